@@ -6,8 +6,9 @@
  * since ranks own elements without regard to rows. A parameter with one axis, or none, has a variance per element
  * instead, as if each element were a row; `matrices` is 0 then, and there is nothing for columns.
  *
- * A rank's elements lie one after the other in its part of the parameter, [..][part_rows][part_columns], which is all
- * of it, unless a tensor dimension divides one axis.
+ * A rank's elements lie one after the other in its part of the parameter, which is all of it, unless a tensor dimension
+ * divides one axis: any of them, so that the part has runs of the whole, [blocks][run] of [blocks][stride]. It has
+ * whole rows of whole matrices, [..][part_rows][part_columns], or fewer rows, or columns, of each.
  */
 #ifndef MS_KERNELS_ADAFACTOR_H
 #define MS_KERNELS_ADAFACTOR_H
@@ -23,17 +24,24 @@
 #endif
 
 typedef struct ms_factored {
-  int64_t first; /* index of the rank's first element in its part */
-  int64_t part_rows, part_columns;
+  int64_t first;                   /* index of the rank's first element in its part */
+  int64_t run, stride, origin;     /* the part in the whole, as ms_division */
   int64_t rows, columns, matrices; /* of the whole parameter; matrices 0: it has a variance per row of one column */
-  int64_t origin;                  /* index of the part's first element in the whole */
+  int64_t part_rows, part_columns; /* follow from these: ms_factored_shape */
 } ms_factored;
+
+/* An axis divides columns if a run is shorter than a row, rows if it is shorter than a matrix, else matrices. */
+static inline ms_factored ms_factored_shape(ms_factored f) {
+  f.part_columns = f.run < f.columns ? f.run : f.columns;
+  f.part_rows = f.part_columns == f.columns && f.run / f.columns < f.rows ? f.run / f.columns : f.rows;
+  return f;
+}
 
 /* The attributes of adafactor_sums, adafactor_norm and adafactor; slot 4 is that of clipping (clip.h). */
 static inline void ms_factored_set(ms_attrs *attrs, const ms_factored *f) {
   attrs->i[0] = f->first;
-  attrs->i[1] = f->part_rows;
-  attrs->i[2] = f->part_columns;
+  attrs->i[1] = f->run;
+  attrs->i[2] = f->stride;
   attrs->i[3] = f->rows;
   attrs->i[5] = f->columns;
   attrs->i[6] = f->matrices;
@@ -42,7 +50,7 @@ static inline void ms_factored_set(ms_attrs *attrs, const ms_factored *f) {
 
 static inline ms_factored ms_factored_of(const ms_attrs *attrs) {
   const int64_t *i = attrs->i;
-  return (ms_factored){i[0], i[1], i[2], i[3], i[5], i[6], i[7]};
+  return ms_factored_shape((ms_factored){i[0], i[1], i[2], i[7], i[3], i[5], i[6], 0, 0});
 }
 
 /* The averages kept for rows, or elements; those kept for columns; the parameter's elements. */
@@ -55,16 +63,20 @@ static inline int64_t ms_factored_elements(const ms_factored *f) { return ms_fac
 /* Row `t` of the part, counted through all matrices, as a row of the whole, and back: -1 if the part does not have it.
  */
 MS_FACTOR_FUNCTION int64_t ms_factored_row(const ms_factored *f, int64_t t) {
-  return (t / f->part_rows) * f->rows + t % f->part_rows + f->origin / f->columns;
+  const int64_t element = t * f->part_columns;
+  return (element / f->run * f->stride + f->origin + element % f->run) / f->columns;
 }
 MS_FACTOR_FUNCTION int64_t ms_factored_part_row(const ms_factored *f, int64_t row) {
-  const int64_t origin = f->origin / f->columns, matrix = row / f->rows - origin / f->rows;
-  const int64_t r = row % f->rows - origin % f->rows;
-  return matrix < 0 || r < 0 || r >= f->part_rows ? -1 : matrix * f->part_rows + r;
+  const int64_t index = (row - f->origin / f->columns) * f->columns, within = index % f->stride;
+  return index < 0 || within >= f->run ? -1 : (index / f->stride * f->run + within) / f->part_columns;
 }
-/* The matrix of the whole in which such a row is. */
+/* The matrix of the whole in which such a row is; a matrix of the whole as one of the part, or -1. */
 MS_FACTOR_FUNCTION int64_t ms_factored_matrix(const ms_factored *f, int64_t t) {
-  return t / f->part_rows + f->origin / f->columns / f->rows;
+  return ms_factored_row(f, t) / f->rows;
+}
+MS_FACTOR_FUNCTION int64_t ms_factored_part_matrix(const ms_factored *f, int64_t matrix) {
+  const int64_t t = ms_factored_part_row(f, matrix * f->rows + f->origin / f->columns % f->rows);
+  return t < 0 ? -1 : t / f->part_rows;
 }
 /* The first column of the whole that the part has. */
 MS_FACTOR_FUNCTION int64_t ms_factored_first_column(const ms_factored *f) { return f->origin % f->columns; }

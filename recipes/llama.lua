@@ -20,6 +20,7 @@ local cfg = ms.args {
   sequence_parallel = false,       -- with tensor: divide activations between layers, too
   reshard = ms.args.any("default"), -- free gathered weights between forward and backward: true, false or a group size
   prefetch = 1,                    -- layers gathered ahead of their use
+  dtype = "",                      -- type that kernels read: f32 or bf16; "": bf16, but tiny where it is fast
   fused = ms.args.any(false),      -- loss without whole logits in memory: true, false or auto (where that saves memory)
   checkpoint = "", save_every = 500, resume = "", -- resume=auto continues from the newest checkpoint
   save = "",                       -- Hugging Face folder for the trained model
@@ -35,13 +36,14 @@ local names = { [2] = { "replicate", "shard" }, [3] = { "replicate", "shard", "t
 local _, crosses = cfg.mesh:gsub("x", "")
 local mesh = ms.init_device_mesh(cfg.device, cfg.mesh, names[crosses + 1] or names[2])
 
+local dtype = cfg.dtype ~= "" and cfg.dtype or cfg.size == "tiny" and "auto" or "bf16"
 ms.fully_shard(model, {
   mesh = mesh,
   placements = mesh:has("tensor") and ms.rules.tensor_parallel(model) or nil, -- attention and MLPs, head by head
   sequence_parallel = cfg.sequence_parallel,
   units = { re[[^layers\.\d+$]] },  -- each layer is gathered and freed as one
   reshard_after_forward = cfg.reshard,
-  mp_policy = { param_dtype = cfg.size == "tiny" and "auto" or "bf16", reduce_dtype = "f32" }, -- masters are f32
+  mp_policy = { param_dtype = dtype, reduce_dtype = "f32" }, -- masters are f32
 })
 
 local opt = ms.optim.adamw {

@@ -77,19 +77,19 @@ MS_CLONES static void sum_columns(const ms_kernel_call *call, const ms_factored 
 static void columns_part(const ms_kernel_call *call, int part, int64_t first, int64_t last) {
   (void)part;
   const ms_factored f = ms_factored_of(&call->attrs);
-  const int64_t skipped = ms_factored_first_column(&f), matrices = ms_factored_matrix(&f, 0);
+  const int64_t skipped = ms_factored_first_column(&f);
   float *out = call->out_data[1];
   double sums[COLUMNS];
   for (int64_t at = first, n; at < last; at += n) {
-    const int64_t matrix = at / f.columns, column = at % f.columns;
+    const int64_t matrix = ms_factored_part_matrix(&f, at / f.columns), column = at % f.columns;
     n = f.columns - column < COLUMNS ? f.columns - column : COLUMNS;
     n = last - at < n ? last - at : n;
     int64_t begin = column - skipped, end = begin + n; /* of the part */
     if (begin < 0) begin = 0;
     if (end > f.part_columns) end = f.part_columns;
     for (int64_t k = 0; k < n; k++) out[at + k] = 0.0f;
-    if (matrix < matrices || end <= begin) continue;
-    sum_columns(call, &f, matrix - matrices, begin, end - begin, sums);
+    if (matrix < 0 || end <= begin) continue;
+    sum_columns(call, &f, matrix, begin, end - begin, sums);
     float *to = out + at + (begin + skipped - column);
     for (int64_t k = 0; k < end - begin; k++) to[k] = (float)sums[k];
   }

@@ -248,6 +248,24 @@ MS_CLONES static void add_sums(const ms_kernel_call *call, int part, int64_t beg
   }
 }
 
+/* 1 when no output of an axis sees an input by a tap: it only ever meets padding. */
+static int meets_padding(const ms_window *w, int64_t tap) {
+  int64_t first, end;
+  ms_window_outputs_of(w, tap, &first, &end);
+  return first == end;
+}
+
+/* The gradients of such taps, which primitives for bf16 leave as they were. */
+static void clear_taps(const ms_kernel_call *call, const ms_conv *c) {
+  const int64_t rows = c->down.size, columns = c->across.size, size = ms_dtype_size(call->out[0].dtype);
+  for (int64_t tap = 0; tap < rows * columns; tap++) {
+    char *to = (char *)call->out_data[0] + tap * size;
+    if (!meets_padding(&c->down, tap / columns) && !meets_padding(&c->across, tap % columns)) continue;
+    for (int64_t w = weights_of(c); w > 0; w -= rows * columns, to += rows * columns * size)
+      memset(to, 0, (size_t)size);
+  }
+}
+
 int ms_conv_onednn_run(const ms_kernel_call *call, void *prepared) {
   prepared_conv *made = prepared;
   const int outer_threads = omp_get_max_threads(); /* the application's setting, restored below */
@@ -255,5 +273,7 @@ int ms_conv_onednn_run(const ms_kernel_call *call, void *prepared) {
   ms_team_run(made->parts, run_part, &all);
   if (outer_threads != 1) omp_set_num_threads(outer_threads);
   if (all.status) return ms_conv_check((dnnl_status_t)all.status, "running the primitive", call->op, &made->conv);
-  return made->sums_at >= 0 ? ms_run_elements(call, weights_of(&made->conv), add_sums) : MS_OK;
+  if (made->sums_at >= 0) MS_TRY(ms_run_elements(call, weights_of(&made->conv), add_sums));
+  if (made->result == MS_CONV_W) clear_taps(call, &made->conv);
+  return MS_OK;
 }

@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(THREADS) sum_columns(gradients g, float *parti
   const int64_t column = static_cast<int64_t>(blockIdx.x) * MS_WARP + lane;
   const int64_t own = column - ms_factored_first_column(&f); /* of the rank's part */
   for (int64_t b = blockIdx.y; b < f.matrices * parts; b += gridDim.y) {
-    const int64_t matrix = b / parts - ms_factored_matrix(&f, 0), before = matrix * f.part_rows;
+    const int64_t matrix = ms_factored_part_matrix(&f, b / parts), before = matrix * f.part_rows;
     const int64_t begin = max(b % parts * each, f.first / f.part_columns - before);
     const int64_t last = ms_cuda_ceil(f.first + g.count, f.part_columns) - before;
     const int64_t end = min(min(b % parts * each + each, f.part_rows), last);

@@ -19,6 +19,7 @@
 
 #include "base/env.h"
 #include "base/error.h"
+#include "base/number.h"
 #include "kernels/cuda/cublaslt_cache.h"
 
 enum { CANDIDATES = 8, ROUNDS = 3, MOST_REPEATS = 50, MOST_COPIES = 16, PATTERN_WORDS = 1 << 16 };
@@ -36,7 +37,7 @@ static void append(ms_lt_key *key, const char *format, ...) {
   const size_t used = strlen(key->text);
   va_list args;
   va_start(args, format);
-  vsnprintf(key->text + used, sizeof key->text - used, format, args);
+  ms_format_list(key->text + used, sizeof key->text - used, format, args);
   va_end(args);
 }
 

@@ -1,5 +1,5 @@
-/* cores.c - reads the affinity mask, the topology below /sys, the quotas of control groups of both versions, and the
- * cores granted by a batch system; divides cores among ranks. */
+/* cores.c - reads the affinity mask, the topology below /sys, the quotas of control groups, and the cores granted by a
+ * batch system; divides cores among ranks. */
 #include "base/cores.h"
 
 #include <pthread.h>
@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/control_groups.h"
 #include "base/env.h"
 #include "moonshard.h"
 
@@ -51,61 +52,23 @@ static void order_by_topology(const char *root, ms_cores *cores) {
 
 /* ---- quotas ---- */
 
-/* The quota of one control group in cores, or `most` if it sets no limit. */
-static double quota_of_group(const char *folder, int version, double most) {
-  char path[1400];
-  double quota = -1, period = -1;
+/* Lowers *context, the cores that the groups so far pay for, to the quota of one more, if it sets a limit. */
+static void visit_quota(void *context, const char *folder, int version) {
+  double *most = context;
+  char path[MS_CONTROL_GROUP_BYTES + 32];
+  long long quota = -1, period = -1; /* microseconds */
   snprintf(path, sizeof path, "%s/%s", folder, version == 2 ? "cpu.max" : "cpu.cfs_quota_us");
-  FILE *file = fopen(path, "r");
-  if (!file) return most;
-  int read = version == 2 ? fscanf(file, "%lf %lf", &quota, &period) == 2 : fscanf(file, "%lf", &quota) == 1;
+  FILE *file = fopen(path, "re");
+  if (!file) return;
+  int read = version == 2 ? fscanf(file, "%lld %lld", &quota, &period) == 2 : fscanf(file, "%lld", &quota) == 1;
   fclose(file);
   if (version == 1) {
     snprintf(path, sizeof path, "%s/cpu.cfs_period_us", folder);
-    file = fopen(path, "r");
-    read = read && file && fscanf(file, "%lf", &period) == 1;
+    file = fopen(path, "re");
+    read = read && file && fscanf(file, "%lld", &period) == 1;
     if (file) fclose(file);
   }
-  return read && quota > 0 && period > 0 && quota / period < most ? quota / period : most;
-}
-
-/* The smallest quota of a group and its ancestors, since each limits all groups below it. */
-static double quota_of_path(const char *mount, const char *path, int version, double most) {
-  char folder[1300];
-  snprintf(folder, sizeof folder, "%s%s", mount, path);
-  for (size_t top = strlen(mount);;) {
-    most = quota_of_group(folder, version, most);
-    char *slash = strrchr(folder, '/');
-    if (!slash || (size_t)(slash - folder) < top) return most;
-    *slash = '\0';
-  }
-}
-
-/* Whether "cpu" is one of the comma-separated controllers. */
-static int names_cpu(const char *controllers) {
-  for (const char *at = controllers; (at = strstr(at, "cpu")); at += 3)
-    if ((at == controllers || at[-1] == ',') && (at[3] == '\0' || at[3] == ',')) return 1;
-  return 0;
-}
-
-static double read_quota(const char *root, double most) {
-  char path[512], line[1024], mount[512];
-  snprintf(path, sizeof path, "%s/proc/self/cgroup", root);
-  FILE *file = fopen(path, "r");
-  if (!file) return most;
-  while (fgets(line, sizeof line, file)) {
-    line[strcspn(line, "\n")] = '\0';
-    char *controllers = strchr(line, ':'), *group = controllers ? strchr(controllers + 1, ':') : NULL;
-    if (!group) continue;
-    *group++ = '\0';
-    controllers++;
-    int version = *controllers ? 1 : 2;
-    if (version == 1 && !names_cpu(controllers)) continue;
-    snprintf(mount, sizeof mount, "%s/sys/fs/cgroup%s", root, version == 1 ? "/cpu" : "");
-    most = quota_of_path(mount, group, version, most);
-  }
-  fclose(file);
-  return most;
+  if (read && quota > 0 && period > 0 && (double)quota / (double)period < *most) *most = (double)quota / (double)period;
 }
 
 void ms_cores_read(const char *root, ms_cores *cores) {
@@ -118,7 +81,8 @@ void ms_cores_read(const char *root, ms_cores *cores) {
   for (int core = 0; core < CPU_SETSIZE; core++)
     if (CPU_ISSET(core, &set)) cores->core[cores->n++] = core;
   order_by_topology(root, cores);
-  cores->quota = read_quota(root, cores->n);
+  cores->quota = cores->n;
+  ms_control_groups_visit(root, "cpu", visit_quota, &cores->quota);
 }
 
 int ms_cores_usable(const ms_cores *cores) {

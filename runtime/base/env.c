@@ -3,6 +3,7 @@
 #include "base/env.h"
 
 #include "base/error.h"
+#include "base/number.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -39,7 +40,7 @@ int ms_env_double(const char *name, double fallback, double *value) {
     return MS_OK;
   }
   char *end;
-  double number = strtod(text, &end);
+  double number = ms_number_read(text, &end);
   if (end == text || *end || !isfinite(number))
     return MS_FAIL(MS_EINVAL, "environment variable %s=\"%s\": it must be a finite number", name, text);
   *value = number;

@@ -1,16 +1,21 @@
 /* error.c - the thread-local error record and what the public header says about it; the notes of a process.
  *
+ * Names and values in messages come from files and peers, so what is recorded is safe to print: a text in it can
+ * neither move the cursor nor begin a line.
+ *
  * The record has a fixed size, so raising an error never allocates: it works when memory is what ran out. Text that
  * does not fit ends in "...", cut between characters, never inside a UTF-8 sequence.
  */
 #include "base/error.h"
+
+#include "base/number.h"
 
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
-enum { MESSAGE_BYTES = MS_ERROR_MESSAGE_BYTES, WHERE_BYTES = MS_ERROR_WHERE_BYTES };
+enum { MESSAGE_BYTES = MS_ERROR_MESSAGE_BYTES, WHERE_BYTES = MS_ERROR_WHERE_BYTES, SHOWN_BYTES = 12 };
 
 static _Thread_local ms_error_record pending;
 
@@ -24,10 +29,37 @@ static void mark_cut(char *message, int length) {
   memcpy(message + end, "...", 4);
 }
 
+/* Writes how the character at `from` is shown; returns its bytes there. A message goes on in lines that begin with two
+ * blanks. Control characters are those of ASCII and the C1 controls of UTF-8. */
+static int show_character(const char *from, char shown[SHOWN_BYTES]) {
+  const unsigned char byte = (unsigned char)from[0], next = byte ? (unsigned char)from[1] : 0;
+  if (byte == '\n' && !(next == ' ' && from[2] == ' ')) strcpy(shown, "\\n");
+  else if (byte == '\r') strcpy(shown, "\\r");
+  else if (byte == 0xc2 && next >= 0x80 && next <= 0x9f) snprintf(shown, SHOWN_BYTES, "\\x%02x\\x%02x", byte, next);
+  else if ((byte < 0x20 && byte != '\n' && byte != '\t') || byte == 0x7f) snprintf(shown, SHOWN_BYTES, "\\x%02x", byte);
+  else snprintf(shown, SHOWN_BYTES, "%c", byte);
+  return byte == 0xc2 && shown[0] == '\\' ? 2 : 1;
+}
+
+/* Copies a text as it may be printed; returns the length of all of it, like snprintf. */
+static int copy_safe(char *out, int bytes, const char *text) {
+  char shown[SHOWN_BYTES];
+  int length = 0;
+  while (*text) {
+    text += show_character(text, shown);
+    for (const char *c = shown; *c; c++, length++)
+      if (length < bytes - 1) out[length] = *c;
+  }
+  out[length < bytes ? length : bytes - 1] = '\0';
+  return length;
+}
+
 static void format_message(char *message, const char *format, va_list args) {
-  int length = vsnprintf(message, MESSAGE_BYTES, format, args);
-  if (length < 0) memcpy(message, "(message could not be formatted)", 33);
-  else mark_cut(message, length);
+  char raw[MESSAGE_BYTES];
+  int length = ms_format_list(raw, MESSAGE_BYTES, format, args);
+  if (length < 0) strcpy(raw, "(message could not be formatted)");
+  int safe = copy_safe(message, MESSAGE_BYTES, raw);
+  mark_cut(message, length > safe ? length : safe);
 }
 
 int ms_error_raise(int code, const char *file, int line, const char *format, ...) {
@@ -121,11 +153,12 @@ static int known(const char *text) {
 }
 
 void ms_note(const char *format, ...) {
-  char text[NOTE_BYTES];
+  char raw[NOTE_BYTES], text[NOTE_BYTES];
   va_list args;
   va_start(args, format);
-  vsnprintf(text, sizeof text, format, args);
+  if (ms_format_list(raw, sizeof raw, format, args) < 0) *raw = '\0';
   va_end(args);
+  copy_safe(text, sizeof text, raw);
   pthread_mutex_lock(&lock);
   if (notes < NOTES && !known(text)) memcpy(note[notes++], text, sizeof text);
   pthread_mutex_unlock(&lock);

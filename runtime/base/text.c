@@ -2,6 +2,7 @@
 #include "base/text.h"
 
 #include "base/error.h"
+#include "base/number.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -35,13 +36,13 @@ void ms_text_append(ms_text *text, const char *format, ...) {
   va_list args, again;
   va_start(args, format);
   va_copy(again, args);
-  int length = vsnprintf(text->data + text->length, room, format, args);
+  int length = ms_format_list(text->data + text->length, room, format, args);
   if (length < 0) {
     fail(text);
   } else if ((size_t)length < room) {
     text->length += (size_t)length;
   } else if (ms_text_reserve(text, (size_t)length)) {
-    vsnprintf(text->data + text->length, (size_t)length + 1, format, again);
+    ms_format_list(text->data + text->length, (size_t)length + 1, format, again);
     text->length += (size_t)length;
   }
   va_end(again);

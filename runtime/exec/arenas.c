@@ -35,23 +35,27 @@ void ms_state_free_arena(ms_state *state, int arena) {
   *region = (ms_region){NULL, 0};
 }
 
-/* Pages are committed on first touch, so mapping more memory than the machine has succeeds, and the kernel would kill
- * the rank while it fills the pages. */
+/* Pages are committed on first touch, so mapping more memory than the machine has, or than a control group allows,
+ * succeeds, and the kernel would kill the rank while it fills the pages. */
 static int check_host_memory(const ms_state *state, int arena, int64_t bytes) {
   static const double GIB = 1024.0 * 1024 * 1024;
   struct sysinfo host;
+  ms_memory_info memory;
   double mapped = (double)bytes;
   if (!ms_device_has(state->device, MS_DEVICE_HOST_MEMORY) || sysinfo(&host))
     return MS_OK; /* unknown: let mmap decide */
   for (int other = 0; other < MS_ARENAS; other++)
     if (other != arena) mapped += (double)state->arena[other].bytes;
-  double total = ((double)host.totalram + (double)host.totalswap) * host.mem_unit;
-  if (mapped <= total) return MS_OK;
-  return MS_FAIL(
-      MS_ENOMEM,
-      "the %s arena needs %.1f GiB, with which this rank would map %.1f GiB, but this machine has %.1f GiB: shard "
-      "over more machines, or use a smaller model or batch; moonshard plan lists what uses memory",
-      ms_arena_name(arena), (double)bytes / GIB, mapped / GIB, total / GIB);
+  MS_TRY(ms_memory_describe(&memory));
+  double most = memory.limit >= 0 ? (double)memory.limit : (double)host.totalram * host.mem_unit;
+  most += (double)host.totalswap * host.mem_unit;
+  if (mapped <= most) return MS_OK;
+  return MS_FAIL(MS_ENOMEM,
+                 "the %s arena needs %.1f GiB, with which this rank would map %.1f GiB, but this machine has %.1f "
+                 "GiB%s%s%s: shard "
+                 "over more machines, or use a smaller model or batch; moonshard plan lists what uses memory",
+                 ms_arena_name(arena), (double)bytes / GIB, mapped / GIB, most / GIB,
+                 memory.limit >= 0 ? " (limited by " : "", memory.limit_file, memory.limit >= 0 ? ")" : "");
 }
 
 int ms_state_map_arena(ms_state *state, int arena, int64_t bytes) {

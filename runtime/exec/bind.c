@@ -295,3 +295,14 @@ void ms_exec_unsort(ms_exec *exec) {
   }
   free((void *)exec->event);
 }
+
+int64_t ms_exec_sorted_bytes(const ms_exec *exec) {
+  int64_t bytes = most_events(exec->plan) * (int64_t)sizeof *exec->event;
+  for (int p = 0; p < MS_PHASES; p++) {
+    const ms_exec_phase *phase = &exec->phase[p];
+    for (int s = 0; s < MS_NAMED_STREAMS; s++) bytes += phase->stream[s].n * (int64_t)sizeof *phase->stream[s].instr;
+    bytes += phase->kernels * (int64_t)sizeof *phase->call + phase->colls * (int64_t)sizeof *phase->coll +
+             phase->parts * (int64_t)sizeof *phase->part + phase->shares * (int64_t)sizeof *phase->shared;
+  }
+  return bytes;
+}

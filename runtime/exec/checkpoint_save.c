@@ -1,7 +1,8 @@
 /* checkpoint_save.c - saves this rank's part of a state: synchronously, or from a copy by a separate thread.
  *
  * The thread uses neither the state nor other ranks: it reads the copy and writes files, so training can continue, fail
- * or end at the same time. ms_save_wait reports its error. The copy's memory is kept for the next save.
+ * or end at the same time. ms_save_wait (checkpoint_wait.c) reports its error. The copy's memory is kept for the next
+ * save.
  */
 #include <pthread.h>
 #include <signal.h>
@@ -16,31 +17,11 @@
 #include "base/config.h"
 #include "base/error.h"
 #include "comm/recorder/flight_recorder.h"
+#include "exec/checkpoint_save.h"
 #include "exec/params.h"
 #include "io/checkpoint.h"
 
 enum { NICENESS = 10 };
-
-struct ms_save {
-  ms_handle handle;
-  ms_state *state;
-  ms_save_piece *piece;  /* [n]; the save owns their texts */
-  ms_division *division; /* [n] of each piece: see ms_part */
-  int64_t *at;           /* [n + 1]: each piece's first element in the copy, and the copy's end */
-  int n;
-  float *copy; /* NULL before the first asynchronous save */
-  /* The current request; the save owns its texts. */
-  ms_save_config config;
-  char **retires;
-  int *awaits;
-  pthread_t thread;
-  int threaded; /* 1: the thread must be joined */
-  atomic_int stop, ended;
-  _Atomic int64_t writes;  /* increases with each write, as a sign of progress */
-  atomic_int stage;        /* 0: running; 1 + enum ms_save_stage: that stage is reached */
-  double deadline;         /* seconds without progress after which a wait fails */
-  ms_error_record failure; /* the thread's error, valid once `ended` is set */
-};
 
 /* ---- pieces and the copy ---- */
 
@@ -203,23 +184,6 @@ static int write_part(ms_save *save, const float *copy) {
   return ms_part_write(&part);
 }
 
-static int commit(ms_save *save) {
-  const ms_commit commit = {
-      .folder = save->config.folder,
-      .target = save->config.target,
-      .head = save->config.head,
-      .writers = save->config.writers,
-      .awaits = save->awaits,
-      .apart = save->config.part_head != NULL,
-      .retired = save->config.retired,
-      .retires = (const char *const *)save->retires,
-      .deadline = save->deadline,
-      .stop = &save->stop,
-      .writes = &save->writes,
-  };
-  return ms_commit_run(&commit);
-}
-
 static void *run_thread(void *argument) {
   ms_save *save = argument;
   ms_allocations_set_counted(0);
@@ -227,7 +191,7 @@ static void *run_thread(void *argument) {
               NICENESS); /* of this thread only; if it fails, the thread competes for cores */
   int rc = write_part(save, save->copy);
   if (!rc) atomic_store(&save->stage, 1 + MS_SAVE_WRITTEN);
-  if (!rc && save->config.target) rc = commit(save);
+  if (!rc && save->config.target) rc = ms_save_commit(save);
   if (rc) ms_error_save(&save->failure);
   else atomic_store(&save->stage, 1 + MS_SAVE_COMMITTED);
   atomic_store(&save->ended, 1);
@@ -244,11 +208,6 @@ static int start_thread(ms_save *save) {
   if (failed) return MS_FAIL(MS_EIO, "cannot start the thread that writes checkpoints: %s", strerror(failed));
   save->threaded = 1;
   return MS_OK;
-}
-
-static void join(ms_save *save) {
-  if (save->threaded) pthread_join(save->thread, NULL);
-  save->threaded = 0;
 }
 
 static int begin(ms_save *save, const ms_save_config *config) {
@@ -288,7 +247,7 @@ int ms_save_start(ms_save *save, const ms_save_config *given) {
   if (save->state->ema_swapped) return ms_ema_refuse("be saved");
   if (ms_save_running(save))
     return MS_FAIL(MS_EINVAL, "the save into %s is still being written: wait for it first", save->config.folder);
-  join(save);
+  ms_save_join(save);
   ms_recorder *recorder = ms_world_recorder(save->state->world);
   ms_recorder_enter(recorder, ms_recorder_number(recorder, "saving a checkpoint"));
   int rc = begin(save, config);
@@ -296,67 +255,11 @@ int ms_save_start(ms_save *save, const ms_save_config *given) {
   return rc;
 }
 
-/* ---- waiting and stopping ---- */
-
-static int wait_for_thread(ms_save *save, int stage) {
-  double moved_at = ms_clock();
-  int64_t writes = atomic_load(&save->writes);
-  while (!atomic_load(&save->ended) && atomic_load(&save->stage) < 1 + stage) {
-    MS_TRY(ms_world_check(save->state->world));
-    if (atomic_load(&save->writes) != writes) {
-      writes = atomic_load(&save->writes);
-      moved_at = ms_clock();
-    }
-    if (ms_clock() - moved_at > save->deadline)
-      return MS_FAIL(MS_ETIMEOUT, "%s: writing it has made no progress for %g s", save->config.folder, save->deadline);
-    nanosleep(&(struct timespec){.tv_nsec = 500000}, NULL);
-  }
-  if (!atomic_load(&save->ended)) return MS_OK;
-  join(save);
-  if (save->failure.code) ms_error_restore(&save->failure);
-  return save->failure.code;
-}
-
-static int commit_now(ms_save *save) {
-  if (!save->config.target || atomic_load(&save->stage) != 1 + MS_SAVE_WRITTEN) return MS_OK;
-  MS_TRY(commit(save));
-  atomic_store(&save->stage, 1 + MS_SAVE_COMMITTED);
-  return MS_OK;
-}
-
-int ms_save_wait(ms_save *save, int stage) {
-  MS_HANDLE(save, SAVE);
-  if (stage != MS_SAVE_WRITTEN && stage != MS_SAVE_COMMITTED)
-    return MS_FAIL(MS_EINVAL, "ms_save_wait: stage %d does not exist", stage);
-  if (!save->config.folder) return MS_OK;
-  ms_recorder *recorder = ms_world_recorder(save->state->world);
-  ms_recorder_enter(recorder, ms_recorder_number(recorder, "waiting for a checkpoint"));
-  int rc = save->config.asynchronous ? wait_for_thread(save, stage) : MS_OK;
-  if (!rc && !save->config.asynchronous && stage == MS_SAVE_COMMITTED) rc = commit_now(save);
-  ms_recorder_leave(recorder, rc);
-  return rc;
-}
-
-static void stop(ms_save *save) {
-  atomic_store(&save->stop, 1);
-  join(save);
-}
-
-int ms_save_running(const ms_save *save) {
-  MS_HANDLE_OR(0, save, SAVE);
-  return save->threaded && !atomic_load(&save->ended);
-}
-
-void ms_save_stop(ms_save *save) {
-  MS_HANDLE_OR(, save, SAVE);
-  stop(save);
-}
-
 /* ---- the handle ---- */
 
 static void destroy_save(void *object) {
   ms_save *save = object;
-  stop(save);
+  ms_save_cancel(save);
   forget_config(save);
   if (save->copy) munmap(save->copy, (size_t)copy_bytes(save));
   for (int i = 0; i < save->n; i++) {

@@ -10,5 +10,7 @@
  * the group's first, and the first line that differs. Collective over the group. */
 int ms_compare_models(ms_group *group, const ms_model *model, const ms_plan_config *config);
 int ms_compare_plans(ms_group *group, const ms_plan *plan);
+/* text: what decides the bits that this rank's kernels compute (kernels/cpu/instruction_sets.h). */
+int ms_compare_instruction_sets(ms_group *group, const char *text);
 
 #endif

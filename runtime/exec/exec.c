@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/env.h"
 #include "base/error.h"
+#include "base/hash.h"
 #include "exec/compare.h"
 #include "exec/params.h"
 #include "exec/profile.h"
@@ -118,6 +119,13 @@ int ms_exec_new(ms_state *state, const ms_plan *plan, ms_exec **out) {
   return rc;
 }
 
+int ms_exec_host_bytes(const ms_exec *exec, int64_t *bytes) {
+  MS_HANDLE(exec, EXEC);
+  MS_GIVEN(bytes);
+  *bytes = (int64_t)sizeof *exec + ms_exec_sorted_bytes(exec) + ms_plan_bytes(exec->plan);
+  return MS_OK;
+}
+
 void ms_exec_free(ms_exec *exec) { ms_handle_release(exec, MS_HANDLE_EXEC); }
 
 /* ---- running ---- */
@@ -202,6 +210,14 @@ static int report_evaluation(const ms_exec *exec, ms_step_outputs *outputs) {
   return MS_OK;
 }
 
+/* Ranks that run other plans, or another phase or step of the same one, can enter the same collectives: each says what
+ * it is a part of. Evaluations have no step. */
+static void sign_collectives(ms_exec *exec, int phase) {
+  const int64_t step = phase == MS_PHASE_EVALUATE ? 0 : (int64_t)exec->scalars.step;
+  const uint64_t run = ms_hash_int(ms_hash_int((uint64_t)exec->plan->fingerprint, phase), step);
+  for (int i = 0; i < exec->phase[phase].colls; i++) exec->phase[phase].coll[i].part_of = run;
+}
+
 static int run_profiled(ms_exec *exec, int phase) {
   uint64_t began = ms_recorder_now();
   int rc = exec->runner->run(exec, phase);
@@ -227,6 +243,7 @@ int ms_exec_run(ms_exec *exec, int phase, const ms_step_inputs *inputs, ms_step_
   if (inputs && inputs->step > 0) atomic_store(&exec->recorder->step, inputs->step);
   ms_recorder_enter(exec->recorder, exec->phase[phase].activity);
   ms_exec_begin(exec, inputs);
+  sign_collectives(exec, phase);
   if (phase == MS_PHASE_UPDATE && exec->delays.update > 0) ms_delay_sleep(exec->delays.update);
   int rc = exec->profile ? run_profiled(exec, phase) : exec->runner->run(exec, phase);
   ms_recorder_leave(exec->recorder, rc);

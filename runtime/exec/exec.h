@@ -123,6 +123,8 @@ struct ms_exec {
 /* Sorts the plan's instructions by stream; ms_exec_rebind then resolves their pointers (bind.c). */
 int ms_exec_sort(ms_exec *exec);
 void ms_exec_unsort(ms_exec *exec);
+/* Bytes of what ms_exec_sort has allocated. */
+int64_t ms_exec_sorted_bytes(const ms_exec *exec);
 /* Resolves all pointers again if the state's arenas have moved; allocates nothing (bind.c). */
 void ms_exec_rebind(ms_exec *exec);
 /* The address of a ref in this process (on the device, if it has its own memory); NULL without a buffer (bind.c). */

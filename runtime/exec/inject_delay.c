@@ -8,13 +8,16 @@
 #include <time.h>
 
 #include "base/error.h"
+#include "base/number.h"
 #include "base/testing.h"
 
-/* Points: the streams of collectives by their numbers, then the end of forward and the beginning of update. */
-enum { FIRST = MS_STREAM_COMPUTE + 1, FORWARD = MS_NAMED_STREAMS, UPDATE, POINTS, MOST_DELAYS = 32 };
+/* Points: the streams of collectives by their numbers, then the end of forward, the beginning of update and each of its
+ * kernels. */
+enum { FIRST = MS_STREAM_COMPUTE + 1, FORWARD = MS_NAMED_STREAMS, UPDATE, UPDATE_KERNEL, POINTS, MOST_DELAYS = 32 };
 
 static const char *name_of(int point) {
-  return point == FORWARD ? "forward" : point == UPDATE ? "update" : ms_stream_name(point);
+  static const char *const names[] = {"forward", "update", "update_kernel"};
+  return point >= FORWARD ? names[point - FORWARD] : ms_stream_name(point);
 }
 
 typedef struct injected {
@@ -51,7 +54,7 @@ static int read_time(const char *spec, const char **text, double *seconds) {
     double seconds;
   } units[] = {{"us", 1e-6}, {"ms", 1e-3}, {"s", 1}};
   char *end;
-  double number = strtod(*text, &end);
+  double number = ms_number_read(*text, &end);
   if (end == *text || !isfinite(number) || number < 0) return refuse(spec, "a time is missing or negative");
   for (int u = 0; u < 3; u++) {
     size_t length = strlen(units[u].name);
@@ -98,6 +101,7 @@ void ms_delays_get(int rank, ms_delays *delays) {
     if (list[i].rank >= 0 && list[i].rank != rank) continue;
     if (list[i].point == FORWARD) delays->forward = list[i].seconds;
     else if (list[i].point == UPDATE) delays->update = list[i].seconds;
+    else if (list[i].point == UPDATE_KERNEL) delays->update_kernel = list[i].seconds;
     else delays->before[list[i].point] = list[i].seconds;
     delays->any |= list[i].seconds > 0;
   }

@@ -9,6 +9,7 @@ typedef struct ms_delays {
   double before[MS_NAMED_STREAMS]; /* before each collective of that stream */
   double forward;                  /* between forward and the first kernel of backward */
   double update;                   /* before the optimizer */
+  double update_kernel;            /* before each kernel of the optimizer */
   int any;                         /* at least one is not 0 */
 } ms_delays;
 

@@ -173,8 +173,11 @@ static int agree(ms_exec *exec, const ms_exec_finder *mine) {
              needs_other_replicas(exec)
                  ? "every parameter and input of this micro-batch is finite; what comes out of ops was not searched, "
                    "because this step also needs the other replicas"
-                 : "every parameter, input, activation and gradient of this micro-batch is finite: the value that is "
-                   "not is in another micro-batch, or is the sum of squares");
+             : exec->scalars.micro_batches > 1
+                 ? "every parameter, input, activation and gradient of this micro-batch is finite: the value that is "
+                   "not is in another micro-batch, or is the sum of squares of the gradients"
+                 : "every parameter, input, activation and gradient is finite: the sum of squares of the gradients is "
+                   "not, because they are too large for it");
   else snprintf(exec->report, sizeof exec->report, "%s (rank %d)", all[first].text, group->rank[first]);
 fail:
   free(all);

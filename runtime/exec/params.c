@@ -384,7 +384,7 @@ int ms_state_set_updates(ms_state *state, int param, int64_t updates) {
 
 int ms_ema_refuse(const char *what) {
   return MS_FAIL(MS_EINVAL,
-                 "the weights are swapped with their averages, so the state cannot %s: put the weights back with "
-                 "ms_state_swap_ema first",
+                 "the weights are swapped with their averages, so the state cannot %s: put the weights back first "
+                 "(in Lua, let train:with_ema return; in C, ms_state_swap_ema)",
                  what);
 }

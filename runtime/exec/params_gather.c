@@ -221,7 +221,7 @@ int ms_state_gather_range(ms_state *state, int param, int what, int64_t first, i
   const int alone = ms_model_shards(state->model) == 1 && !mine.sliced && !ms_param_is_divided(state->model, p);
   if (alone || ms_params_is_factor(what)) return out ? ms_params_copy_out(state, &mine, first, count, out) : MS_OK;
   ms_recorder *recorder = ms_world_recorder(state->world);
-  ms_recorder_enter(recorder, ms_recorder_number(recorder, "gathering a parameter"));
+  ms_recorder_enter(recorder, ms_recorder_number(recorder, "train:parameter, which all ranks call"));
   request wanted = {.first = first, .count = count, .param = param, .what = what};
   int rc = gather_range(state, &mine, &wanted, out);
   ms_recorder_leave(recorder, rc);

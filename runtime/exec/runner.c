@@ -113,7 +113,9 @@ static void delay_backward(ms_exec *exec, int phase, const ms_exec_instr *instr)
 
 void ms_exec_enter_kernel(ms_exec *exec, int phase, const ms_exec_instr *instr, double now) {
   ms_recorder_at(exec->recorder, (uint32_t)instr->label, now);
-  if (exec->delays.any) delay_backward(exec, phase, instr);
+  if (!exec->delays.any) return;
+  delay_backward(exec, phase, instr);
+  if (phase == MS_PHASE_UPDATE && exec->delays.update_kernel > 0) ms_delay_sleep(exec->delays.update_kernel);
 }
 
 int ms_exec_call_kernel(const ms_exec *exec, int phase, const ms_exec_instr *instr) {

@@ -14,6 +14,7 @@
 #include "exec/params.h"
 #include "exec/moments.h"
 #include "exec/stored.h"
+#include "kernels/cpu/instruction_sets.h"
 #include "plan/optimizer.h"
 
 void ms_state_set_interrupted(ms_state *state) {
@@ -153,12 +154,18 @@ static void destroy_state(void *object) {
   ms_state_layout_free(&state->layout);
 }
 
-int ms_state_new(ms_world *world, const ms_model *model, const ms_plan_config *given, ms_state **out) {
-  MS_HANDLE(world, WORLD);
-  MS_HANDLE(model, MODEL);
-  MS_GIVEN(out);
-  MS_TAKE_CONFIG(ms_plan_config, own, given);
-  const ms_plan_config *config = &own;
+/* Ranks of one host have one processor. Those that only shard have other weights, and need not compute the same bits.
+ */
+static int compare_processors(ms_state *state) {
+  const ms_model *model = state->model;
+  const int alike = model->dim[MS_DIM_REPLICATE].size > 1 || model->dim[MS_DIM_TENSOR].size > 1;
+  char text[128];
+  if (!state->process_group.spans || !alike || !ms_device_has(state->device, MS_DEVICE_HOST_MEMORY)) return MS_OK;
+  ms_cpu_instruction_sets(text, sizeof text);
+  return ms_compare_instruction_sets(&state->process_group, text);
+}
+
+static int open_state(ms_world *world, const ms_model *model, const ms_plan_config *config, ms_state **out) {
   MS_TRY(check_place(world, model));
   MS_TRY(ms_plan_check_optimizer(config));
   MS_TRY(ms_plan_check_carveout(config));
@@ -179,6 +186,7 @@ int ms_state_new(ms_world *world, const ms_model *model, const ms_plan_config *g
   MS_GOTO(device->open(ms_world_local_rank(world), config->nccl, config->sm_carveout, &state->device));
   MS_GOTO(ms_group_open(world, model->members, model->member_rank, model->mesh_text, &state->process_group));
   MS_GOTO(ms_compare_models(&state->process_group, model, config));
+  MS_GOTO(compare_processors(state));
   MS_GOTO(ms_state_layout_make(model, config, &state->layout));
   MS_GOTO(open_replica(state));
   MS_GOTO(make_grid(state));
@@ -186,9 +194,6 @@ int ms_state_new(ms_world *world, const ms_model *model, const ms_plan_config *g
   MS_GOTO(ms_host_memory_open(state));
   for (int arena = MS_ARENA_STATE; arena < MS_ARENA_ACTIVATIONS; arena++)
     if (state->layout.bytes[arena]) MS_GOTO(ms_state_map_arena(state, arena, state->layout.bytes[arena]));
-  MS_GOTO(ms_params_init(state));
-  MS_GOTO(ms_stored_seal(state, 0, model->params));
-  MS_GOTO(ms_state_restart_outer(state));
   MS_GOTO(open_communicators(state));
   MS_GOTO(ms_async_open(state));
   MS_GOTO(ms_async_connect(state));
@@ -196,6 +201,40 @@ int ms_state_new(ms_world *world, const ms_model *model, const ms_plan_config *g
 fail:
   ms_recorder_leave(recorder, rc);
   if (rc) ms_state_free(state);
+  return rc;
+}
+
+int ms_state_open(ms_world *world, const ms_model *model, const ms_plan_config *given, ms_state **out) {
+  MS_HANDLE(world, WORLD);
+  MS_HANDLE(model, MODEL);
+  MS_GIVEN(out);
+  MS_TAKE_CONFIG(ms_plan_config, config, given);
+  return open_state(world, model, &config, out);
+}
+
+int ms_state_draw(ms_state *state) {
+  MS_HANDLE(state, STATE);
+  if (state->ema_swapped) return ms_ema_refuse("draw initial values");
+  MS_TRY(ms_state_settle(state));
+  ms_recorder *recorder = ms_world_recorder(state->world);
+  ms_recorder_enter(recorder, ms_recorder_number(recorder, "drawing the parameters"));
+  int rc = ms_params_init(state);
+  if (!rc) rc = ms_stored_seal(state, 0, state->model->params);
+  if (!rc) rc = ms_state_restart_outer(state);
+  ms_recorder_leave(recorder, rc);
+  return rc;
+}
+
+int ms_state_new(ms_world *world, const ms_model *model, const ms_plan_config *given, ms_state **out) {
+  MS_HANDLE(world, WORLD);
+  MS_HANDLE(model, MODEL);
+  MS_GIVEN(out);
+  MS_TAKE_CONFIG(ms_plan_config, config, given);
+  ms_state *state;
+  MS_TRY(open_state(world, model, &config, &state));
+  const int rc = ms_state_draw(state);
+  if (rc) ms_state_free(state);
+  else *out = state;
   return rc;
 }
 

@@ -1,9 +1,12 @@
 /* alike.c - whether two traced graphs are the same program over parameters that are alike, so that every pass over
- * graphs makes the same of both. Their models can have been sharded differently: these passes do not see that.
+ * graphs makes the same of both, and what first differs if not. Their models can have been sharded differently: these
+ * passes do not see that.
  */
+#include <stdio.h>
 #include <string.h>
 
 #include "graph/graph.h"
+#include "graph/infer.h"
 
 static int are_infos_alike(const ms_value_info *a, const ms_value_info *b) {
   return a->dtype == b->dtype && a->ndim == b->ndim && !memcmp(a->dims, b->dims, (size_t)a->ndim * sizeof *a->dims);
@@ -51,4 +54,72 @@ int ms_graph_is_alike(const ms_graph *a, const ms_graph *b) {
   for (int p = 0; p < a->n_params; p++)
     if (!are_params_alike(a, b, p)) return 0;
   return 1;
+}
+
+/* ---- what differs ----------------------------------------------------------------------------------------------- */
+
+enum { DIFFERENCE_BYTES = 512 };
+static _Thread_local char difference_text[DIFFERENCE_BYTES];
+
+#define SAY(...) snprintf(difference_text, sizeof difference_text, __VA_ARGS__)
+
+static const char *scope_of(const ms_node *node) { return node->scope[0] ? node->scope : "the root module"; }
+
+/* Names the attribute that differs, by the words of the op's row: "alpha:f0=1 beta:f1=0". */
+static void say_attribute(const ms_node *was, const ms_node *now) {
+  const ms_op_row *row = ms_op_row_of(now->op);
+  for (const char *word = row->attrs; *word; word += strcspn(word, " "), word += *word == ' ') {
+    const int length = (int)strcspn(word, ":"), slot = word[length + 2] - '0', whole = word[length + 1] == 'i';
+    const double before = whole ? (double)was->attrs.i[slot] : was->attrs.f[slot];
+    const double after = whole ? (double)now->attrs.i[slot] : now->attrs.f[slot];
+    if (before == after) continue;
+    SAY("%s in %s: %.*s was %.9g and is %.9g", row->name, scope_of(now), length, word, before, after);
+    return;
+  }
+  SAY("%s in %s has other settings", row->name, scope_of(now));
+}
+
+static void say_node(const ms_graph *was, const ms_graph *now, int n) {
+  const ms_node *a = &was->nodes[n], *b = &now->nodes[n];
+  const char *before = ms_op_row_of(a->op)->name, *after = ms_op_row_of(b->op)->name;
+  if (a->op != b->op || strcmp(a->scope, b->scope))
+    SAY("%s in %s has become %s in %s", before, scope_of(a), after, scope_of(b));
+  else if (!are_attrs_alike(&a->attrs, &b->attrs)) say_attribute(a, b);
+  else SAY("%s in %s reads or recomputes something else", after, scope_of(b));
+}
+
+static void say_value(const ms_graph *was, const ms_graph *now, int v) {
+  char before[MS_SHAPE_TEXT], after[MS_SHAPE_TEXT];
+  const ms_value *a = &was->values[v], *b = &now->values[v];
+  SAY("%s was %s %s and is %s %s", b->kind == MS_VALUE_INPUT ? b->name : "a value", ms_dtype_name(a->info.dtype),
+      ms_shape_text(&a->info, before), ms_dtype_name(b->info.dtype), ms_shape_text(&b->info, after));
+}
+
+/* Nodes come first, since they say where. */
+static void say_difference(const ms_graph *was, const ms_graph *now) {
+  for (int n = 0; n < was->n_nodes && n < now->n_nodes; n++)
+    if (!are_nodes_alike(&was->nodes[n], &now->nodes[n])) {
+      say_node(was, now, n);
+      return;
+    }
+  if (was->n_nodes != now->n_nodes) {
+    SAY("it had %d ops and has %d", was->n_nodes, now->n_nodes);
+    return;
+  }
+  for (int v = 0; v < was->n_values && v < now->n_values; v++)
+    if (!are_values_alike(&was->values[v], &now->values[v])) {
+      say_value(was, now, v);
+      return;
+    }
+  SAY("its inputs, its results or the parameters that it uses are others");
+}
+
+int ms_graph_difference(const ms_graph *graph, const ms_graph *before, const char **difference) {
+  MS_HANDLE(graph, GRAPH);
+  MS_HANDLE(before, GRAPH);
+  MS_GIVEN(difference);
+  difference_text[0] = '\0';
+  if (!ms_graph_is_alike(before, graph)) say_difference(before, graph);
+  *difference = difference_text;
+  return MS_OK;
 }

@@ -248,6 +248,13 @@ static int check_number(const ms_graph *graph, int value, const char *what) {
                                           ms_dtype_name(info->dtype), ms_shape_text(info, text)));
 }
 
+int ms_graph_host_bytes(const ms_graph *graph, int64_t *bytes) {
+  MS_HANDLE(graph, GRAPH);
+  MS_GIVEN(bytes);
+  *bytes = ms_graph_bytes(graph);
+  return MS_OK;
+}
+
 int ms_graph_set_loss(ms_graph *graph, int value) {
   MS_HANDLE(graph, GRAPH);
   MS_TRY(check_number(graph, value, "the loss"));

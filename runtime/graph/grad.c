@@ -12,8 +12,9 @@ int ms_emit_binary(ms_graph *graph, int op, int a, int b, const ms_attrs *attrs,
   return ms_graph_emit(graph, op, 2, in, attrs, out);
 }
 
+/* Adds -0, which leaves every number as it is: the gradient of -x at dy = 0 is -0. */
 int ms_emit_scale(ms_graph *graph, int x, double alpha, int *out) {
-  ms_attrs attrs = {.f = {alpha, 0}};
+  ms_attrs attrs = {.f = {alpha, -0.0}};
   return ms_emit_unary(graph, MS_OP_scale, x, &attrs, out);
 }
 

@@ -23,6 +23,18 @@ static void destroy_graph(void *object) {
   free(graph->param_grads);
 }
 
+int64_t ms_graph_bytes(const ms_graph *graph) {
+  int64_t bytes = (int64_t)sizeof *graph + graph->values_capacity * (int64_t)sizeof *graph->values +
+                  graph->nodes_capacity * (int64_t)sizeof *graph->nodes +
+                  graph->outputs_capacity * (int64_t)sizeof *graph->outputs +
+                  graph->conversions_capacity * (int64_t)sizeof *graph->conversions +
+                  graph->interned_capacity * (int64_t)sizeof *graph->interned +
+                  graph->n_params * (int64_t)(sizeof *graph->param_values + sizeof *graph->param_grads);
+  for (int i = 0; i < graph->interned_capacity; i++)
+    if (graph->interned[i]) bytes += (int64_t)strlen(graph->interned[i]) + 1;
+  return bytes + (graph->cache->data ? graph->cache->bytes(graph->cache->data) : 0);
+}
+
 int ms_graph_create(const void *model, ms_param_lookup lookup, int n_params, ms_graph **graph) {
   int rc = MS_OK;
   ms_graph *g = ms_handle_new(MS_HANDLE_GRAPH, sizeof *g, destroy_graph);

@@ -63,6 +63,7 @@ typedef int (*ms_param_lookup)(const void *model, int param, ms_param_info *info
 typedef struct ms_graph_cache {
   void *data;
   void (*release)(void *data);
+  int64_t (*bytes)(const void *data);
 } ms_graph_cache;
 
 /* A change of placement that the partition pass has inserted (partition.h). */
@@ -145,6 +146,7 @@ int ms_op_reads_outputs(int op, const ms_attrs *attrs);
 int ms_op_activation(int op, int maker);
 
 int ms_graph_create(const void *model, ms_param_lookup lookup, int n_params, ms_graph **graph);
+int64_t ms_graph_bytes(const ms_graph *graph); /* of memory, with its cache */
 /* A deep copy: compilation changes the copy and leaves the caller's graph as traced. */
 int ms_graph_copy(const ms_graph *graph, ms_graph **copy);
 /* 1: both are the same program, over parameters that passes over graphs cannot tell apart (alike.c). */

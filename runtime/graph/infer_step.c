@@ -232,12 +232,14 @@ int ms_infer_muon_apply(const ms_node *node, const ms_value_info *in, ms_value_i
 /* ---- Adafactor --------------------------------------------------------------------------------------------------- */
 
 static int check_factored(const ms_node *node, const ms_factored *f) {
-  if (f->part_rows >= 1 && f->part_columns >= 1 && f->rows >= 1 && f->columns >= 1 && f->matrices >= 0 &&
-      f->first >= 0 && f->origin >= 0 && (f->matrices || f->columns == 1))
+  const int shaped = f->rows >= 1 && f->columns >= 1 && f->matrices >= 0 && (f->matrices || f->columns == 1);
+  if (shaped && f->first >= 0 && f->run >= 1 && f->origin >= 0 && f->run <= f->stride - f->origin &&
+      (f->run % f->columns == 0 || f->stride == f->columns))
     return MS_OK;
-  return MS_FAIL(MS_ESHAPE, "%s: %lld matrices of [%lld,%lld], of which a part has [%lld,%lld]",
+  return MS_FAIL(MS_ESHAPE,
+                 "%s: %lld matrices of [%lld,%lld], of which a part has %lld from %lld of every %lld elements",
                  ms_op_row_of(node->op)->name, (long long)f->matrices, (long long)f->rows, (long long)f->columns,
-                 (long long)f->part_rows, (long long)f->part_columns);
+                 (long long)f->run, (long long)f->origin, (long long)f->stride);
 }
 
 /* A gradient, and what its elements are of. */
@@ -257,11 +259,8 @@ int ms_infer_adafactor_sums(const ms_node *node, const ms_value_info *in, ms_val
 }
 
 int ms_infer_adafactor_average(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
-  const ms_factored f = {.part_rows = 1,
-                         .part_columns = 1,
-                         .rows = node->attrs.i[3],
-                         .columns = node->attrs.i[5],
-                         .matrices = node->attrs.i[6]};
+  ms_factored f = {.rows = node->attrs.i[3], .columns = node->attrs.i[5], .matrices = node->attrs.i[6]};
+  f.run = f.stride = f.columns;
   MS_TRY(check_factored(node, &f));
   MS_TRY(check_vector(node, &in[0], ms_factored_row_count(&f), "the sums of rows"));
   MS_TRY(check_vector(node, &in[1], ms_factored_column_count(&f), "the sums of columns"));

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/number.h"
 #include "graph/grad.h"
 #include "graph/infer.h"
 
@@ -77,7 +78,7 @@ static const char *read_default(const char *text, ms_attrs *attrs) {
     attrs->i[slot] = strtoll(colon + 4, &end, 10);
   } else {
     if (slot >= (int)(sizeof attrs->f / sizeof attrs->f[0])) return NULL;
-    attrs->f[slot] = strtod(colon + 4, &end);
+    attrs->f[slot] = ms_number_read(colon + 4, &end);
   }
   if (end == colon + 4 || (*end && *end != ' ')) return NULL;
   return *end ? end + 1 : end;

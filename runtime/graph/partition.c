@@ -48,6 +48,8 @@ static int place_input(ms_walk *w, const ms_value *input, ms_placed_value *place
   for (int i = 0; i < w->spec->n_inputs; i++)
     if (!strcmp(w->spec->inputs[i].name, input->name))
       placed->place = w->spec->inputs[i].placement, *cuts = w->spec->inputs[i].given_whole;
+  /* Made of constants and parameters alone is as good as of parameters alone where these are not divided. */
+  placed->fixed = w->spec->divides_samples && !input->rows.rows;
   return check_shard(w, "input", input->name, &input->info, placed->place);
 }
 

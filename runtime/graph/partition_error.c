@@ -87,6 +87,12 @@ int ms_walk_disagree(const ms_walk *w, const ms_placed_node *c, int i, int j) {
                  ms_placement_text(ms_walk_input(w, c, j)->place, place_j));
 }
 
+/* 1 when the division can land on the axis behind so many indices, `behind`: whole blocks begin there. Folded ones come
+ * in pairs, which stay together. */
+static int passes(ms_placement p, int64_t blocks, int64_t behind) {
+  return behind <= blocks && !(p.folded && blocks % behind == 0 && blocks / behind % 2);
+}
+
 /* Names the axis of the result within which the division's blocks end, and the size that it would need. */
 int ms_walk_cuts(const ms_walk *w, const ms_placed_node *c) {
   char in[MS_SHAPE_TEXT], out[MS_SHAPE_TEXT], dimension[MS_SIZES_TEXT], sizes[MS_SIZES_TEXT];
@@ -95,7 +101,7 @@ int ms_walk_cuts(const ms_walk *w, const ms_placed_node *c) {
   int64_t blocks = p.outer, before = 1;
   int axis = 0;
   for (int d = 0; d < p.axis; d++) blocks *= c->in[0].dims[d];
-  while (axis < y->ndim - 1 && before * y->dims[axis] <= blocks) before *= y->dims[axis++];
+  while (axis < y->ndim - 1 && passes(p, blocks, before * y->dims[axis])) before *= y->dims[axis++];
   ms_shape_text(&c->in[0], in), ms_shape_text(y, out), dimension_text(w, p.outer, dimension);
   if (blocks % before)
     return MS_FAIL(MS_ESHAPE,

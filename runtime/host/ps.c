@@ -2,7 +2,9 @@
  * any effect on them.
  *
  * A run has no file and no name, but each of its processes has the control segment open, and /proc shows the targets of
- * descriptors. Users can read only the descriptors of their own processes, so they see their own runs; root sees all.
+ * descriptors. Users can read only the descriptors of their own processes, so they see their own runs; root sees all,
+ * also what somebody has only given the name of a segment. So a segment is copied before it is looked at, and what is
+ * opened is a file in memory.
  */
 #include "host/ps.h"
 
@@ -14,12 +16,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include "base/error.h"
 #include "comm/diagnose/report.h"
 
-enum { PATH_BYTES = 320, MOST_RUNS = 1024 };
+enum { PATH_BYTES = 320, MOST_RUNS = 1024, TMPFS = 0x01021994 /* as in linux/magic.h: where memfds are */ };
 
 typedef struct seen_runs {
   ino_t inode[MOST_RUNS];
@@ -145,13 +148,28 @@ static void push(lua_State *L, const ms_control *control) {
   lua_rawseti(L, -2, (int)lua_objlen(L, -2) + 1);
 }
 
+/* Opens a process's descriptor if it is a file in memory: opening something else can block, or do something. -1: it is
+ * not, or is gone. */
+static int open_segment(const char *descriptor, struct stat *info) {
+  char path[PATH_BYTES];
+  struct statfs system;
+  int fd = -1, place = open(descriptor, O_PATH | O_CLOEXEC); /* opens nothing yet */
+  if (place < 0) return -1;
+  if (!fstat(place, info) && S_ISREG(info->st_mode) && !fstatfs(place, &system) && system.f_type == TMPFS) {
+    snprintf(path, sizeof path, "/proc/self/fd/%d", place);
+    fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  }
+  close(place);
+  return fd;
+}
+
 static void add_run(lua_State *L, seen_runs *seen, int pid, const char *descriptor) {
   struct stat info;
-  const ms_control *control;
-  int fd = open(descriptor, O_RDONLY | O_CLOEXEC);
+  ms_control *control;
+  int fd = open_segment(descriptor, &info);
   if (fd < 0) return;
-  if (!fstat(fd, &info) && add_unseen(seen, info.st_ino)) {
-    if (ms_control_peek(fd, &control)) {
+  if (add_unseen(seen, info.st_ino)) {
+    if (ms_job_copy(fd, &control)) {
       push_stranger(L, pid, ms_error_message());
       lua_rawseti(L, -2, (int)lua_objlen(L, -2) + 1);
       ms_error_clear();

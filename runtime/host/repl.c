@@ -7,7 +7,6 @@
 
 #include <lauxlib.h>
 #include <limits.h>
-#include <math.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -132,14 +131,24 @@ static int join_ranks(lua_State *L) {
   return 1;
 }
 
+/* Waits for other ranks have no deadline: the next line comes when a person types it. */
+static void begin_wait(ms_world *world) {
+  ms_repl_stop_wait(1);
+  ms_world_wait_for_person(world, 1);
+}
+
+static void end_wait(ms_world *world) {
+  ms_world_wait_for_person(world, 0);
+  ms_repl_stop_wait(0);
+}
+
 /* all_gather_texts(world, text) -> every rank's text, rank 0's first; or nil and a message. Collective. */
 static int all_gather_texts(lua_State *L) {
   ms_world *world = check_world(L, 1);
   char **texts;
-  double deadline = ms_world_timeout(world);
-  ms_world_set_timeout(world, INFINITY);
+  begin_wait(world);
   int failed = ms_group_all_gather_text(&everyone, luaL_checkstring(L, 2), &texts);
-  ms_world_set_timeout(world, deadline);
+  end_wait(world);
   if (failed) return push_failure(L);
   lua_createtable(L, ms_world_size(world), 0);
   for (int rank = 0; rank < ms_world_size(world); rank++) {
@@ -153,10 +162,9 @@ static int all_gather_texts(lua_State *L) {
 /* recover(world) -> true, or nil and a message. Collective. */
 static int recover(lua_State *L) {
   ms_world *world = check_world(L, 1);
-  double deadline = ms_world_timeout(world);
-  ms_world_set_timeout(world, INFINITY);
+  begin_wait(world);
   int failed = ms_world_recover(world);
-  ms_world_set_timeout(world, deadline);
+  end_wait(world);
   if (failed) return push_failure(L);
   lua_pushboolean(L, 1);
   return 1;

@@ -29,6 +29,8 @@ void ms_repl_stop_end(void);
 int ms_repl_stop_take(void);
 /* 1 when SIGTERM has requested the end of the process. */
 int ms_repl_stop_ended(void);
+/* 1 while this rank waits for others between lines, for any time: SIGTERM then ends it at once. */
+void ms_repl_stop_wait(int waits);
 
 /* ---- repl_input.c ---- */
 

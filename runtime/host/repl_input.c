@@ -16,7 +16,11 @@ enum { LOOK_MILLISECONDS = 100, LONGEST_LINE = 1 << 20 };
 enum ms_repl_got ms_repl_input_byte(const ms_world *world, char *byte) {
   for (;;) {
     if (ms_repl_stop_take()) return MS_REPL_INTERRUPTED;
-    if (ms_repl_stop_ended() || ms_world_check(world)) return MS_REPL_LOST;
+    if (ms_repl_stop_ended()) {
+      MS_FAIL(MS_EINTERRUPT, "terminated by SIGTERM while it waited for a line");
+      return MS_REPL_LOST;
+    }
+    if (ms_world_check(world)) return MS_REPL_LOST;
     struct pollfd input = {.fd = STDIN_FILENO, .events = POLLIN};
     if (poll(&input, 1, LOOK_MILLISECONDS) <= 0) continue;
     ssize_t got = read(STDIN_FILENO, byte, 1);

@@ -5,8 +5,9 @@
  * here than on rank 0, when the next line runs already. There each press is a signal with its number.
  *
  * The handler sets the engine's interrupt flag, which ends waits for other ranks, and a hook that raises an error at
- * the next instruction of interpreted Lua code. The hook stays set until the line has ended, so that a pcall in a loop
- * cannot swallow it. While the engine defers interrupts, the hook does nothing.
+ * the next instruction of interpreted Lua code. Functions that catch the error to undo what they have begun, such as
+ * a swap of weights, then have some instructions to do so. After these the hook raises at every instruction, so that a
+ * pcall in a loop cannot swallow the error for good. While the engine defers interrupts, the hook does nothing.
  */
 #include <lauxlib.h>
 #include <signal.h>
@@ -15,17 +16,23 @@
 
 /* A line that ignores this many presses of Ctrl-C is inside code that never checks: then the process ends. */
 enum { PATIENCE = 5 };
+/* What a function may execute after the error, before it is raised again. */
+enum { CLEAN_UP_INSTRUCTIONS = 10000 };
 
 static lua_State *stopped_state;
 static int stop_error = LUA_NOREF; /* in the registry */
-static volatile sig_atomic_t listening, noted, ended;
+static volatile sig_atomic_t listening, waiting, noted, ended;
 static volatile sig_atomic_t presses, before; /* presses of Ctrl-C so far; those before the current line */
 static volatile sig_atomic_t known;           /* presses that rank 0 had counted when it sent the current line */
+static volatile sig_atomic_t raised;          /* how often the hook raised the error in the current line */
 static int known_ahead;                       /* presses that rank 0 had not counted when it sent the previous line */
 
 static void raise_error(lua_State *L, lua_Debug *at) {
   (void)at;
   if (!ms_interrupted()) return;
+  raised++;
+  if (raised == 1) lua_sethook(L, raise_error, LUA_MASKCOUNT, CLEAN_UP_INSTRUCTIONS);
+  if (raised == 2) lua_sethook(L, raise_error, LUA_MASKCALL | LUA_MASKRET | LUA_MASKCOUNT, 1);
   lua_rawgeti(L, LUA_REGISTRYINDEX, stop_error);
   lua_error(L);
 }
@@ -57,7 +64,12 @@ static void on_interrupt(int number, siginfo_t *info, void *context) {
 /* While a line is read, the editor must restore the terminal first, so the signal only sets `ended`. */
 static void on_terminate(int number) {
   ended = 1;
-  if (listening) end_by(number);
+  if (listening || waiting) end_by(number);
+}
+
+void ms_repl_stop_wait(int waits) {
+  waiting = waits;
+  if (waits && ended) end_by(SIGTERM); /* it came just before */
 }
 
 void ms_repl_stop_install(lua_State *L) {
@@ -78,6 +90,7 @@ void ms_repl_stop_begin(int presses_before) {
   int ahead = presses - presses_before;
   before = presses;
   known = presses_before;
+  raised = 0;
   listening = 1;
   if (ahead > known_ahead) stop_line();
   known_ahead = ahead > 0 ? ahead : 0;

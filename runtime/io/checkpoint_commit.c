@@ -1,12 +1,10 @@
-/* checkpoint_commit.c - turns parts into a checkpoint: the manifest, then one rename; and removes checkpoints.
+/* checkpoint_commit.c - turns parts into a checkpoint: the manifest, then one rename.
  *
  * A folder with a checkpoint's name is complete and on disk, whenever the process or the machine stops: files and
- * manifest are synced before the rename, folders after it. For the same reason a checkpoint is renamed before it is
- * removed.
+ * manifest are synced before the rename, folders after it.
  */
 #include "io/checkpoint.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -27,20 +25,6 @@
 /* The last entry of the manifest is its own checksum, over all bytes before it; so is that of a part that stays. */
 #define SEAL ",\"xxh3\":\""
 enum { SEAL_BYTES = sizeof SEAL - 1 + 16 + 3 }; /* with 16 digits, the quote, the brace and a newline */
-
-static char *join(const char *folder, const char *name) {
-  size_t room = strlen(folder) + strlen(name) + 2;
-  char *path = ms_calloc((int64_t)room, 1);
-  if (path) snprintf(path, room, "%s/%s", folder, name);
-  return path;
-}
-
-static int sync_parent(const char *path) {
-  char *folder = ms_st_beside(path, ".");
-  int rc = folder ? ms_file_sync_folder(folder) : MS_ENOMEM;
-  free(folder);
-  return rc;
-}
 
 /* ---- text files ---- */
 
@@ -66,7 +50,7 @@ int ms_checkpoint_seal(ms_text *json) {
 static char *part_path(const char *folder, int writer) {
   char name[32];
   snprintf(name, sizeof name, "rank-%05d.json", writer);
-  return join(folder, name);
+  return ms_file_join(folder, name);
 }
 
 static int writer_of(const ms_commit *c, int i) { return c->awaits ? c->awaits[i] : i; }
@@ -109,7 +93,7 @@ static int append_parts(const ms_commit *c, ms_text *text) {
 
 static int write_manifest(const ms_commit *c) {
   ms_text text = {0};
-  char *path = join(c->folder, MS_MANIFEST);
+  char *path = ms_file_join(c->folder, MS_MANIFEST);
   int rc = path ? MS_OK : MS_ENOMEM;
   ms_text_append(&text, "%.*s", (int)strlen(c->head) - 1, c->head);
   if (!rc && !c->apart) rc = append_parts(c, &text);
@@ -141,7 +125,7 @@ int ms_commit_run(const ms_commit *c) {
       return MS_FAIL(MS_EIO, "%s already exists and is not a checkpoint: remove it", c->target);
     return MS_FAIL(MS_EIO, "%s: renaming it to %s: %s", c->folder, c->target, strerror(errno));
   }
-  int rc = sync_parent(c->target);
+  int rc = ms_file_sync_parent(c->target);
   if (rc) {
     rename(c->target,
            c->folder); /* a failed save leaves no checkpoint; if this unlink fails too, it leaves a complete one */
@@ -172,7 +156,7 @@ static int read_sealed(char *path, char **out) {
 int ms_checkpoint_read_manifest(const char *folder, char **out) {
   MS_GIVEN(folder);
   MS_GIVEN(out);
-  return read_sealed(join(folder, MS_MANIFEST), out);
+  return read_sealed(ms_file_join(folder, MS_MANIFEST), out);
 }
 
 int ms_checkpoint_read_part(const char *folder, int writer, char **out) {
@@ -185,7 +169,7 @@ int ms_checkpoint_read_part(const char *folder, int writer, char **out) {
 /* ---- folders ---- */
 
 static int make_one(const char *path, int fresh) {
-  if (!ms_file_mkdir(path)) return fresh ? MS_OK : sync_parent(path);
+  if (!ms_file_mkdir(path)) return fresh ? MS_OK : ms_file_sync_parent(path);
   struct stat about;
   if (errno == EEXIST && !fresh && !stat(path, &about) && S_ISDIR(about.st_mode)) return MS_OK;
   return MS_FAIL(MS_EIO, "folder %s: %s", path, strerror(errno == EEXIST && !fresh ? ENOTDIR : errno));
@@ -204,45 +188,4 @@ int ms_checkpoint_make_folder(const char *path, int fresh) {
   }
   free(upto);
   return rc ? rc : make_one(path, fresh);
-}
-
-static int remove_files(const char *folder) {
-  DIR *open = opendir(folder);
-  if (!open) return MS_FAIL(MS_EIO, "folder %s: %s", folder, strerror(errno));
-  int rc = MS_OK;
-  for (struct dirent *entry; !rc && (entry = readdir(open));) {
-    if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, "..")) continue;
-    char *path = join(folder, entry->d_name);
-    if (!path) rc = MS_ENOMEM;
-    else if (ms_file_unlink(path)) rc = MS_FAIL(MS_EIO, "%s: removing it: %s", path, strerror(errno));
-    free(path);
-  }
-  closedir(open);
-  if (!rc && ms_file_rmdir(folder)) rc = MS_FAIL(MS_EIO, "%s: removing it: %s", folder, strerror(errno));
-  return rc;
-}
-
-/* ".NAME.removed" in the same folder. */
-static char *hidden_name(const char *path) {
-  const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
-  size_t room = strlen(path) + 16;
-  char *hidden = ms_calloc((int64_t)room, 1);
-  if (hidden) snprintf(hidden, room, "%.*s.%s.removed", (int)(name - path), path, name);
-  return hidden;
-}
-
-int ms_checkpoint_remove(const char *path) {
-  MS_GIVEN(path);
-  const char *slash = strrchr(path, '/');
-  if ((slash ? slash[1] : path[0]) == '.') return remove_files(path);
-  char *manifest = join(path, MS_MANIFEST), *hidden = hidden_name(path);
-  int rc = manifest && hidden ? MS_OK : MS_ENOMEM;
-  if (!rc && access(manifest, F_OK)) rc = MS_FAIL(MS_EINVAL, "%s is not a checkpoint: it has no " MS_MANIFEST, path);
-  if (!rc && ms_file_rename(path, hidden))
-    rc = MS_FAIL(MS_EIO, "%s: renaming it to %s: %s", path, hidden, strerror(errno));
-  if (!rc) rc = sync_parent(path);
-  if (!rc) rc = remove_files(hidden);
-  free(manifest);
-  free(hidden);
-  return rc;
 }

@@ -118,7 +118,9 @@ int ms_file_sync(int fd) { return failing(OP_SYNC) ? -1 : fsync(fd); }
 int ms_file_rename(const char *from, const char *to) { return failing(OP_RENAME) ? -1 : rename(from, to); }
 int ms_file_mkdir(const char *path) { return failing(OP_MKDIR) ? -1 : mkdir(path, 0777); }
 int ms_file_unlink(const char *path) { return failing(OP_UNLINK) ? -1 : unlink(path); }
-int ms_file_rmdir(const char *path) { return failing(OP_UNLINK) ? -1 : rmdir(path); }
+int ms_file_unlink_at(int folder, const char *name, int flags) {
+  return failing(OP_UNLINK) ? -1 : unlinkat(folder, name, flags);
+}
 
 /* ---- complete writes ---- */
 
@@ -173,6 +175,23 @@ int ms_file_sync_folder(const char *path) {
   int failed = fd < 0 || ms_file_sync(fd), rc = MS_OK;
   if (failed) rc = MS_FAIL(MS_EIO, "%s: writing the folder to disk: %s", path, strerror(errno));
   if (fd >= 0) close(fd);
+  return rc;
+}
+
+char *ms_file_join(const char *folder, const char *name) {
+  size_t room = strlen(folder) + strlen(name) + 2;
+  char *path = ms_calloc((int64_t)room, 1);
+  if (path) snprintf(path, room, "%s/%s", folder, name);
+  return path;
+}
+
+int ms_file_sync_parent(const char *path) {
+  const char *slash = strrchr(path, '/');
+  char *folder = slash ? ms_strdup(path) : ms_strdup(".");
+  if (!folder) return MS_ENOMEM;
+  if (slash) folder[slash == path ? 1 : slash - path] = '\0';
+  int rc = ms_file_sync_folder(folder);
+  free(folder);
   return rc;
 }
 

@@ -9,7 +9,8 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-/* Wrappers of open(2), pwrite(2), fsync(2), rename(2), mkdir(2), unlink(2), rmdir(2), with their results and errno. */
+/* Wrappers of open(2), pwrite(2), fsync(2), rename(2), mkdir(2), unlink(2), unlinkat(2), with their results and errno.
+ */
 int ms_file_open(const char *path, int flags, int mode);
 ssize_t ms_file_pwrite(int fd, const void *data, size_t bytes, int64_t at);
 int ms_file_sync(int fd);
@@ -19,7 +20,7 @@ void ms_file_begin_sync(int fd);
 int ms_file_rename(const char *from, const char *to);
 int ms_file_mkdir(const char *path);
 int ms_file_unlink(const char *path);
-int ms_file_rmdir(const char *path);
+int ms_file_unlink_at(int folder, const char *name, int flags);
 
 /* Writes all bytes at offset `at`, even if the system accepts fewer per call. MS_EIO names the path. */
 int ms_file_write_at(const char *path, int fd, int64_t at, int64_t bytes, const void *data);
@@ -30,7 +31,9 @@ enum { MS_FILE_PAGE = 4096 };
 int ms_file_write_direct(const char *path, int fd, int64_t at, int64_t bytes, const void *data);
 /* fsync of a folder: files created, renamed or removed in it survive a power failure. */
 int ms_file_sync_folder(const char *path);
+int ms_file_sync_parent(const char *path); /* the same for the folder that contains a path */
 /* Creates a file with this text; sync 1: it is on disk on return. Removes the file again if it fails. */
 int ms_file_write_text(const char *path, const char *text, int64_t bytes, int sync);
+char *ms_file_join(const char *folder, const char *name); /* "folder/name", to free; NULL: out of memory */
 
 #endif

@@ -1,13 +1,14 @@
 /* tokenizer_json.c - reads a tokenizer.json. Every field that affects the result is checked: an unsupported feature
  * is an error that names it, so that the tokens equal the reference library's.
  *
- * Fields that do not matter for byte-level BPE of whole texts are ignored: unk_token and byte_fallback (every byte is
- * a token), decoder and post_processor (nothing is added around a text unless requested).
+ * Fields that have no effect are known as such: unk_token, fuse_unk and byte_fallback (every byte is a token),
+ * trim_offsets (of offsets alone), and a post_processor (nothing is added around a text unless requested). Without a
+ * decoder, tokens give the text that they were made of.
  */
 #include "base/error.h"
 #include "io/file_read.h"
 #include "io/safetensors.h"
-#include "io/tokenizer.h"
+#include "io/tokenizer_fields.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,55 +16,24 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { MOST_IDS = 1 << 24, MOST_BYTES = 1 << 30 };
+enum { MOST_BYTES = 1 << 30 };
 
 /* ---- fields ---- */
 
 static int unsupported(const char *field, const char *why) { return MS_FAIL(MS_EUNSUPPORTED, "%s: %s", field, why); }
 
-/* A field that must be absent, null, false, 0 or "". */
-static int must_be_off(const json_t *object, const char *where, const char *field) {
-  const json_t *value = json_object_get(object, field);
-  if (!value || json_is_null(value) || json_is_false(value)) return MS_OK;
-  if (json_is_string(value) && !*json_string_value(value)) return MS_OK;
-  if (json_is_number(value) && json_number_value(value) == 0) return MS_OK;
-  return MS_FAIL(MS_EUNSUPPORTED, "%s%s%s is set: it is not supported", where, *where ? "." : "", field);
-}
-
-static const char *type_of(const json_t *object) {
-  const char *type = json_string_value(json_object_get(object, "type"));
-  return type ? type : "";
-}
-
-static int read_id(const json_t *value, const char *what, int32_t *id) {
-  char quoted[MS_ST_QUOTED];
-  if (!json_is_integer(value) || json_integer_value(value) < 0 || json_integer_value(value) >= MOST_IDS)
-    return MS_FAIL(MS_EINVAL, "the id of %s must be a whole number from 0 to %d", ms_st_quote(what, quoted),
-                   MOST_IDS - 1);
-  *id = (int32_t)json_integer_value(value);
-  return MS_OK;
-}
-
 /* ---- vocabulary ---- */
 
-static int measure_vocab(const json_t *vocab, const json_t *added, int *ids, int64_t *bytes) {
+static int measure_vocab(const json_t *vocab, int *ids, int64_t *bytes) {
   const char *token;
   json_t *value;
-  size_t i;
   int32_t id;
   *ids = 0;
   *bytes = 0;
   json_object_foreach((json_t *)vocab, token, value) {
-    if (read_id(value, token, &id)) return ms_error_prefix("model.vocab");
+    if (ms_field_id(value, token, &id)) return ms_error_prefix("model.vocab");
     if (id >= *ids) *ids = id + 1;
     *bytes += (int64_t)strlen(token);
-  }
-  json_array_foreach((json_t *)added, i, value) {
-    const char *content = json_string_value(json_object_get(value, "content"));
-    if (!content || !*content) return MS_FAIL(MS_EINVAL, "added_tokens: entry %zu has no content", i);
-    if (read_id(json_object_get(value, "id"), content, &id)) return ms_error_prefix("added_tokens");
-    if (id >= *ids) *ids = id + 1;
-    *bytes += (int64_t)strlen(content);
   }
   return MS_OK;
 }
@@ -148,78 +118,82 @@ static int read_merges(ms_tokenizer *t, const json_t *merges, const json_t *voca
 static int read_model(ms_tokenizer *t, const json_t *model, int64_t *used) {
   static const char *const off[] = {"dropout", "continuing_subword_prefix", "end_of_word_suffix"};
   const json_t *vocab = json_object_get(model, "vocab"), *merges = json_object_get(model, "merges");
-  if (strcmp(type_of(model), "BPE"))
-    return MS_FAIL(MS_EUNSUPPORTED, "model.type is \"%.40s\": BPE is supported", type_of(model));
-  for (int i = 0; i < 3; i++) MS_TRY(must_be_off(model, "model", off[i]));
+  int unused;
+  if (strcmp(ms_field_type(model), "BPE"))
+    return MS_FAIL(MS_EUNSUPPORTED, "model.type is \"%.40s\": BPE is supported", ms_field_type(model));
+  MS_TRY(ms_field_known(model, "model",
+                        " type vocab merges dropout unk_token continuing_subword_prefix "
+                        "end_of_word_suffix fuse_unk byte_fallback ignore_merges "));
+  for (int i = 0; i < 3; i++) MS_TRY(ms_field_off(model, "model", off[i]));
   if (!json_is_array(merges)) return MS_FAIL(MS_EINVAL, "model.merges must be a list");
-  t->ignore_merges = json_is_true(json_object_get(model, "ignore_merges"));
+  MS_TRY(ms_field_flag(model, "model", "ignore_merges", &t->ignore_merges));
+  MS_TRY(ms_field_flag(model, "model", "fuse_unk", &unused));
+  MS_TRY(ms_field_flag(model, "model", "byte_fallback", &unused));
   MS_TRY(read_vocab(t, vocab, used));
   return read_merges(t, merges, vocab);
 }
 
-/* ---- added tokens ---- */
-
-static int read_added(ms_tokenizer *t, const json_t *added, int64_t *used) {
-  static const char *const off[] = {"single_word", "lstrip", "rstrip"};
-  char quoted[MS_ST_QUOTED];
-  size_t i;
-  json_t *entry;
-  if (!(t->added = ms_calloc((int64_t)json_array_size(added), sizeof *t->added))) return MS_ENOMEM;
-  json_array_foreach((json_t *)added, i, entry) {
-    const char *content = json_string_value(json_object_get(entry, "content"));
-    ms_added_token *to = &t->added[t->n_added++];
-    to->bytes = (int64_t)strlen(content);
-    to->id = (int32_t)json_integer_value(json_object_get(entry, "id"));
-    to->special = json_is_true(json_object_get(entry, "special"));
-    to->late = json_is_true(json_object_get(entry, "normalized"));
-    if (!(to->content = ms_strdup(content))) return MS_ENOMEM;
-    for (int f = 0; f < 3; f++)
-      if (must_be_off(entry, "", off[f])) return ms_error_prefix("added_tokens: %s", ms_st_quote(content, quoted));
-    t->added_of[to->late]++;
-    t->begins[to->late][(uint8_t)*content] = 1;
-    /* An added token represents its content, even if the vocabulary also contains its id. */
-    t->token[to->id] = (ms_span){t->token_bytes + *used, to->bytes};
-    memcpy(t->token_bytes + *used, content, (size_t)to->bytes);
-    *used += to->bytes;
-  }
-  return MS_OK;
-}
-
 /* ---- pre-tokenizer ---- */
 
-static int check_byte_level(const json_t *part, const char *where) {
-  return must_be_off(part, where, "add_prefix_space");
+/* use_regex: whether a pattern of its own cuts the text; a file that does not say so has one. */
+static int read_byte_level(const json_t *part, const char *where, int *use_regex) {
+  int unused;
+  *use_regex = 1;
+  MS_TRY(ms_field_known(part, where, " type add_prefix_space trim_offsets use_regex "));
+  MS_TRY(ms_field_flag(part, where, "use_regex", use_regex));
+  MS_TRY(ms_field_flag(part, where, "trim_offsets", &unused));
+  return ms_field_off(part, where, "add_prefix_space");
 }
 
 static int read_split(ms_tokenizer *t, const json_t *split) {
   const json_t *pattern = json_object_get(split, "pattern");
   const char *regex = json_string_value(json_object_get(pattern, "Regex"));
   const char *behavior = json_string_value(json_object_get(split, "behavior"));
-  if (!regex) return unsupported("pre_tokenizer: Split.pattern", "a Regex is supported");
+  MS_TRY(ms_field_known(split, "pre_tokenizer: Split", " type pattern behavior invert "));
+  if (!regex || json_object_size(pattern) != 1)
+    return unsupported("pre_tokenizer: Split.pattern", "a Regex is supported");
   if (!behavior || strcmp(behavior, "Isolated"))
     return unsupported("pre_tokenizer: Split.behavior", "Isolated is supported");
-  MS_TRY(must_be_off(split, "pre_tokenizer: Split", "invert"));
+  MS_TRY(ms_field_off(split, "pre_tokenizer: Split", "invert"));
   if (ms_pieces_compile(regex, &t->pieces)) return ms_error_prefix("pre_tokenizer: Split.pattern");
   return MS_OK;
 }
 
 static int read_pre_tokenizer(ms_tokenizer *t, const json_t *pre) {
-  const char *type = type_of(pre);
+  const char *type = ms_field_type(pre);
+  int use_regex;
   if (!strcmp(type, "ByteLevel")) {
-    MS_TRY(check_byte_level(pre, "pre_tokenizer"));
-    if (json_is_false(json_object_get(pre, "use_regex")))
-      return unsupported("pre_tokenizer.use_regex", "false without a Split before it is not supported");
+    MS_TRY(read_byte_level(pre, "pre_tokenizer", &use_regex));
+    if (!use_regex) return unsupported("pre_tokenizer.use_regex", "false without a Split before it is not supported");
     return ms_pieces_compile(NULL, &t->pieces);
   }
   const json_t *list = json_object_get(pre, "pretokenizers");
   const json_t *split = json_array_get(list, 0), *bytes = json_array_get(list, 1);
-  if (strcmp(type, "Sequence") || json_array_size(list) != 2 || strcmp(type_of(split), "Split") ||
-      strcmp(type_of(bytes), "ByteLevel"))
+  if (strcmp(type, "Sequence") || json_array_size(list) != 2 || strcmp(ms_field_type(split), "Split") ||
+      strcmp(ms_field_type(bytes), "ByteLevel"))
     return unsupported("pre_tokenizer", "ByteLevel, or a Sequence of one Split and ByteLevel, is supported");
-  MS_TRY(check_byte_level(bytes, "pre_tokenizer: ByteLevel"));
-  if (!json_is_false(json_object_get(bytes, "use_regex")))
-    return unsupported("pre_tokenizer: ByteLevel.use_regex", "after a Split it must be false");
+  MS_TRY(ms_field_known(pre, "pre_tokenizer", " type pretokenizers "));
+  MS_TRY(read_byte_level(bytes, "pre_tokenizer: ByteLevel", &use_regex));
+  if (use_regex) return unsupported("pre_tokenizer: ByteLevel.use_regex", "after a Split it must be false");
   return read_split(t, split);
+}
+
+/* ---- what comes after the tokens ---- */
+
+/* Parts that are known: all do nothing here but ByteLevel's, which is what decoding does. list: of a Sequence. */
+static int check_part(const json_t *part, const char *where, const char *list, const char *types) {
+  char type[64], quoted[MS_ST_QUOTED];
+  size_t i;
+  json_t *inner;
+  if (!part || json_is_null(part)) return MS_OK;
+  const int length = snprintf(type, sizeof type, " %s ", ms_field_type(part));
+  if (!strcmp(type, " Sequence ") && json_is_array(json_object_get(part, list))) {
+    json_array_foreach(json_object_get(part, list), i, inner) MS_TRY(check_part(inner, where, "", types));
+    return MS_OK;
+  }
+  if (length > 2 && length < (int)sizeof type && strstr(types, type)) return MS_OK;
+  return MS_FAIL(MS_EUNSUPPORTED, "%s of type %s is not supported; supported:%.*s", where,
+                 ms_st_quote(ms_field_type(part), quoted), (int)strlen(types) - 1, types);
 }
 
 /* ---- the file ---- */
@@ -227,17 +201,26 @@ static int read_pre_tokenizer(ms_tokenizer *t, const json_t *pre) {
 static int read_root(ms_tokenizer *t, const json_t *root) {
   static const char *const off[] = {"normalizer", "truncation", "padding"};
   const json_t *model = json_object_get(root, "model"), *vocab = json_object_get(model, "vocab");
-  const json_t *added = json_object_get(root, "added_tokens");
+  const json_t *added = json_object_get(root, "added_tokens"), *version = json_object_get(root, "version");
   int64_t bytes, used = 0;
-  for (int i = 0; i < 3; i++) MS_TRY(must_be_off(root, "", off[i]));
   if (!json_is_object(model)) return MS_FAIL(MS_EINVAL, "model is missing: is this a tokenizer.json?");
+  MS_TRY(ms_field_known(root, "",
+                        " version truncation padding added_tokens normalizer pre_tokenizer post_processor "
+                        "decoder model "));
+  if (version && (!json_is_string(version) || strcmp(json_string_value(version), "1.0")))
+    return unsupported("version", "1.0 is supported");
+  for (int i = 0; i < 3; i++) MS_TRY(ms_field_off(root, "", off[i]));
+  MS_TRY(check_part(json_object_get(root, "post_processor"), "post_processor", "processors",
+                    " ByteLevel TemplateProcessing BertProcessing RobertaProcessing "));
+  MS_TRY(check_part(json_object_get(root, "decoder"), "decoder", "decoders", " ByteLevel "));
   if (!json_is_object(vocab)) return MS_FAIL(MS_EINVAL, "model.vocab must be an object");
-  MS_TRY(measure_vocab(vocab, added, &t->vocab, &bytes));
+  MS_TRY(measure_vocab(vocab, &t->vocab, &bytes));
+  MS_TRY(ms_added_read(t, added, vocab, &bytes));
   t->token = ms_calloc(t->vocab, sizeof *t->token);
   t->token_bytes = ms_calloc(bytes, 1);
   if (!t->token || !t->token_bytes) return MS_ENOMEM;
   MS_TRY(read_model(t, model, &used));
-  MS_TRY(read_added(t, added, &used));
+  MS_TRY(ms_added_store(t, vocab, &used));
   return read_pre_tokenizer(t, json_object_get(root, "pre_tokenizer"));
 }
 

@@ -119,7 +119,10 @@ KERNEL_TEST_C := $(wildcard tests/c/test_kernels_*.c)
 LUA_SOURCES := $(sort $(shell find lua -name '*.lua' 2>/dev/null))
 
 objects = $(patsubst %.c,$(OUT)/obj/%.o,$(1))
-ENGINE_O := $(call objects,$(ENGINE_C))
+COMPILED_O := $(call objects,$(ENGINE_C))
+# What tells builds of one version apart: a hash of all objects of the engine.
+BUILD_ID_O := $(OUT)/obj/build_id.o
+ENGINE_O := $(COMPILED_O) $(BUILD_ID_O)
 HOST_O := $(call objects,$(HOST_C)) $(OUT)/obj/embedded_lua.o
 LAUNCHER := $(OUT)/liblauncher.a
 TEST_SUPPORT_O := $(call objects,$(TEST_SUPPORT_C))
@@ -134,7 +137,7 @@ EMULATED_TESTS := $(patsubst tests/c/%.c,$(OUT)/tests/emulated/%,$(KERNEL_TEST_C
 # Engine sources that the CUDA library contains: memory, dtypes, shapes, workspaces. It passes errors to the engine that
 # loads it.
 CUDA_HOST_O := $(call objects,$(wildcard kernels/*.c kernels/cuda/plan/*.c) runtime/base/memory.c runtime/base/dtype.c \
-  runtime/base/env.c runtime/base/hash.c runtime/base/library.c)
+  runtime/base/env.c runtime/base/hash.c runtime/base/library.c runtime/base/number.c)
 include runtime/make/cuda.mk
 include runtime/make/mpi.mk
 
@@ -168,7 +171,7 @@ all: $(LIBRARY) $(GEN)/moonshard/cdef.lua $(if $(HOST_C),$(EXECUTABLE)) \
   $(if $(filter release,$(CONFIG)),$(OPS_META) $(if $(NVCC),$(CUDA_LIBRARY)) $(if $(MPI),$(MPI_LIBRARY)))
 	@:
 # Specs of a sanitized build run in a luajit that is linked with the sanitizer's runtime.
-tests: $(TESTS) $(if $(filter-out thread,$(CONFIG)),$(EMULATED_TESTS)) $(OUT)/tests/libmoonshard_cuda_emulated.so $(if $(filter-out release,$(CONFIG)),$(OUT)/luajit)
+tests: $(TESTS) $(if $(filter-out thread,$(CONFIG)),$(EMULATED_TESTS) $(OUT)/tests/fuzz_api) $(OUT)/tests/libmoonshard_cuda_emulated.so $(if $(filter-out release,$(CONFIG)),$(OUT)/luajit)
 	@:
 # What the tests of every configuration run, in one make: no processor waits while another ends one of the builds. What
 # the configurations share is there before they begin.
@@ -228,6 +231,11 @@ $(OUT)/obj/embedded_lua.o: $(GEN)/embedded_lua.c $(OUT)/flags.list
 
 # A program can load the library and close it again. It must stay mapped, because kernel threads and an installed Ctrl-C
 # handler run its code.
+$(BUILD_ID_O): $(COMPILED_O) $(OUT)/engine.list
+	@echo "id    $@"
+	@printf '#include "base/build_id.h"\nconst char ms_build_id[] = "moonshard build %.16s";\n' \
+	  "$$(cat $(COMPILED_O) | sha256sum)" | $(CC) $(OWN_CFLAGS) $(CPPFLAGS) $(CFLAGS) -x c -c -o $@ -
+
 $(LIBRARY).$(ABI): $(ENGINE_O) $(OUT)/engine.list
 	@echo "link  $@"
 	@$(CC) -shared -Wl,-z,nodelete -Wl,-soname,libmoonshard.so.$(ABI) $(NO_UNDEFINED_$(CONFIG)) $(OWN_LDFLAGS) $(ENGINE_O) -o $@ $(LDLIBS)
@@ -277,7 +285,7 @@ $(OUT)/tests/%: $(OUT)/obj/tests/c/%.o $(TEST_SUPPORT_O) $(ENGINE_O) $(LAUNCHER)
 	@echo "link  $@"
 	@$(CC) -rdynamic $(OWN_LDFLAGS) $< $(TEST_SUPPORT_O) $(LAUNCHER) $(ENGINE_O) -o $@ -lcmocka $(LDLIBS)
 
-# The API fuzzer of make soak: its calls are made from the header.
+# The API fuzzer, for make soak and specs: its calls are made from the header.
 $(GEN)/api_calls.h: tests/fuzz/api_calls.lua $(HEADER)
 	@mkdir -p $(@D)
 	@luajit $< runtime/moonshard.h $@

@@ -107,11 +107,15 @@ int ms_mesh_copies(const ms_mesh *mesh, const char *name) {
 /* ---- slice ---- */
 
 /* Names must be in the order of the mesh's dimensions. Derived dimensions have no place in that order, so their strides
- * decide. */
-static int check_order(const ms_mesh *mesh, const ms_axis *axes, const char *const *names, int d) {
-  const char *left = names[d - 1], *right = names[d];
+ * decide; one of size 1 covers no step, and fits everywhere. */
+static int check_order(const ms_mesh *mesh, const ms_axis *axes, const char *const *names, int e, int d) {
+  const char *left = names[e], *right = names[d];
   int a = dim_named(mesh, left), b = dim_named(mesh, right);
-  if (a >= 0 && b >= 0 ? a < b : ms_axis_is_outside_of(&axes[d - 1], &axes[d])) return MS_OK;
+  if (a >= 0 && b >= 0) {
+    if (a < b) return MS_OK;
+  } else if (ms_axis_size(&axes[e]) == 1 || ms_axis_size(&axes[d]) == 1 || ms_axis_is_outside_of(&axes[e], &axes[d])) {
+    return MS_OK;
+  }
   return MS_FAIL(MS_EINVAL,
                  "slice of mesh %s: \"%s\" is written before \"%s\", but a slice keeps the order of the mesh: write "
                  "\"%s\" before \"%s\"",
@@ -136,7 +140,7 @@ int ms_mesh_slice(const ms_mesh *mesh, int ndim, const char *const *names, ms_me
         return MS_FAIL(MS_EINVAL, "slice of mesh %s: \"%s\" and \"%s\" cover the same ranks: use only one of them",
                        mesh->label, names[e], names[d]);
     }
-    if (d) MS_TRY(check_order(mesh, axes, names, d));
+    for (int e = d - 1; e >= 0; e--) MS_TRY(check_order(mesh, axes, names, e, d));
   }
   return ms_mesh_over(mesh->root, ndim, axes, names, slice);
 }

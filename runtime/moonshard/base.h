@@ -117,6 +117,18 @@ MS_API int ms_dtype_size(int dtype);
 /* Bytes of n elements of any type. MS_ESHAPE if packed elements would not fill the last byte. */
 MS_API int ms_dtype_bytes(int dtype, int64_t n, int64_t *bytes);
 
+/* ---- memory of the host ----------------------------------------------------------------------------------------- */
+
+/* The memory of this machine in bytes, and what control groups (of containers, batch systems, services) leave of it.
+ * Cached pages of files count as available. A group whose limit is not below `total` limits nothing. */
+typedef struct ms_memory_info {
+  int64_t total;         /* of the machine, without swap; -1: unknown */
+  int64_t available;     /* what processes can still take, of the machine or of this process's groups; -1: unknown */
+  int64_t limit;         /* of the group that leaves the least: this process's own, or one above it; -1: none limits */
+  char limit_file[1024]; /* the file that says this limit; "" if none does */
+} ms_memory_info;
+MS_API int ms_memory_describe(ms_memory_info *memory);
+
 /* ---- devices ---------------------------------------------------------------------------------------------------- */
 
 /* Where kernels run and tensors are stored. CUDA needs libmoonshard_cuda.so in the folder of the engine's library; the

@@ -24,8 +24,15 @@ typedef struct ms_exec ms_exec;
 /* Allocates this rank's part of parameters, gradients and optimizer state. Parameters get their initial values from the
  * model's seed, the rest zeros. Collective; from here on that means: for all ranks of the model's mesh. The ranks
  * compare their meshes, models and optimizers; MS_EMISMATCH if they differ. The k-th state of a rank belongs to the
- * k-th of the others. MS_ENOMEM: this rank would map more memory than the machine has. */
+ * k-th of the others. MS_ENOMEM: this rank would map more memory than the machine has, or than a
+ * control group allows. */
 MS_API int ms_state_new(ms_world *world, const ms_model *model, const ms_plan_config *config, ms_state **state);
+/* ms_state_new in two parts. ms_state_open compares and reserves memory, but writes none of it. Pages are committed
+ * when they are first written, so there is time to ask whether the host has room for the state (ms_state_arena_bytes)
+ * and for a plan (ms_state_growth). Until ms_state_draw writes the initial values, all parameters are 0. Both are
+ * collective. */
+MS_API int ms_state_open(ms_world *world, const ms_model *model, const ms_plan_config *config, ms_state **state);
+MS_API int ms_state_draw(ms_state *state);
 /* The memory is returned once the execs and saves of the state are released, too. */
 MS_API void ms_state_free(ms_state *state);
 /* The bytes of the state's arenas that this rank counts. Binding a plan that needs more enlarges them; with one plan
@@ -89,6 +96,8 @@ typedef struct ms_exec_counters {
  */
 MS_API int ms_exec_new(ms_state *state, const ms_plan *plan, ms_exec **exec);
 MS_API void ms_exec_free(ms_exec *exec);
+/* The bytes of memory that an exec and its plan take outside the arenas, without what libraries keep for kernels. */
+MS_API int ms_exec_host_bytes(const ms_exec *exec, int64_t *bytes);
 /* Where to write an input before a phase, in its declared shape and dtype; NULL if there is no such input. On the CPU
  * it is the input itself; elsewhere it is host memory that the phase copies first. It can be overwritten as soon as
  * ms_exec_run returns. */

@@ -135,7 +135,9 @@ MS_API int ms_token_reader_discard(ms_token_reader *reader, double seconds);
 typedef struct ms_tokenizer ms_tokenizer;
 
 /* Reads a tokenizer.json, or the one in a folder: byte-level BPE with the pre-tokenizers of GPT-2 and Llama 3.
- * MS_EUNSUPPORTED and MS_EINVAL name the field that is not supported, or wrong. */
+ * MS_EUNSUPPORTED and MS_EINVAL name the field that is not supported, unknown or wrong. Added tokens have the ids that
+ * the reference library gives them: that of the vocabulary, or the next number after it; those in the list have no
+ * effect. */
 MS_API int ms_tokenizer_open(const char *path, ms_tokenizer **tokenizer);
 MS_API void ms_tokenizer_close(ms_tokenizer *tokenizer);
 MS_API int ms_tokenizer_vocab(const ms_tokenizer *tokenizer); /* the largest id + 1 */
@@ -221,6 +223,11 @@ MS_API int ms_save_start(ms_save *save, const ms_save_config *config);
  * name (COMMITTED). Synchronous saves commit in this call, so all ranks must have told each other that they have
  * written. Returns the error if writing failed, or MS_ETIMEOUT if writing makes no progress for the world's timeout. */
 MS_API int ms_save_wait(ms_save *save, int stage);
+/* Waits until a save in the background has ended on this rank, whatever has become of others: before the process ends
+ * with an error. Gives up after `patience` seconds without progress (0: the timeout of the world; at most 2 s once a
+ * rank has failed), unless other ranks of the host wait so, too. Not collective. A launcher lets ranks that are in this
+ * call go on for up to 30 s. */
+MS_API int ms_save_drain(ms_save *save, double patience);
 /* 1 while a save runs in the background. */
 MS_API int ms_save_running(const ms_save *save);
 /* Stops a save that is running; there will be no checkpoint. */
@@ -231,7 +238,8 @@ MS_API int ms_save_snapshot_bytes(const ms_save *save, int64_t *bytes);
  */
 MS_API int ms_checkpoint_make_folder(const char *path, int fresh);
 /* Removes a checkpoint's folder. Renames it first, so that a partly removed folder is never taken for a checkpoint.
- * Does not touch a folder without a manifest, unless its name begins with a dot. */
+ * Does not touch a folder without a manifest, unless its name begins with a dot. Follows no symbolic link: removes the
+ * link itself, also one in the folder's place, and nothing of another file system. */
 MS_API int ms_checkpoint_remove(const char *path);
 /* Reads a manifest and verifies the checksum at its end. Release the text with ms_file_text_free. */
 MS_API int ms_checkpoint_read_manifest(const char *folder, char **text);

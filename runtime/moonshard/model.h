@@ -304,6 +304,12 @@ MS_API int ms_graph_set_loss(ms_graph *graph, int value);
 MS_API int ms_graph_set_loss_weight(ms_graph *graph, int value);
 /* Makes a value readable after a phase, by name (ms_exec_output). */
 MS_API int ms_graph_output(ms_graph *graph, const char *name, int value);
+/* The bytes of memory that a graph takes, with what compilations have left in it for the next one. */
+MS_API int ms_graph_host_bytes(const ms_graph *graph, int64_t *bytes);
+/* Compares what was traced with an earlier trace of the same function: *difference says what first differs, such as
+ * "scale in layers.3: alpha was 1 and is 0.5"; "" if both are the same program. The text is the calling thread's, and
+ * valid until its next call. */
+MS_API int ms_graph_difference(const ms_graph *graph, const ms_graph *before, const char **difference);
 
 /* ffi:end */
 

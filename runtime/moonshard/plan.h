@@ -81,10 +81,10 @@ typedef struct ms_plan_config {
   /* The dtype in which AdamW and Adam keep their two moments, and Lion its one, which cannot be MS_I8: MS_F32
    * (default), or MS_BF16, which takes half the bytes. With bf16, every step computes in f32 and then rounds up or down
    * at random, so that the mean is exact. Rounding to nearest would lose every change below half a step of bf16 (1/512
-   * of the moment), which beta2 = 0.999 produces. The direction depends only on the model's seed, the parameter's name,
-   * the element and the parameter's number of updates, so it is the same on every mesh and device. MS_I8: those of
-   * parameters with packed_moments are in 8 bits, as dynamic maps of bitsandbytes have them, with an f32 scale for each
-   * 256 elements; all others are in f32. A step computes in f32 and rounds to nearest. */
+   * of the moment), which beta2 = 0.999 produces. The direction depends on the model's seed, the parameter's name and
+   * number of updates, and the element: on no device, and on no mesh unless `tensor` divides the parameter behind its
+   * first axis. MS_I8: those of parameters with packed_moments are in 8 bits, as bitsandbytes' dynamic maps have them,
+   * with an f32 scale for each 256 elements; all others in f32. A step computes in f32 and rounds to nearest. */
   int moment_dtype;
   double momentum, dampening; /* SGD, as in PyTorch */
   int nesterov;

@@ -40,7 +40,7 @@ MS_API int ms_world_local_rank(const ms_world *world); /* the index of this rank
 /* The bytes of collectives that this rank has sent to and received from other nodes, as its transport counts them; 0 if
  * it has none. They include, for each operation, a message of MS_ENTRY_BYTES to and from each rank with which this one
  * exchanges bytes. The counts of an operation that has just ended can be a moment late. */
-enum { MS_ENTRY_BYTES = 192 };
+enum { MS_ENTRY_BYTES = 200 };
 MS_API int ms_world_transport_bytes(const ms_world *world, int64_t *sent, int64_t *received);
 /* Waits for every rank. Collective. */
 MS_API int ms_world_barrier(ms_world *world);

@@ -264,6 +264,14 @@ int ms_plan_between_copies(ms_plan *plan, int phase, int kind, int unit, int par
   return MS_OK;
 }
 
+int ms_plan_open(ms_plan *plan, int phase, int instr, ms_ref bytes) {
+  ms_plan_coll *coll = plan->phase[phase].instr[instr].coll;
+  MS_TRY(ms_grow((void **)&coll->opens, &coll->opens_capacity, coll->opened + 1, sizeof *coll->opens));
+  coll->opens[coll->opened++] = bytes;
+  ms_plan_touch(plan, bytes.buffer, instr);
+  return MS_OK;
+}
+
 void ms_plan_slice_sum(ms_plan *plan, int phase) {
   const ms_plan_phase *p = &plan->phase[phase];
   p->instr[p->n - 1].coll->sliced = 1;

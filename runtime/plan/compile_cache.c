@@ -43,11 +43,22 @@ static void free_cache(void *data) {
   free(c);
 }
 
+static int64_t bytes_of(const void *data) {
+  const cache *c = data;
+  int64_t bytes = sizeof *c;
+  for (int evaluate = 0; evaluate < 2; evaluate++)
+    for (int fusing = 0; fusing < MS_FUSINGS; fusing++)
+      if (c->lowered[evaluate][fusing]) bytes += ms_graph_bytes(c->lowered[evaluate][fusing]);
+  for (int i = 0; i < PACKINGS; i++) bytes += c->packing[i].n * (int64_t)(2 * sizeof *c->packing[i].before);
+  return bytes;
+}
+
 static cache *find(const ms_graph *graph) {
   ms_graph_cache *place = graph->cache;
   if (!place->data) {
     place->data = ms_calloc(1, sizeof(cache));
     place->release = free_cache;
+    place->bytes = bytes_of;
   }
   return place->data;
 }

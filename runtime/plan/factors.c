@@ -4,16 +4,16 @@
 #include "shard/divided.h"
 
 ms_factored ms_factored_param(const ms_model *model, const ms_param *p) {
-  ms_factored f = {.part_rows = p->numel, .part_columns = 1, .rows = ms_param_whole_numel(model, p), .columns = 1};
-  f.origin = ms_param_division(model, p, model->dim[MS_DIM_TENSOR].place).origin;
-  if (p->ndim < 2) return f;
+  const ms_division part = ms_param_division(model, p, model->dim[MS_DIM_TENSOR].place);
+  ms_factored f = {.run = part.run, .stride = part.stride, .origin = part.origin};
+  f.rows = ms_param_whole_numel(model, p);
+  f.columns = 1;
+  if (p->ndim < 2) return ms_factored_shape(f);
   f.matrices = 1;
   for (int d = 0; d < p->ndim - 2; d++) f.matrices *= p->whole[d];
-  f.part_rows = p->dims[p->ndim - 2];
-  f.part_columns = p->dims[p->ndim - 1];
   f.rows = p->whole[p->ndim - 2];
   f.columns = p->whole[p->ndim - 1];
-  return f;
+  return ms_factored_shape(f);
 }
 
 int64_t ms_param_factors(const ms_model *model, const ms_param *p) {

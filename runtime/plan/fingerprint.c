@@ -9,7 +9,9 @@
 #include <string.h>
 
 #include "base/hash.h"
+#include "base/number.h"
 #include "base/xxh3.h"
+#include "graph/infer.h"
 #include "plan/lower.h"
 #include "plan/muon.h"
 #include "shard/param_group.h"
@@ -32,13 +34,13 @@ static const char *settings_text(known_settings *known, const ms_param_config *c
   }
   int i = known->n++ % SETTINGS;
   known->config[i] = c;
-  int n = snprintf(known->text[i], SETTINGS_TEXT, "lr_scale %.17g, weight_decay %.17g, init %d (%.17g, %.17g)",
-                   c->group.lr_scale, c->group.weight_decay, c->init, c->init_a, c->init_b);
+  int n = ms_format(known->text[i], SETTINGS_TEXT, "lr_scale %.17g, weight_decay %.17g, init %d (%.17g, %.17g)",
+                    c->group.lr_scale, c->group.weight_decay, c->init, c->init_a, c->init_b);
   for (int s = 0; s < MS_GROUP_SETTINGS; s++) { /* those of the optimizer are described with it */
     const ms_group_setting *setting = &ms_group_settings[s];
     if (!setting->inherits || ms_group_inherits(&c->group, setting)) continue;
-    n += snprintf(known->text[i] + n, (size_t)(SETTINGS_TEXT - n), ", %s %.17g", setting->name,
-                  ms_group_value(&c->group, setting));
+    n += ms_format(known->text[i] + n, (size_t)(SETTINGS_TEXT - n), ", %s %.17g", setting->name,
+                   ms_group_value(&c->group, setting));
   }
   return known->text[i];
 }
@@ -250,6 +252,36 @@ static void describe_phase(const ms_plan *plan, int phase, ms_text *text) {
     run.n++;
   }
   describe_kernels(phase, &run, text);
+}
+
+/* "mul in layers.0: beta 3, f32 [6,4]": what a kernel computes, with the attributes that its op's row names
+ * ("alpha:f0=1 beta:f1=0"). */
+static void describe_kernel(const ms_instr *instr, ms_text *text) {
+  const ms_kernel_call *call = instr->call;
+  const ms_op_row *row = ms_op_row_of(call->op);
+  char shape[MS_SHAPE_TEXT];
+  ms_text_append(text, "%s in %s:", row->name, named(instr->scope));
+  for (const char *word = row->attrs ? row->attrs : ""; *word; word += strcspn(word, " "), word += *word == ' ') {
+    const int length = (int)strcspn(word, ":"), slot = word[length + 2] - '0', whole = word[length + 1] == 'i';
+    ms_text_append(text, " %.*s %.9g,", length, word, whole ? (double)call->attrs.i[slot] : call->attrs.f[slot]);
+  }
+  for (int o = 0; o < call->outputs; o++)
+    ms_text_append(text, "%s %s %s", o ? "," : "", ms_dtype_name(call->out[o].dtype),
+                   ms_shape_text(&call->out[o], shape));
+}
+
+void ms_plan_describe_kernels(const ms_plan *plan, ms_text *text) {
+  for (int phase = 0; phase < MS_PHASES; phase++) {
+    const ms_plan_phase *p = &plan->phase[phase];
+    for (int i = 0; p->present && i < p->n; i++) {
+      const ms_instr *instr = &p->instr[i];
+      if (instr->kind != MS_INSTR_KERNEL || is_of_one_rank(plan, instr)) continue;
+      append_hash(instr->hash, text);
+      ms_text_append(text, " phase %s: ", ms_phase_name(phase));
+      describe_kernel(instr, text);
+      ms_text_string(text, "\n");
+    }
+  }
 }
 
 /* Where collectives find what they move: it follows from all of the above, so a difference above is said first. */

@@ -36,7 +36,8 @@ int ms_plan_buffer(ms_plan *plan, int phase, int arena, int category, int64_t by
 int ms_plan_own_scope(ms_plan *plan, const char *from, const char **own);
 /* Keeps what ms_plan_conversions tells. */
 int ms_plan_keep_conversions(ms_plan *plan, const ms_graph *graph);
-/* Appends an instruction to the phase's program and extends the lifetimes of the buffers it names. */
+/* Appends an instruction to the phase's program and extends the lifetimes of the buffers it names. A kernel
+ * without an element to write is appended, too: ranks that share memory must lay out their arenas alike. */
 int ms_plan_kernel(ms_plan *plan, int phase, int op, const ms_attrs *attrs, int inputs, const ms_ref *in, int outputs,
                    const ms_ref *out, const char *scope, int backward);
 /* Gives an instruction its prepared call, which the plan owns and all equal instructions share, with its hash and
@@ -45,6 +46,7 @@ int ms_plan_prepare(ms_plan *plan, int op, const ms_attrs *attrs, int inputs, co
                     const ms_ref *out, ms_instr *instr);
 /* Gives it another that spares the plan's multiprocessors, and a hash that says so. */
 int ms_plan_prepare_spared(ms_plan *plan, ms_instr *instr);
+int64_t ms_plan_prepared_bytes(const ms_plan *plan); /* without what kernels have prepared */
 void ms_plan_release_prepared(ms_plan *plan);
 /* ranks: number of neighbours in the dimension that take part; 0: all. */
 int ms_plan_collective(ms_plan *plan, int phase, int stream, int kind, int dim, int ranks, int unit, int parts,
@@ -71,6 +73,8 @@ int ms_plan_between_copies(ms_plan *plan, int phase, int kind, int unit, int par
 /* Makes each rank receive only the slice that the parts describe from the phase's last collective, an all_reduce. */
 void ms_plan_slice_sum(ms_plan *plan, int phase);
 void ms_plan_touch(ms_plan *plan, int buffer, int position);
+/* Lets a collective, the phase's instruction `instr`, hand over bytes (ms_plan_coll.opens). */
+int ms_plan_open(ms_plan *plan, int phase, int instr, ms_ref bytes);
 /* The buffers of the training state come first in a plan: these for each unit, then the step's scalars. A buffer that
  * a unit does not need is empty. */
 enum ms_state_buffer {

@@ -146,10 +146,7 @@ int ms_lower_chunk(ms_lowering *l, int root, ms_place *at) {
   ms_ref all;
   if (latest < 0 || l->sent[root] || l->last_use[root] == INT_MAX || (outlives && !once)) return MS_OK;
   MS_TRY(open_gathered(l, n, part, &all));
-  ms_plan_coll *coll = l->plan->phase[l->phase].instr[latest].coll;
-  MS_TRY(ms_grow((void **)&coll->opens, &coll->opens_capacity, coll->opened + 1, sizeof *coll->opens));
-  coll->opens[coll->opened++] = all;
-  ms_plan_touch(l->plan, all.buffer, latest);
+  MS_TRY(ms_plan_open(l->plan, l->phase, latest, all));
   l->chunk[root] = 1;
   *at = (ms_place){all.buffer, l->model->dim[dim].place * ms_numel(part) * ms_dtype_size(part->dtype)};
   return MS_OK;

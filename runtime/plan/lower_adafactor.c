@@ -147,8 +147,10 @@ static int norm(const adafactor *a, const item *x) {
   return ms_plan_kernel(plan, UPDATE, MS_OP_adafactor_norm, &attrs, 6, in, 2, out, scope, 0);
 }
 
+/* Of elements that this rank has: a rank without any takes no step, and no place depends on it. */
 static int step(const adafactor *a, const item *x) {
   ms_plan *plan = a->plan;
+  if (x->own.end <= x->own.begin) return MS_OK;
   const ms_param *p = param_of(a, x);
   const ms_param_group by = ms_updates_of(&plan->config, p);
   ms_attrs attrs = attrs_of(a, x);
@@ -171,7 +173,7 @@ static int step(const adafactor *a, const item *x) {
 
 typedef int kernels_of(const adafactor *a, const item *x);
 
-/* Every rank has all kernels, also of parameters of which it has nothing: so what the ranks exchange has the same place
+/* Every rank has the kernels of what is exchanged, also of parameters of which it has nothing: so it has the same place
  * on all of them. */
 static int for_each(const adafactor *a, kernels_of *lower) {
   for (int i = 0; i < a->n; i++) MS_TRY(lower(a, &a->list[i]));

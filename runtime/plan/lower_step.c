@@ -17,8 +17,8 @@
 
 /* One fused pass over the elements of a parameter that this rank updates, which also writes their copy if there is one.
  * Each parameter has its own count of updates, and its own random numbers for rounding bf16 moments: these depend on an
- * element's index in the parameter, not on the rank, so every mesh draws the same. Of a parameter that a tensor
- * dimension divides, elements are numbered part by part, which along the first axis is the same. */
+ * element's index in the parameter, not on the rank, so every mesh draws the same, with one exception: of a parameter
+ * that a tensor dimension divides, elements are numbered part by part, which is the same along the first axis alone. */
 static int update_parameter(ms_plan *plan, int param) {
   const ms_model *model = plan->model;
   const ms_param *p = &model->param[param];
@@ -96,15 +96,21 @@ int ms_lower_average(ms_plan *plan, int phase, int unit) {
   return MS_OK;
 }
 
-/* Waits until all replicas have written their slices. Kernels run in order, so waiting for the last one is enough. */
+/* 1 for the arenas of which replicas that share a copy of the state have one. */
+static int is_of_replicas(int arena) {
+  return arena == MS_ARENA_MASTERS || arena == MS_ARENA_REPLICATED || arena == MS_ARENA_CHUNKS;
+}
+
+/* Waits until all replicas have written their slices of all the memory that they share: the barrier hands over every
+ * buffer of it, whichever instructions of this rank write there. */
 static int meet_replicas(ms_plan *plan) {
-  const ms_plan_phase *phase = &plan->phase[MS_PHASE_UPDATE];
-  ms_plan_part part = {.src.buffer = -1, .dst.buffer = -1};
-  int last = phase->n - 1;
-  while (last >= 0 && phase->instr[last].kind != MS_INSTR_KERNEL) last--;
-  if (last >= 0) part.shared = ms_instr_output(&phase->instr[last], 0);
-  return ms_plan_collective(plan, MS_PHASE_UPDATE, MS_STREAM_REPLICATE, MS_COLL_BARRIER, MS_DIM_REPLICATE,
-                            plan->replicas, -1, last >= 0, &part);
+  MS_TRY(ms_plan_collective(plan, MS_PHASE_UPDATE, MS_STREAM_REPLICATE, MS_COLL_BARRIER, MS_DIM_REPLICATE,
+                            plan->replicas, -1, 0, NULL));
+  for (int b = 0; b < plan->buffers; b++)
+    if (plan->buffer[b].bytes && is_of_replicas(plan->buffer[b].arena))
+      MS_TRY(ms_plan_open(plan, MS_PHASE_UPDATE, plan->phase[MS_PHASE_UPDATE].n - 1,
+                          ms_ref_vector(b, 0, MS_U8, plan->buffer[b].bytes)));
+  return MS_OK;
 }
 
 static int finish_unit(ms_plan *plan, int unit) {

@@ -1,7 +1,9 @@
 /* plan.c - the plan object: its memory, its total size, and the names that plans, reports and errors use for its
  * parts.
  */
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "plan/lower.h"
 
@@ -43,6 +45,30 @@ static void destroy_plan(void *object) {
   ms_topology_free(&plan->topology);
   free(plan->manifest);
   free(plan->dump);
+}
+
+static int64_t phase_bytes(const ms_plan_phase *phase) {
+  int64_t bytes =
+      phase->capacity * (int64_t)sizeof *phase->instr + phase->colls_capacity * (int64_t)sizeof *phase->coll;
+  for (int i = 0; i < phase->colls; i++) {
+    const ms_plan_coll *coll = phase->coll[i];
+    bytes += (int64_t)sizeof *coll + coll->parts * (int64_t)sizeof *coll->part +
+             coll->opens_capacity * (int64_t)sizeof *coll->opens;
+  }
+  return bytes;
+}
+
+int64_t ms_plan_bytes(const ms_plan *plan) {
+  int64_t bytes = sizeof *plan;
+  for (int p = 0; p < MS_PHASES; p++) bytes += phase_bytes(&plan->phase[p]);
+  bytes += ms_plan_prepared_bytes(plan) + plan->inputs * (int64_t)sizeof *plan->input +
+           plan->outputs * (int64_t)sizeof *plan->output + plan->scope_slots * (int64_t)sizeof *plan->scope +
+           plan->conversions * (int64_t)sizeof *plan->conversion +
+           plan->buffers_capacity * (int64_t)sizeof *plan->buffer;
+  for (const ms_scope_texts *t = plan->scope_texts; t; t = t->next) bytes += (int64_t)sizeof *t + t->bytes;
+  for (const ms_places *p = plan->places; p; p = p->next) bytes += sizeof *p;
+  return bytes + (plan->manifest ? (int64_t)strlen(plan->manifest) : 0) +
+         (plan->dump ? (int64_t)strlen(plan->dump) : 0);
 }
 
 /* Initially no buffer is kept between micro-batches; lowering adds those that are. */
@@ -124,4 +150,13 @@ const char *ms_coll_name(int kind) {
   static const char *const names[MS_COLL_KINDS] = {"all_gather", "reduce_scatter", "all_reduce", "broadcast",
                                                    "barrier",    "send",           "recv",       "all_to_all"};
   return names[kind];
+}
+
+const char *ms_instr_describe(const ms_instr *instr, char *text) {
+  const char *what = instr->kind == MS_INSTR_KERNEL ? ms_op_row_of(instr->call->op)->name
+                     : instr->coll                  ? ms_coll_name(instr->coll->kind)
+                                                    : "event";
+  snprintf(text, MS_INSTR_TEXT, "%s %s on stream %s", what, instr->scope ? instr->scope : "",
+           ms_stream_name(instr->stream));
+  return text;
 }

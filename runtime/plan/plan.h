@@ -116,8 +116,8 @@ typedef struct ms_plan_coll {
   int of_sums;   /* all_gather: 1: of gradients that the ranks have summed, not of weights (lower_quantised.c) */
   int parts;
   ms_plan_part *part;
-  /* Buffers whose bytes it hands over: when it ends, every rank of its group has finished with their earlier contents,
-   * so each can write its chunk of a later all-gather's result there (lower_across.c). */
+  /* Buffers whose bytes it hands over: when it ends, every rank of its group has finished with them. So each can write
+   * its chunk of a later all-gather's result there (lower_across.c), or read what the others wrote (lower_step.c). */
   ms_ref *opens;
   int opened, opens_capacity;
   double bytes;      /* as ms_coll_bytes */
@@ -259,6 +259,8 @@ int ms_plan_shares_masters(const ms_plan *plan, int unit);
 /* Elements [local, local + n) of a unit's chunks, which are in segment `s`, where this rank reads its weights: an f32
  * master, its copy, or the chunk of a sliced unit. */
 ms_ref ms_plan_weights(const ms_plan *plan, int unit, int s, int64_t local, int64_t n);
+/* Bytes of memory that the plan itself takes. */
+int64_t ms_plan_bytes(const ms_plan *plan);
 /* Bytes that this rank counts in all arenas. */
 int64_t ms_plan_peak(const ms_plan *plan);
 /* The most bytes of each category, [MS_CATEGORIES], in use at one time; each category reaches its maximum at a
@@ -313,6 +315,9 @@ int ms_plan_clocks(const ms_plan *plan, int phase, int *clock);
 /* Returns MS_ERACE, naming the instructions, when conflicting accesses can run unordered, when an event is awaited
  * before it is recorded in program order, or when an access is outside its arena (verify.c). */
 int ms_plan_verify(const ms_plan *plan, int phase);
+/* The part of it about memory that several ranks share: returns MS_ERACE when one of them can read what another has not
+ * written yet, or write what another still reads. clock: of ms_plan_clocks (verify_peers.c). */
+int ms_plan_verify_peers(const ms_plan *plan, int phase, const int *clock);
 /* Lets the products of a phase that no chain of events orders with a collective spare multiprocessors, as the plan's
  * config says (overlapped_products.c). */
 int ms_plan_spare_processors(ms_plan *plan, int phase);
@@ -321,6 +326,8 @@ void ms_plan_count_spared(const ms_plan *plan, int *products, int *spared);
 /* Appends the lines that ranks sharing a state must agree on: mesh, seed, units, parameters, optimizer
  * (fingerprint.c). */
 void ms_plan_describe_state(const ms_model *model, const ms_plan_config *config, ms_text *text);
+/* Appends a line for each kernel that ranks must agree on: its hash, 16 digits, and what it computes. */
+void ms_plan_describe_kernels(const ms_plan *plan, ms_text *text);
 /* Fills manifest and fingerprint (fingerprint.c). */
 int ms_plan_fingerprint(ms_plan *plan);
 
@@ -355,6 +362,9 @@ static inline int ms_phase_is_of_step(int phase) { return phase != MS_PHASE_NEXT
 /* The first rank, within the dimension's group, of the block of `ranks` neighbours that contains this rank. */
 int ms_plan_group_start(const ms_plan *plan, int dim, int ranks);
 const char *ms_stream_name(int stream);
+/* Describes an instruction for messages; text: [MS_INSTR_TEXT]. */
+enum { MS_INSTR_TEXT = 192 };
+const char *ms_instr_describe(const ms_instr *instr, char *text);
 /* The dimension along which the collectives of a named stream run, enum ms_model_dim; -1: compute has none. */
 int ms_stream_dim(int stream);
 const char *ms_phase_name(int phase);

@@ -136,6 +136,11 @@ int ms_plan_prepare_spared(ms_plan *plan, ms_instr *instr) {
   return MS_OK;
 }
 
+int64_t ms_plan_prepared_bytes(const ms_plan *plan) {
+  const ms_prepared *p = &plan->prepared;
+  return p->slots * (int64_t)sizeof *p->slot + p->n * (int64_t)sizeof(struct ms_prepared_call);
+}
+
 void ms_plan_release_prepared(ms_plan *plan) {
   ms_prepared *p = &plan->prepared;
   for (int i = 0; i < p->slots; i++) {

@@ -1,10 +1,11 @@
 /* verify.c - rejects a plan that can race. It uses only instructions, streams, events and byte ranges; it ignores
  * how the plan was made.
  *
- * It proves three properties of every phase. Bounds: every access is inside its buffer's place in the arena. Order:
+ * It proves four properties of every phase. Bounds: every access is inside its buffer's place in the arena. Order:
  * two accesses of the same byte on different streams, at least one of them a write, are ordered through events
  * (vector clocks). Reuse: two buffers that share bytes are not in use at the same time in program order, which the
- * second proof makes the order of execution.
+ * second proof makes the order of execution. Peers: ranks that share memory meet between the writes of one and the
+ * reads of another (verify_peers.c).
  */
 #include <limits.h>
 #include <stdio.h>
@@ -37,28 +38,16 @@ typedef struct verifier {
   span *span; /* [buffers] */
 } verifier;
 
-enum { INSTR_TEXT = 192 };
-
-/* Describes an instruction for messages; text: [INSTR_TEXT]. */
-static const char *describe(const ms_instr *instr, char *text) {
-  const char *what = instr->kind == MS_INSTR_KERNEL ? ms_op_row_of(instr->call->op)->name
-                     : instr->coll                  ? ms_coll_name(instr->coll->kind)
-                                                    : "event";
-  snprintf(text, INSTR_TEXT, "%s %s on stream %s", what, instr->scope ? instr->scope : "",
-           ms_stream_name(instr->stream));
-  return text;
-}
-
 static int check_bounds(const verifier *v, int i, const ms_access *a) {
   const ms_buffer *b = &v->plan->buffer[a->buffer];
   if (a->begin >= 0 && a->begin >= b->offset && a->end <= b->offset + b->bytes &&
       a->end <= v->plan->arena_bytes[a->arena])
     return MS_OK;
-  char text[INSTR_TEXT];
+  char text[MS_INSTR_TEXT];
   return MS_FAIL(
       MS_ERACE, "phase %s: instruction %d (%s) touches bytes [%lld, %lld) of arena %s, outside its buffer [%lld, %lld)",
-      ms_phase_name(v->phase_id), i, describe(&v->phase->instr[i], text), (long long)a->begin, (long long)a->end,
-      ms_arena_name(a->arena), (long long)b->offset, (long long)(b->offset + b->bytes));
+      ms_phase_name(v->phase_id), i, ms_instr_describe(&v->phase->instr[i], text), (long long)a->begin,
+      (long long)a->end, ms_arena_name(a->arena), (long long)b->offset, (long long)(b->offset + b->bytes));
 }
 
 /* A buffer of all phases is in use from the start of a phase, unless the phase overwrites it: then no instruction
@@ -149,10 +138,10 @@ static int find_instr(const ms_plan_phase *phase, int stream, int place) {
 
 static int unordered(const verifier *v, int stream, int place, const touch *late, int64_t byte) {
   int early = find_instr(v->phase, stream, place);
-  char first[INSTR_TEXT], second[INSTR_TEXT];
+  char first[MS_INSTR_TEXT], second[MS_INSTR_TEXT];
   return MS_FAIL(MS_ERACE, "phase %s: nothing orders %d (%s) and %d (%s), which both touch byte %lld of arena %s",
-                 ms_phase_name(v->phase_id), early, describe(&v->phase->instr[early], first), late->instr,
-                 describe(&v->phase->instr[late->instr], second), (long long)(byte - v->base[late->arena]),
+                 ms_phase_name(v->phase_id), early, ms_instr_describe(&v->phase->instr[early], first), late->instr,
+                 ms_instr_describe(&v->phase->instr[late->instr], second), (long long)(byte - v->base[late->arena]),
                  ms_arena_name(late->arena));
 }
 
@@ -294,6 +283,7 @@ int ms_plan_verify(const ms_plan *plan, int phase) {
   hold_lasting(&v);
   MS_GOTO(check_order(&v));
   MS_GOTO(check_reuse(&v));
+  MS_GOTO(ms_plan_verify_peers(plan, phase, v.clock));
 fail:
   free(v.clock);
   free(v.touch);

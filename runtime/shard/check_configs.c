@@ -137,8 +137,8 @@ int ms_model_check_param(const ms_model *model, int unit, const char *name, int 
   if (unit < 0 || unit >= model->units)
     return MS_FAIL(MS_EINVAL, "parameter '%s': unit %d does not exist; the model has %d units", name, unit,
                    model->units);
-  if (ndim < 1 || ndim > MS_MAX_DIMS)
-    return MS_FAIL(MS_ESHAPE, "parameter '%s': it has %d dimensions; 1 to %d are supported", name, ndim, MS_MAX_DIMS);
+  if (ndim < 0 || ndim > MS_MAX_DIMS)
+    return MS_FAIL(MS_ESHAPE, "parameter '%s': it has %d dimensions; 0 to %d are supported", name, ndim, MS_MAX_DIMS);
   for (int d = 0; d < ndim; d++)
     if (dims[d] < 1)
       return MS_FAIL(MS_ESHAPE, "parameter '%s': dimension %d has size %lld; sizes must be at least 1", name, d,

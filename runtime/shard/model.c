@@ -162,7 +162,7 @@ int ms_model_add_param(ms_model *model, int unit, const char *name, int ndim, co
                        const ms_param_config *given, int *param) {
   MS_HANDLE(model, MODEL);
   MS_GIVEN(name);
-  MS_GIVEN(dims);
+  if (ndim > 0) MS_GIVEN(dims);
   MS_GIVEN(param);
   MS_TAKE_CONFIG(ms_param_config, own, given);
   const ms_param_config *config = &own;
@@ -179,7 +179,7 @@ int ms_model_add_param(ms_model *model, int unit, const char *name, int ndim, co
   p->ndim = ndim;
   p->config = *config;
   if (p->config.param_dtype < 0) p->config.param_dtype = u->config.param_dtype;
-  p->numel = 1;
+  p->numel = p->dims[0] = p->whole[0] = 1; /* a scalar is a row of one element */
   for (int d = 0; d < ndim; d++) {
     p->dims[d] = p->whole[d] = dims[d];
     p->numel *= dims[d];

@@ -98,7 +98,16 @@ static void append_regex(ms_text *regex, const char *pattern) {
     else ms_text_append(regex, is_plan && *c == '.' ? "\\%c" : "%c", *c);
 }
 
-/* The error of a rule that matches no name. A string that looks like a regular expression gets different advice. */
+/* The number of names that have a string somewhere, and the first of them. */
+static int names_with(const char *text, int n, const char *const *names, const char **first) {
+  int count = 0;
+  for (int i = n - 1; i >= 0; i--)
+    if (strstr(names[i], text)) count++, *first = names[i];
+  return count;
+}
+
+/* The error of a rule that matches no name. A string that looks like a regular expression, or is a part of names, gets
+ * different advice. */
 static int fail_unmatched(const ms_rule *rule, int n, const char *const *names) {
   const char *quote = rule->regex ? "/" : "\"";
   if (n == 0)
@@ -106,6 +115,8 @@ static int fail_unmatched(const ms_rule *rule, int n, const char *const *names) 
                    quote);
   int looks_like_regex = !rule->regex && rule->pattern[strcspn(rule->pattern, "^$*+?[]()|\\")];
   const char *level = strchr(rule->pattern, ']') ? "=" : ""; /* level of Lua's long brackets */
+  const char *first = NULL;
+  const int parts = rule->regex ? 0 : names_with(rule->pattern, n, names, &first);
   ms_text near = {0}, regex = {0};
   int rc = ms_suggest_names(rule->pattern, rule->regex != NULL, n, names, &near);
   append_regex(&regex, rule->pattern);
@@ -116,6 +127,11 @@ static int fail_unmatched(const ms_rule *rule, int n, const char *const *names) 
         "%s: rule \"%s\" matches none of %d name%s; nearest: %s; a string matches a name or a dotted prefix of names: "
         "for a regular expression write re[%s[%s]%s]",
         rule->context, rule->pattern, n, n == 1 ? "" : "s", near.data, level, regex.data, level);
+  else if (!rc && parts)
+    rc = MS_FAIL(MS_ERULE,
+                 "%s: rule \"%s\" matches none of %d names; a string matches a name or a dotted prefix of names: the "
+                 "regular expression re[[%s]] matches %d, first %s",
+                 rule->context, rule->pattern, n, rule->pattern, parts, first);
   else if (!rc)
     rc = MS_FAIL(MS_ERULE,
                  "%s: rule %s%s%s matches none of %d name%s; nearest: %s; mark the rule optional if that is meant",

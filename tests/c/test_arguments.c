@@ -189,8 +189,10 @@ static void wrong_settings_of_parameters_are_refused(void **state) {
   config = right, config.init_b = INFINITY;
   REFUSED(MS_EINVAL, "init_a | init_b | 0 | inf");
 #undef REFUSED
-  assert_fails(ms_model_add_param(model, 0, "w", 0, dims, &right, &index), MS_ESHAPE, "0 dimensions | 1 | 6");
-  assert_fails(ms_model_add_param(model, 0, "w", 7, dims, &right, &index), MS_ESHAPE, "7 dimensions | 1 | 6");
+  assert_fails(ms_model_add_param(model, 0, "w", -1, dims, &right, &index), MS_ESHAPE, "-1 dimensions | 0 | 6");
+  assert_fails(ms_model_add_param(model, 0, "w", 1, NULL, &right, &index), MS_EINVAL, "dims | NULL");
+  assert_int_equal(ms_model_add_param(model, 0, "w", 0, NULL, &right, &index), MS_OK);
+  assert_fails(ms_model_add_param(model, 0, "w", 7, dims, &right, &index), MS_ESHAPE, "7 dimensions | 0 | 6");
   assert_fails(ms_model_add_param(model, 0, "w", 1, empty, &right, &index), MS_ESHAPE, "dimension 0 | 0");
   ms_model_free(model);
 }

@@ -383,6 +383,60 @@ static void K4_folders_without_a_checkpoint_are_refused(void **state) {
   free_rig(&r);
 }
 
+/* "FOLDER/NAME" */
+static const char *in(char *room, const char *folder, const char *name) {
+  snprintf(room, 2 * PATH_BYTES, "%s/%s", folder, name);
+  return room;
+}
+
+static void make_file(const char *path) {
+  FILE *file = fopen(path, "w");
+  assert_non_null(file);
+  assert_int_equal(fclose(file), 0);
+}
+
+/* A link in the place of a checkpoint, of an unfinished one, of a file and of a folder in one: what they point to stays
+ * as it is, and the links go. */
+static void K2_removing_a_checkpoint_follows_no_link(void **state) {
+  (void)state;
+  rig r = make_rig(0);
+  char data[2 * PATH_BYTES], kept[2 * PATH_BYTES], path[2 * PATH_BYTES], inner[2 * PATH_BYTES];
+  must(ms_checkpoint_make_folder(in(data, r.folder, "data"), 1));
+  make_file(in(kept, data, "kept"));
+  make_file(in(path, data, "manifest.json"));
+
+  assert_int_equal(symlink(data, in(path, r.folder, ".step-00000001.5.tmp")), 0);
+  must(ms_checkpoint_remove(path));
+  assert_int_equal(access(path, F_OK), -1);
+  assert_int_equal(symlink(data, in(path, r.folder, "step-2")), 0);
+  must(ms_checkpoint_remove(path));
+  assert_int_equal(access(path, F_OK), -1);
+  assert_int_equal(symlink("nowhere", in(path, r.folder, ".step-3.removed")), 0);
+  must(ms_checkpoint_remove(path));
+  struct stat about;
+  assert_int_equal(lstat(path, &about), -1);
+
+  must(save(&r, 0));
+  assert_int_equal(symlink(data, in(path, r.target, "folder")), 0);
+  assert_int_equal(symlink(kept, in(path, r.target, "file")), 0);
+  must(ms_checkpoint_make_folder(in(inner, r.target, "notes/deep"), 0));
+  make_file(in(path, inner, "text"));
+  assert_int_equal(symlink(data, in(path, inner, "up")), 0);
+  must(ms_checkpoint_remove(r.target));
+  assert_int_equal(access(r.target, F_OK), -1);
+  assert_int_equal(access(kept, F_OK), 0);
+
+  /* What does not end in a name is no folder of ours. */
+  assert_fails(ms_checkpoint_remove(in(path, r.folder, "data/.")), MS_EINVAL, "data/.");
+  assert_fails(ms_checkpoint_remove(in(path, r.folder, "data/..")), MS_EINVAL, "data/..");
+  assert_fails(ms_checkpoint_remove(in(path, r.folder, "data/")), MS_EINVAL, "data/");
+  assert_int_equal(access(kept, F_OK), 0);
+  assert_int_equal(unlink(kept), 0);
+  assert_int_equal(unlink(in(path, data, "manifest.json")), 0);
+  assert_int_equal(rmdir(data), 0);
+  free_rig(&r);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       TEST(K1_a_state_goes_there_and_back),
@@ -391,6 +445,7 @@ int main(void) {
       TEST(K2_a_save_that_is_given_up_leaves_no_checkpoint),
       TEST(H10_parts_stay_sealed_files_where_hosts_have_folders_of_their_own),
       TEST(K4_folders_without_a_checkpoint_are_refused),
+      TEST(K2_removing_a_checkpoint_follows_no_link),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -128,10 +128,12 @@ static int miss_the_receiver(ms_world *world, void *context) {
   const int me = ms_world_rank(world);
   reduction r = {0};
   MS_TRY(open_everyone(world, 0, &r.comm));
+  const double timeout = ms_world_timeout(world);
   ms_world_set_timeout(world, 0.4);
   if (me == 0)
     EXPECT_FAILS(move_one(r.comm, me, MS_COLL_SEND, 1, COUNTS[2], MS_F32, 1), MS_ETIMEOUT,
                  "send layers.0 | 0.4 s | rank 1 | has been outside");
+  ms_world_set_timeout(world, timeout);
   reached++;
   await_reached(2);
   MS_TRY(recover_on_hosts(world));

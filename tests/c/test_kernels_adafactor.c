@@ -6,15 +6,18 @@
 
 enum { STEPS = 3, RANKS = 3, MOST = 5000 };
 
-/* Axis: the one that `parts` ranks of a tensor dimension divide: 0 matrices, 1 rows, 2 columns. */
+/* Axis: the one that `parts` ranks of a tensor dimension divide: 0 matrices, 1 rows, 2 columns. Leading axes of a
+ * parameter with more than three are `blocks` of matrices, each of which is divided. */
 typedef struct parameter {
   int64_t matrices, rows, columns;
-  int axis, parts;
+  int axis, parts, blocks;
 } parameter;
 
-static const parameter parameters[] = {{0, 1, 1, 1, 1}, {0, 37, 1, 1, 1}, {0, 36, 1, 1, 2},  {1, 1, 1, 0, 1},
-                                       {1, 5, 9, 0, 1}, {1, 9, 5, 1, 3},  {1, 6, 300, 2, 2}, {3, 4, 7, 0, 1},
-                                       {4, 4, 6, 0, 2}, {2, 6, 5, 1, 2},  {3, 5, 8, 2, 4},   {1, 160, 31, 1, 1}};
+static const parameter parameters[] = {
+    {0, 1, 1, 1, 1, 1}, {0, 37, 1, 1, 1, 1},   {0, 36, 1, 1, 2, 1}, {1, 1, 1, 0, 1, 1},  {1, 5, 9, 0, 1, 1},
+    {1, 9, 5, 1, 3, 1}, {1, 6, 300, 2, 2, 1},  {3, 4, 7, 0, 1, 1},  {4, 4, 6, 0, 2, 1},  {2, 6, 5, 1, 2, 1},
+    {3, 5, 8, 2, 4, 1}, {1, 160, 31, 1, 1, 1}, {6, 2, 2, 0, 2, 3},  {12, 3, 5, 0, 3, 2}, {12, 2, 33, 0, 2, 6},
+    {8, 1, 1, 0, 2, 2}, {12, 1, 7, 0, 4, 3},   {12, 9, 1, 0, 2, 3}};
 
 static const double lr = 0.5, lr_scale = 0.5, decay = 0.25, beta2_decay = -0.8, eps1 = 1e-3, eps2 = 1e-2, d = 1.5,
                     factor = 0.5, most = 0.45;
@@ -69,19 +72,20 @@ typedef struct rank {
 } rank;
 
 static int64_t whole_index(const rank *k, int64_t i) {
-  const int64_t t = (k->at.first + i) / k->at.part_columns, column = (k->at.first + i) % k->at.part_columns;
-  return ms_factored_row(&k->at, t) * k->at.columns + ms_factored_first_column(&k->at) + column;
+  const int64_t element = k->at.first + i;
+  return element / k->at.run * k->at.stride + k->at.origin + element % k->at.run;
 }
 
 /* The parts of a tensor dimension, and of each RANKS pieces that begin and end anywhere. */
 static int ranks_of(const parameter *x, rank *list) {
   int n = 0;
   for (int part = 0; part < x->parts; part++) {
-    ms_factored at = {0, x->rows, x->columns, x->rows, x->columns, x->matrices, 0};
-    int64_t elements = elements_of(x) / x->parts;
-    if (x->axis == 0) at.origin = part * elements;
-    if (x->axis == 1) at.origin = part * (at.part_rows = x->rows / x->parts) * x->columns;
-    if (x->axis == 2) at.origin = part * (at.part_columns = x->columns / x->parts);
+    const int64_t elements = elements_of(x) / x->parts, outer = x->blocks;
+    const int64_t rows = x->rows * x->columns, run[] = {elements / outer, rows / x->parts, x->columns / x->parts};
+    ms_factored at = {.rows = x->rows, .columns = x->columns, .matrices = x->matrices, .run = run[x->axis]};
+    at.stride = at.run * x->parts;
+    at.origin = part * at.run;
+    at = ms_factored_shape(at);
     for (int k = 0; k < RANKS; k++, n++) {
       at.first = elements * k / RANKS;
       list[n] = (rank){at, elements * (k + 1) / RANKS - at.first};
@@ -221,7 +225,9 @@ static void steps_match(void **state) {
 /* A rank without elements adds nothing, and a gradient that is not a number makes all that depends on it so. */
 static void nothing_is_zero_and_nan_shows(void **state) {
   (void)state;
-  const rank none = {{0, 3, 4, 3, 4, 1, 0}, 0}, all = {{0, 3, 4, 3, 4, 1, 0}, 12};
+  const ms_factored whole =
+      ms_factored_shape((ms_factored){.run = 12, .stride = 12, .rows = 3, .columns = 4, .matrices = 1});
+  const rank none = {whole, 0}, all = {whole, 12};
   for (int i = 0; i < 2; i++) {
     const rank *own = i ? &all : &none;
     kernel_case c = case_for(MS_OP_adafactor_sums, own, (double[4]){0});

@@ -112,44 +112,87 @@ static void check_conv(kernel_case *c, const conv_shape *s, product_fn *f) {
   free_case(c);
 }
 
+static void check_results(const conv_shape *s, int dtype, int bias) {
+  kernel_case c = conv_case(MS_OP_conv2d, s);
+  add_input(&c, images_of(s, dtype));
+  add_input(&c, weights_of(s, dtype));
+  if (bias) add_input(&c, SHAPE(dtype, s->features));
+  add_output(&c, results_of(s, dtype));
+  check_conv(&c, s, to_y);
+}
+
+static void check_gradient_of_images(const conv_shape *s, int dtype) {
+  kernel_case c = conv_case(MS_OP_conv2d_backward_input, s);
+  for (int d = 0; d < 2; d++) c.call.attrs.f[d] = (double)s->size[d];
+  add_input(&c, results_of(s, dtype));
+  add_input(&c, weights_of(s, dtype));
+  add_output(&c, images_of(s, dtype));
+  check_conv(&c, s, to_x);
+}
+
+static void check_gradient_of_weights(const conv_shape *s, int dtype, int wide) {
+  kernel_case c = conv_case(MS_OP_conv2d_backward_weight, s);
+  for (int d = 0; d < 2; d++) c.call.attrs.f[d] = (double)s->window[d];
+  add_input(&c, images_of(s, dtype));
+  add_input(&c, results_of(s, dtype));
+  add_output(&c, weights_of(s, wide));
+  check_conv(&c, s, to_w);
+}
+
 static void convolutions_match(void **state) {
   (void)state;
   FOR_EACH(dtype, dtypes)
   FOR_EACH(s, convs)
-  for (int bias = 0; bias < 2; bias++) {
-    kernel_case c = conv_case(MS_OP_conv2d, &s);
-    add_input(&c, images_of(&s, dtype));
-    add_input(&c, weights_of(&s, dtype));
-    if (bias) add_input(&c, SHAPE(dtype, s.features));
-    add_output(&c, results_of(&s, dtype));
-    check_conv(&c, &s, to_y);
-  }
+  for (int bias = 0; bias < 2; bias++) check_results(&s, dtype, bias);
 }
 
 static void gradients_of_images_match(void **state) {
   (void)state;
   FOR_EACH(dtype, dtypes)
-  FOR_EACH(s, convs) {
-    kernel_case c = conv_case(MS_OP_conv2d_backward_input, &s);
-    for (int d = 0; d < 2; d++) c.call.attrs.f[d] = (double)s.size[d];
-    add_input(&c, results_of(&s, dtype));
-    add_input(&c, weights_of(&s, dtype));
-    add_output(&c, images_of(&s, dtype));
-    check_conv(&c, &s, to_x);
-  }
+  FOR_EACH(s, convs) check_gradient_of_images(&s, dtype);
 }
 
 static void gradients_of_weights_match(void **state) {
   (void)state;
   FOR_EACH(dtype, dtypes)
   FOR_EACH(wide, dtypes)
-  FOR_EACH(s, convs) {
-    kernel_case c = conv_case(MS_OP_conv2d_backward_weight, &s);
-    for (int d = 0; d < 2; d++) c.call.attrs.f[d] = (double)s.window[d];
-    add_input(&c, images_of(&s, dtype));
-    add_input(&c, results_of(&s, dtype));
-    add_output(&c, weights_of(&s, wide));
-    check_conv(&c, &s, to_w);
+  FOR_EACH(s, convs) check_gradient_of_weights(&s, dtype, wide);
+}
+
+/* Random windows, most of which have taps that only meet padding, or leave elements of the image out: what no product
+ * contributes to is written, too. Results begin as NaN. */
+static int64_t one_of(uint32_t *state, int n, const int64_t *list) {
+  *state = *state * 1664525u + 1013904223u;
+  return list[(*state >> 16) % (uint32_t)n];
+}
+
+static void draw_axis(uint32_t *state, conv_shape *s, int d) {
+  static const int64_t sizes[] = {1, 1, 2, 3, 7}, windows[] = {1, 2, 3, 3, 5}, strides[] = {1, 2, 2, 3, 7};
+  static const int64_t pads[] = {0, 1, 1, 2, 4}, dilations[] = {1, 1, 2, 3, 5};
+  do {
+    s->size[d] = one_of(state, 5, sizes);
+    s->window[d] = one_of(state, 5, windows);
+    s->stride[d] = one_of(state, 5, strides);
+    s->pad[d] = one_of(state, 5, pads);
+    s->dilation[d] = one_of(state, 5, dilations);
+  } while (s->size[d] + 2 * s->pad[d] < (s->window[d] - 1) * s->dilation[d] + 1);
+}
+
+static void what_no_product_reaches_is_written(void **state) {
+  (void)state;
+  static const int64_t images[] = {1, 1, 4}, channels[] = {1, 4, 16, 32}, groups[] = {1, 1, 1, 2, 4};
+  uint32_t draw = 20;
+  for (int i = 0; i < 150; i++) {
+    conv_shape s = {.images = one_of(&draw, 3, images), .groups = one_of(&draw, 5, groups)};
+    s.channels = s.groups * one_of(&draw, 4, channels);
+    s.features = s.groups * one_of(&draw, 4, channels);
+    for (int d = 0; d < 2; d++) draw_axis(&draw, &s, d);
+    if (s.channels * s.features / s.groups > 256) continue;
+    FOR_EACH(dtype, dtypes) {
+      check_results(&s, dtype, i % 2);
+      check_gradient_of_images(&s, dtype);
+      check_gradient_of_weights(&s, dtype, dtypes[i % 2]);
+    }
   }
 }
 
@@ -352,6 +395,7 @@ int main(void) {
       TEST(gradients_of_images_match),
       TEST(gradients_of_weights_match),
       TEST(gradients_of_weights_are_summed_in_parts),
+      TEST(what_no_product_reaches_is_written),
       TEST(convolutions_keep_nan),
       TEST(maxima_and_their_places_match),
       TEST(means_match),

@@ -223,6 +223,43 @@ static void H7_ranks_whose_posts_are_late_do_not_disagree(void **state) {
   expect_hosts(&(hosts){.size = 4, .per_host = 2, .timeout = 3, .body = wait_for_late_posts});
 }
 
+/* ---- collectives of devices ---- */
+
+enum { COLLECTIVES = 3 };
+
+/* Each rank enters a collective on its device, the second one so late that the other asks for reports, and waits until
+ * it knows that both have. differs: the last one is a part of something else on every rank. */
+static int enter_on_devices(ms_world *world, void *context) {
+  const int rank = ms_world_rank(world), *differs = context;
+  static const ms_coll_part part = {.count = 4, .src_dtype = MS_F32, .dst_dtype = MS_F32};
+  ms_coll coll = {.kind = MS_COLL_REDUCE_SCATTER, .parts = 1, .part = &part, .label = "layers.0"};
+  ms_comm *comm = NULL;
+  int rc = ms_comm_open(world, 2, (int[]){0, 1}, 0, &comm);
+  for (int i = 1; i <= COLLECTIVES && !rc; i++) {
+    ms_wait wait = {0};
+    coll.part_of = (uint64_t)(i < COLLECTIVES || !*differs ? i : i + rank);
+    if (rank) usleep(700000);
+    ms_comm_entered(comm, &coll);
+    while (wait.left_at == 0 && !rc) rc = ms_comm_watch(comm, &wait);
+    if (!rc) rc = exchange(world, i); /* neither leaves before both have seen it */
+    ms_comm_left(comm);
+  }
+  ms_comm_close(comm);
+  return rc;
+}
+
+static void H7_collectives_of_devices_on_two_hosts_are_parts_of_one_run(void **state) {
+  (void)state;
+  expect_hosts(&(hosts){.size = 2, .per_host = 1, .body = enter_on_devices, .context = &(int){0}});
+  const ended *end = run_hosts(&(hosts){.size = 2, .per_host = 1, .body = enter_on_devices, .context = &(int){1}});
+  int named = 0;
+  for (int r = 0; r < 2; r++) {
+    assert_int_not_equal(end[r].status, MS_OK);
+    named += !message_lacks(end[r].message, "ranks disagree | reduce_scatter layers.0 | other plans, phases or steps");
+  }
+  assert_true(named);
+}
+
 /* ---- many ranks ---- */
 
 static void H8_65_ranks_on_13_hosts_exchange(void **state) {
@@ -241,6 +278,7 @@ int main(void) {
       TEST(H7_different_operations_on_two_hosts_are_named),
       TEST(H7_ranks_of_two_hosts_that_wait_for_each_other_are_named),
       TEST(H7_ranks_whose_posts_are_late_do_not_disagree),
+      TEST(H7_collectives_of_devices_on_two_hosts_are_parts_of_one_run),
       TEST(H8_65_ranks_on_13_hosts_exchange),
   };
   return cmocka_run_group_tests_name("mirror", tests, NULL, NULL);

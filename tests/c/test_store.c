@@ -239,8 +239,8 @@ static void L5_ranks_that_leave_in_any_order_are_no_failure(void **state) {
   }
 }
 
-/* Rank `dying` of 3 is a process that is killed when it has come; another one waits; the third never comes. */
-static void let_die(int dying, const char *facts) {
+/* Rank `struck` of 3 is a process that gets this signal when it has come; another one waits; the third never comes. */
+static void strike(int struck, int number, int status, const char *facts) {
   int port = find_port(), came[2];
   char byte = 0;
   assert_int_equal(pipe(came), 0);
@@ -249,7 +249,7 @@ static void let_die(int dying, const char *facts) {
   assert_true(pid >= 0);
   if (pid == 0) {
     caller *mine = &ranks[3];
-    prepare_caller(mine, port, dying, 3);
+    prepare_caller(mine, port, struck, 3);
     mine->config.place = &mine->place;
     if (ms_store_open(&mine->config, &mine->store) || write(came[1], &byte, 1) != 1) _exit(1);
     sleep(60);
@@ -257,13 +257,18 @@ static void let_die(int dying, const char *facts) {
   }
   caller *mine = &ranks[0];
   int all[3];
-  prepare_caller(mine, port, dying == 0 ? 1 : 0, 3);
+  prepare_caller(mine, port, struck == 0 ? 1 : 0, 3);
+  if (number == SIGSTOP) mine->config.timeout = 2;
   mine->config.place = &mine->place;
   assert_int_equal(ms_store_open(&mine->config, &mine->store), MS_OK);
   assert_int_equal(read(came[0], &byte, 1), 1);
-  kill(pid, SIGKILL);
-  waitpid(pid, NULL, 0);
-  assert_fails(ms_store_gather(mine->store, &port, sizeof port, all), dying == 0 ? MS_EIO : MS_EPEER, facts);
+  kill(pid, number);
+  if (number == SIGKILL) waitpid(pid, NULL, 0);
+  assert_fails(ms_store_gather(mine->store, &port, sizeof port, all), status, facts);
+  if (number != SIGKILL) {
+    kill(pid, SIGKILL);
+    waitpid(pid, NULL, 0);
+  }
   close_callers(mine, 1);
   close(came[0]);
   close(came[1]);
@@ -271,8 +276,13 @@ static void let_die(int dying, const char *facts) {
 
 static void L5_a_rank_that_dies_in_the_rendezvous_is_named(void **state) {
   (void)state;
-  let_die(2, "rank 2 | connection | process");
-  let_die(0, "rank 0 | died");
+  strike(2, SIGKILL, MS_EPEER, "rank 2 | connection | process");
+  strike(0, SIGKILL, MS_EIO, "rank 0 | died");
+}
+
+static void L4_a_rank_0_that_is_stopped_in_the_rendezvous_is_named(void **state) {
+  (void)state;
+  strike(0, SIGSTOP, MS_ETIMEOUT, "rank 0: no answer");
 }
 
 int main(void) {
@@ -289,6 +299,7 @@ int main(void) {
       TEST(L5_a_rank_that_gives_up_is_heard_by_all),
       TEST(L5_ranks_that_leave_in_any_order_are_no_failure),
       TEST(L5_a_rank_that_dies_in_the_rendezvous_is_named),
+      TEST(L4_a_rank_0_that_is_stopped_in_the_rendezvous_is_named),
   };
   return cmocka_run_group_tests_name("store", tests, NULL, NULL);
 }

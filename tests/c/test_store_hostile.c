@@ -3,7 +3,9 @@
 #include "tests/c/support/callers.h"
 #include "tests/c/support/check.h"
 
+#include <arpa/inet.h>
 #include <dirent.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <stdio.h>
 #include <sys/resource.h>
@@ -125,6 +127,48 @@ static void come_in_crowds(int port, int *fds) {
 static void L3_too_many_peers_cannot_stop_it(void **state) {
   (void)state;
   meet_despite(come_in_crowds, 200);
+}
+
+static uint16_t origin_of(const char *text) {
+  union {
+    struct sockaddr any;
+    struct sockaddr_in v4;
+    struct sockaddr_in6 v6;
+  } address = {.any.sa_family = AF_UNIX};
+  if (inet_pton(AF_INET, text, &address.v4.sin_addr) == 1) address.any.sa_family = AF_INET;
+  else if (inet_pton(AF_INET6, text, &address.v6.sin6_addr) == 1) address.any.sa_family = AF_INET6;
+  return ms_stranger_origin(&address.any);
+}
+
+static const ms_stranger *listed(const void *context, int i) {
+  const ms_stranger *one = (const ms_stranger *)context + i;
+  return one->since < 0 ? NULL : one;
+}
+
+/* A rank that is far away proves itself late, and must not be pushed out by a process nearby that connects endlessly.
+ */
+static void L3_a_crowd_makes_room_among_itself(void **state) {
+  (void)state;
+  static const char *const alike[][3] = {{"127.0.0.1", "127.200.3.4", "::1"},
+                                         {"::ffff:127.0.0.9", "a local socket", "::1"},
+                                         {"10.0.0.1", "::ffff:10.0.0.1", "10.0.0.1"},
+                                         {"2001:db8:1:2::1", "2001:db8:1:2:ffff::9", "2001:db8:1:2:1:2:3:4"}};
+  for (int i = 0; i < 4; i++) {
+    assert_int_equal(origin_of(alike[i][0]), origin_of(alike[i][1]));
+    assert_int_equal(origin_of(alike[i][0]), origin_of(alike[i][2]));
+  }
+  assert_int_not_equal(origin_of("10.0.0.1"), origin_of("10.0.0.2"));
+  assert_int_not_equal(origin_of("2001:db8:1:2::1"), origin_of("2001:db8:1:3::1"));
+  assert_int_not_equal(origin_of("10.0.0.1"), origin_of("127.0.0.1"));
+  const uint16_t far = origin_of("10.0.0.2"), near = origin_of("127.0.0.1");
+  ms_stranger all[] = {{-1, near}, {1, far}, {2, far}, {5, near}, {4, near}, {6, near}};
+  assert_int_equal(ms_stranger_to_drop(listed, all, 1), -1);
+  assert_int_equal(ms_stranger_to_drop(listed, all, 2), 1);
+  assert_int_equal(ms_stranger_to_drop(listed, all, 6), 4); /* the oldest of the most */
+  all[4].since = -1;
+  assert_int_equal(ms_stranger_to_drop(listed, all, 6), 1); /* as many of each: the oldest of all */
+  all[0].since = 0;
+  assert_int_equal(ms_stranger_to_drop(listed, all, 6), 0);
 }
 
 /* A rank that was let in may not say everything either: it is dropped, and then it is missing. */
@@ -349,6 +393,7 @@ int main(void) {
       TEST(L3_half_open_connections_cannot_stop_it),
       TEST(L3_slow_peers_cannot_stop_it),
       TEST(L3_too_many_peers_cannot_stop_it),
+      TEST(L3_a_crowd_makes_room_among_itself),
       TEST(L3_a_member_that_sends_nonsense_is_dropped),
       TEST(L3_texts_of_peers_are_harmless),
       TEST(L3_frames_come_in_any_pieces),

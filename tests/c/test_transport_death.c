@@ -238,7 +238,7 @@ static void split_hosts(int out, int in) { on_a_host(out, in, other == 0, other)
 
 /* Exit status of rank 0's process: 0 when the peer was named as it must be, 2 when there is no way to make hosts. */
 static int lose_the_link(int idle) {
-  double timeout = 1.5;
+  double timeout = 3;
   if (system("command -v ip >/dev/null")) return 2;
   if (leave_host()) return 2; /* only to see whether it can */
   start_both(timeout, split_hosts);

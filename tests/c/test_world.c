@@ -320,6 +320,36 @@ static void L5_the_contents_of_the_control_segment_are_checked(void **state) {
   close(fd);
 }
 
+/* `moonshard ps` of root looks at segments of others, who can do with them what they like. */
+static void L5_a_copy_of_a_control_segment_needs_no_trust(void **state) {
+  (void)state;
+  int fd;
+  ms_control *control, *copy, header;
+  assert_int_equal(ms_job_create(2, 2, 0, &fd), MS_OK);
+  assert_int_equal(ms_control_map(fd, &control), MS_OK);
+  atomic_store(&control->rank[1].pid, 4711);
+  assert_int_equal(ms_job_copy(fd, &copy), MS_OK);
+  atomic_store(&control->rank[1].pid, 4712);
+  ms_control_unmap(control);
+  const off_t bytes = (off_t)copy->bytes;
+  assert_int_equal(ftruncate(fd, MS_CONTROL_PAGE), 0); /* what is mapped would raise SIGBUS now */
+  assert_int_equal(copy->rank[1].pid, 4711);
+  assert_int_equal(ms_group_entry_at(copy, MS_GROUP_ENTRIES - 1)->size, 0);
+  assert_string_equal(ms_recorder_text(ms_recorder_in(copy, 0), 1), "");
+  header = *copy;
+  ms_control_unmap(copy);
+  assert_fails(ms_job_copy(fd, &copy), MS_EINVAL, "control segment"); /* shorter than it says */
+  header.bytes = header.groups_at + MS_CONTROL_PAGE; /* it says so itself, but then its table of groups is cut */
+  assert_int_equal(pwrite(fd, &header, sizeof header, 0), sizeof header);
+  assert_int_equal(ftruncate(fd, (off_t)header.bytes), 0);
+  assert_fails(ms_job_copy(fd, &copy), MS_EINVAL, "table of groups");
+  assert_int_equal(ftruncate(fd, 0), 0);
+  assert_fails(ms_job_copy(fd, &copy), MS_EINVAL, "control segment");
+  assert_int_equal(ftruncate(fd, bytes), 0);
+  assert_fails(ms_job_copy(fd, &copy), MS_EINVAL, "control segment"); /* zeros */
+  close(fd);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       TEST(a_world_of_one_needs_no_launcher),
@@ -334,6 +364,7 @@ int main(void) {
       TEST(L7_an_interrupt_ends_a_wait),
       TEST(L5_the_launchers_reason_reaches_the_ranks),
       TEST(L5_the_contents_of_the_control_segment_are_checked),
+      TEST(L5_a_copy_of_a_control_segment_needs_no_trust),
   };
   return cmocka_run_group_tests_name("world", tests, NULL, NULL);
 }

@@ -27,7 +27,8 @@ local VALUES = {
   ["const ms_safetensors_tensor *"] = "tensors()", ["const ms_safetensors_view *"] = "view()",
   ["const ms_model_dims *"] = "model_dims()", ["const ms_cluster *"] = "cluster()",
   ["const ms_kernel_work *"] = "kernel_work()", ["const ms_collective_work *"] = "collective_work()",
-  ["const ms_saved_piece *"] = "saved_piece()", ["const void *"] = "input_bytes()",
+  ["const ms_saved_piece *"] = "saved_piece()", ["const ms_param_group *"] = "param_groups()",
+  ["const void *"] = "input_bytes()",
   ["const float *"] = "input_bytes()", ["const int32_t *"] = "input_bytes()",
 }
 local FIELDS = {}

@@ -12,7 +12,7 @@
 
 #include "moonshard.h"
 
-enum { BUFFERS = 8, BUFFER_BYTES = 4 << 20, LISTS = 8, LIST = 64, CONFIG_BYTES = 4096 };
+enum { BUFFERS = 8, BUFFER_BYTES = 4 << 20, LISTS = 8, LIST = 64, CONFIG_BYTES = 4096, PARAMS = 4096 };
 #define PICK(list) ((list)[random_below((int)(sizeof(list) / sizeof *(list)))])
 
 static uint64_t random_state;
@@ -88,9 +88,10 @@ static const void *input_bytes(void) {
   return is_null() ? NULL : zeros;
 }
 
-/* Lists of LIST values; those of numbers have one of any size now and then. */
+/* Lists of LIST values; those of numbers have one of any size now and then. Inline: the header may ask for none of a
+ * type. */
 #define DEFINE_LIST(name, type, value)       \
-  static void *name(void) {                  \
+  static inline void *name(void) {           \
     static type lists[LISTS][LIST];          \
     if (is_null()) return NULL;              \
     type *list = lists[random_below(LISTS)]; \
@@ -145,6 +146,20 @@ static void *tensors(void) {
     list[i].dtype = chance(4) ? a_text() : "F32";
     list[i].ndim = random_below(3) - chance(6);
     list[i].dims = longs();
+  }
+  return list;
+}
+
+/* One for each parameter of any model: a run adds fewer of them to one. */
+static void *param_groups(void) {
+  static ms_param_group list[PARAMS];
+  if (is_null()) return NULL;
+  for (int i = 0; i < PARAMS; i++) {
+    ms_param_group *group = &list[i];
+    *group = (ms_param_group){.lr_scale = 1, .beta1 = -1, .beta2 = -1, .eps = -1, .momentum = -1};
+    double *const settings[] = {&group->lr_scale, &group->weight_decay, &group->beta1,
+                                &group->beta2,    &group->eps,          &group->momentum};
+    if (chance(8)) *PICK(settings) = a_real();
   }
   return list;
 }

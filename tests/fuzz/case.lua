@@ -265,6 +265,7 @@ function case.of(seed)
   self.muon = draw_muon(d, self)
   updates.draw(d, self)
   low_precision.draw_copy(d, self)
+  if not self.preset and d:chance(0.3) then placements.draw_shaped(d, self) end
   return self
 end
 

@@ -81,6 +81,15 @@ function Attention:forward(x, tokens)
 end
 ]]
 
+-- Its parameter can have any number of axes, of which any can be divided; its elements have different gradients.
+local SHAPED = [[
+local Shaped = ms.module "Shaped"
+
+function Shaped:init(...) self.p = ms.parameter { init = ms.init.normal(0, 1), ... } end
+
+function Shaped:forward(x) return x * (1 + self.p:tanh():mean()):cast(x.dtype) end
+]]
+
 -- ---- kinds ------------------------------------------------------------------------------------------------------
 
 -- draw: the layer of a case. needs: the class. made: what makes it, and which width it gives. styles: how a tensor
@@ -135,6 +144,10 @@ local KINDS = {
         width
     end,
   },
+  shaped = {
+    needs = SHAPED, parameters = true, styles = {},
+    made = function(layer, width) return ("Shaped(%s)"):format(table.concat(layer.shape, ", ")), width end,
+  },
   dropout = {
     styles = {}, draw = function() return {} end,
     made = function(_, width) return "ms.nn.dropout(0.25)", width end,
@@ -158,6 +171,19 @@ function layers.draw(d, divisor)
     list[i] = layer
   end
   return list
+end
+
+---A layer whose parameter has up to five axes, and the axis that the ranks of a tensor dimension divide.
+---@param d table of fuzz.draw
+---@param ranks integer
+---@return table layer
+---@return integer axis from 0
+function layers.shaped(d, ranks)
+  local shape = {}
+  for i = 1, d:integer(1, 5) do shape[i] = d:integer(1, 3) end
+  local axis = d:integer(1, #shape)
+  shape[axis] = ranks * shape[axis]
+  return { kind = "shaped", shape = shape }, axis - 1
 end
 
 local function stands(layer, case) return case.seq or not KINDS[layer.kind].with_positions end

@@ -17,6 +17,8 @@ make --no-print-directory -f runtime/make/build.mk BUILD="$build" "$build/fuzz/f
 
 seeds=()
 while IFS= read -r folder; do seeds+=("$folder"); done < <(find "tests/fixtures/$target" -mindepth 1 -type d | sort)
-"$build/fuzz/fuzz_$target" -max_total_time="$seconds" -seed="$seed" -timeout=60 -rss_limit_mb=2048 -print_final_stats=1 -verbosity=0 \
+limit=-max_total_time=$seconds
+[ "$seconds" -gt 0 ] || limit=-runs=0 # only the inputs that are there
+"$build/fuzz/fuzz_$target" "$limit" -seed="$seed" -timeout=60 -rss_limit_mb=2048 -print_final_stats=1 -verbosity=0 \
   -dict="tests/fuzz/$target.dict" -artifact_prefix="$build/fuzz/" "$build/fuzz/corpus-$target" "${seeds[@]}" 2>&1 | tail -n 40
 exit "${PIPESTATUS[0]}"

@@ -107,6 +107,16 @@ function placements.draw(d, self)
   end
 end
 
+---Ends a case with a layer whose parameter has many axes, any of which a tensor dimension divides.
+function placements.draw_shaped(d, self)
+  local layer, axis = layers.shaped(d, self.tensor or 1)
+  self.layers[#self.layers + 1] = layer
+  if not self.placements or self.sharding.placements or d:chance(0.1) then return end
+  add(self, ("layers.%d.p"):format(#self.layers - 1), ("Shard(%d)"):format(axis))
+  local rule = self.placements[#self.placements]
+  rule.name = rule.name:gsub("%.weight$", "")
+end
+
 ---The rules of a case, as a recipe has them; nil: none.
 ---@return string?
 function placements.text(self)

@@ -10,6 +10,7 @@ list() { # list EXTENDED-REGEX
 }
 mapfile -t all < <(list '.')
 mapfile -t c_files < <(list '\.(c|h|cu|cuh)$')
+mapfile -t engine_files < <(list '^(runtime|kernels)/.*\.(c|h|cpp|cu|cuh)$')
 mapfile -t lua_files < <(list '(\.lua|\.rockspec|^\.busted|^\.luacheckrc)$')
 mapfile -t test_files < <(list '^tests/.*(_spec\.lua|/test_[^/]*\.(c|cpp)|/embed_[^/]*\.c)$')
 mapfile -t compared < <(list '^tests/(lua|c)/.*\.(lua|c|h)$')
@@ -63,6 +64,7 @@ check "calls go down, in no circle" luajit tests/lint/calls.lua "${c_files[@]}"
 check "floors of the Lua layer" luajit tests/lint/requires.lua "${lua_files[@]}"
 check "behaviours and their tests" luajit tests/lint/behaviours.lua "${test_files[@]}"
 check "no lists of ops outside of the op table" op_lists
+check "numbers are read and formatted in every locale alike" luajit tests/lint/numbers.lua "${engine_files[@]}"
 check "no prose in tests" luajit tests/lint/prose.lua "${compared[@]}"
 check "documents name files that are there, and all of a table" luajit tests/lint/file_tables.lua "${all[@]}"
 check "wording" bash tests/lint/wording.sh "${all[@]}"

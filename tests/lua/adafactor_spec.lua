@@ -37,6 +37,30 @@ local _, equals_one_rank = program.checks {
   ["sliced experts"] = words("check", EXPERTS, "2x2x1", "over=true"),
 }
 
+-- Parameters of four and five axes, which tensor divides along each that is neither the first nor one of the last two.
+local MANY_AXES = [[
+local ms = require "moonshard"
+local cfg = ms.args { mesh = "1x2" }
+local SHAPES = { { 3, 4, 2, 5 }, { 2, 2, 6, 3, 2 }, { 1, 4, 3, 1, 4 }, { 5, 2, 1, 3 } }
+local AXES = { 1, 2, 1, 1 }
+local Net = ms.module "Net"
+function Net:init()
+  for i, shape in ipairs(SHAPES) do self["p" .. i] = ms.parameter { init = ms.init.normal(0, 1), unpack(shape) } end
+end
+function Net:forward(x)
+  local sum = x:sum()
+  for i = 1, #SHAPES do sum = sum + self["p" .. i]:tanh():sum() end
+  return sum
+end
+local model, rules = Net(), {}
+for i, axis in ipairs(AXES) do rules[i] = { "p" .. i, { tensor = ms.Shard(axis) } } end
+ms.fully_shard(model, { mesh = ms.init_device_mesh("cpu", cfg.mesh, { "shard", "tensor" }), placements = rules })
+local train = ms.trainer {
+  model = model, optimizer = ms.optim.adafactor { lr = 0.1 }, forward = function(net, batch) return net(batch.x) end,
+}
+for _ = 1, 3 do train:step { x = ms.tensor { 0 } } end
+]]
+
 -- Everything that a checkpoint has of parameters and their state: bytes by kind and name.
 local function contents(path)
   local source, all = checkpoint.open(path), {}
@@ -79,6 +103,15 @@ describe("Adafactor", function()
 
   it("S13 trains experts, a matrix each, however they are divided", function()
     equals_one_rank("experts", "divided experts", "sliced experts")
+  end)
+
+  it("S13 averages matrices behind whichever axis is divided", function()
+    local recipe = program.recipe(MANY_AXES)
+    for mesh, ranks in pairs { ["1x2"] = 2, ["2x2"] = 4 } do
+      local ended = program.run { "check", recipe, "-n", tostring(ranks), "mesh=" .. mesh }
+      assert.equal(0, ended.status, ended.out .. ended.err)
+    end
+    os.remove(recipe)
   end)
 
   it("S13 A1 trains on the device cuda as one rank does", function()

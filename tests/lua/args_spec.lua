@@ -103,7 +103,7 @@ describe("ms.args", function()
     args.overrides = { { key = "steps", text = "3" } }
     local ok, raised = pcall(args.check_taken)
     assert.is_false(ok)
-    has(tostring(raised), "settings")
+    has(tostring(raised), "settings | steps=3 | call ms.args")
     parse({ steps = 1 }, { "steps=3" })
     args.check_taken()
   end)

@@ -140,6 +140,26 @@ describe("ms.data.chat", function()
     assert.equal(one, texts(with { template = template, files = write(lines), document_start = 1 }):sub(1, 17))
   end)
 
+  it("U10 refuses a template whose tokens the tokenizer cuts into pieces", function()
+    local tokenizer = ms.tokenizer("tests/fixtures/tokenizer/good/llama3.json") -- has <|begin|>, and <word>
+    local function prompt(template)
+      return ms.data.chat_prompt("moon", { tokenizer = tokenizer, template = template })
+    end
+    for template, token in pairs({
+      chatml = "<|im_start|>", llama3 = "<|begin_of_text|>", gemma = "<bos>", phi3 = "<|user|>",
+    }) do
+      has(message(prompt, template), "chat_prompt: | token " .. token .. " | llama3.json | pieces")
+    end
+    local own = { user = { "<|begin|>", "<|endoftext|>" }, assistant = { "<word>", "<|done|>" } }
+    assert.equal("<|begin|>moon<|endoftext|><word>", tokenizer:decode(prompt(own)))
+    local path = write { '{"prompt": "a", "completion": "b"}' }
+    has(message(ms.data.chat, { files = path, tokenizer = tokenizer, template = own, seq = 16, batch = 1 }),
+      "ms.data.chat: | token <|done|> | llama3.json | pieces | add the token")
+    own.assistant = { "<answer>", "\n" } -- a text as any other
+    assert.is_true(#prompt(own) > 5)
+    assert.is_true(#prompt("plain") > 5)
+  end)
+
   it("G5 uses the beginning of a longer conversation, and says how many there are", function()
     local lines = { HELLO, ('{"prompt": "q", "completion": "%s"}'):format(("a"):rep(100)) }
     local data = with { files = write(lines), template = "plain" }
@@ -213,11 +233,11 @@ end)
 describe("training on packed conversations", function()
   local recipe = program.recipe [[
     local ms = require "moonshard"
-    local cfg = ms.args { files = "", pack = true, batch = 1, mesh = "1x1" }
+    local cfg = ms.args { files = "", pack = true, batch = 1, mesh = "1x1", family = "llama" }
     local mesh = ms.init_device_mesh(cfg.device, cfg.mesh, { "replicate", "shard" })
     local data = ms.data.chat { files = cfg.files, template = "plain", document_start = 1, pack = cfg.pack, seq = 64,
       global_batch = cfg.batch, shuffle = false, mesh = mesh }
-    local model = ms.models.llama { vocab = 256, layers = 2, dim = 16, heads = 2, ffn = 24, seq = 64,
+    local model = ms.models[cfg.family] { vocab = 256, layers = 2, dim = 16, heads = 2, ffn = 24, seq = 64,
       document_start = data.document_start }
     ms.fully_shard(model, { mesh = mesh })
     local train = ms.trainer { model = model, loss = ms.loss.cross_entropy, optimizer = ms.optim.sgd { lr = 0.5 } }
@@ -241,5 +261,7 @@ describe("training on packed conversations", function()
     assert.equal(apart, losses("-n", "2", "mesh=1x2", "pack=false", "batch=4"))
     assert.equal(apart, losses("batch=2"))
     assert.equal(apart, losses("-n", "2", "mesh=2x1", "batch=2"))
+    assert.equal(losses("family=gpt2", "pack=false", "batch=4"),
+      losses("-n", "2", "mesh=2x1", "batch=2", "family=gpt2")) -- its positions are learned
   end)
 end)

@@ -54,7 +54,7 @@ describe("compressed data", function()
     local function data(files) return ms.data.text { files = files, seq = 512, batch = 64, valid_fraction = 0 } end
     assert.same(samples(data(plain)), samples(data(packed)))
     local copies = copies_in(cache)
-    assert.truthy(copies:find("^%x+%-b.txt\n$"))
+    assert.truthy(copies:find("^%x+%-%x+%-%x+%-b.txt\n$"))
     assert.equal(2 * #text, data(folder).bytes)
     assert.equal(copies, copies_in(cache))
     write(folder, "b.txt.zst", compress(text .. "more")) -- another time and size: another copy
@@ -90,7 +90,8 @@ describe("compressed data", function()
     assert.equal(24, data(folder .. "/*.zst").bytes)
     local chats = write(folder, "c.jsonl.zst", compress(('{"prompt": "a", "completion": "b"}\n'):rep(9)))
     has(message(data, folder), "c.jsonl.zst | JSON lines | ms.data.chat")
-    assert.equal(35 * 9, data(chats).bytes) -- by its own name
+    has(message(data, chats), "c.jsonl.zst | JSON lines | raw = true") -- also by its own name
+    assert.equal(35 * 9, ms.data.text({ files = chats, seq = 4, batch = 1, raw = true }).bytes)
     os.remove(chats)
     write(folder, "c.jsonl", '{"prompt": "a", "completion": "b"}\n')
     has(message(data, folder), "c.jsonl | JSON lines | ms.data.preferences")
@@ -107,12 +108,13 @@ describe("compressed data", function()
     end
     write(folder, "e.json", '{\n  "a": 1\n}\n')
     assert.equal(24 + 13, data(folder).bytes)
-    for name, by in pairs({ ["f.txt.gz"] = "gzip", ["f.xz"] = "xz", ["f.bz2"] = "bzip2" }) do
-      local path = write(folder, name, "words")
+    for name, kind in pairs({ ["f.txt.gz"] = { "gzip", "\31\139\8" }, ["f.xz"] = { "xz", "\2537zXZ\0" },
+      ["f.bz2"] = { "bzip2", "BZh91AY&SY" } }) do
+      local path = write(folder, name, kind[2] .. "words")
       for _, files in ipairs({ folder, path }) do
-        has(message(data, files), name .. " | " .. by .. " | decompress | zstd")
+        has(message(data, files), name .. " | " .. kind[1] .. " | decompress | zstd")
       end
-      has(message(ms.data.chat, { files = path }), name .. " | " .. by)
+      has(message(ms.data.chat, { files = path }), name .. " | " .. kind[1])
       os.remove(path)
     end
   end)
@@ -143,7 +145,109 @@ describe("compressed data", function()
     os.remove(recipe)
     assert.equal(0, ended.status, ended.err)
     assert.equal(4, select(2, ended.out:gsub("3300000", "")))
-    assert.truthy(copies_in(cache):find("^%x+%-b.txt\n$"))
+    assert.truthy(copies_in(cache):find("^%x+%-%x+%-%x+%-b.txt\n$"))
+  end)
+
+  it("U10 is made again where the copy is not what was decompressed, with a warning that names it", function()
+    local text = ("a text of words "):rep(116316):sub(1, 1861050) -- several pieces
+    local path = write(folder, "b.txt.zst", compress(text))
+    local recipe = program.recipe [[
+      local ms = require "moonshard"
+      local cfg = ms.args { files = "" }
+      print(ms.data.text({ files = cfg.files, seq = 64, batch = 1 }).bytes)
+    ]]
+    local function run() -- a process of its own: one that has read a copy through does not read it again
+      local ended = program.run({ "run", recipe, "-n", "2", "--log-ranks", "all", "files=" .. path },
+        "XDG_CACHE_HOME=" .. cache)
+      assert.equal(0, ended.status, ended.err)
+      return ended
+    end
+    assert.equal("", run().err)
+    local copy = cache .. "/moonshard/" .. copies_in(cache):match("^[^\n]+")
+    for what, damage in pairs({
+      truncated = text:sub(1, -2), zeroed = ("\0"):rep(#text), emptied = "",
+      ["one byte"] = text:sub(1, 2 ^ 20) .. "#" .. text:sub(2 ^ 20 + 2), longer = text .. "more",
+    }) do
+      scratch.write(copy, damage)
+      local ended = run()
+      has(ended.err, copy .. " | warning | damaged")
+      assert.equal(2, select(2, ended.out:gsub("1861050", "")), what)
+      assert.equal(text, scratch.read(copy), what)
+      assert.equal(1, select(2, copies_in(cache):gsub("\n", "")), what)
+    end
+    assert.equal("", run().err)
+    os.remove(recipe)
+  end)
+
+  it("U10 is known by what a file contains, under any name", function()
+    local line = '{"prompt": "a", "completion": "b"}\n'
+    local function text(files, raw)
+      return ms.data.text { files = files, seq = 4, batch = 1, valid_fraction = 0, raw = raw }
+    end
+    local function chats(files) return ms.data.chat { files = files, seq = 96, batch = 1 } end
+    assert.equal(9, text(write(folder, "a.txt", compress("some text"))).bytes)
+    assert.equal(1, chats(write(folder, "b.jsonl", compress(line))).conversations)
+    local header = ffi.string(ffi.new("int32_t[256]", { 20240520, 1, 9 }), 1024)
+    local tokens = write(folder, "c.bin", compress(header .. ("\1\0"):rep(9)))
+    assert.equal(9, ms.data.tokens({ files = tokens, seq = 4, batch = 1, valid_fraction = 0 }).tokens)
+    local kinds = {
+      { "gzip", "\31\139\8\0rest" }, { "xz", "\2537zXZ\0rest" }, { "bzip2", "BZh91AY&SYrest" },
+      { "lz4", "\4\34\77\24rest" }, { "zip", "PK\3\4rest" }, { "7z", "7z\188\175\39\28rest" },
+      { "tar", ("x"):rep(257) .. "ustar" }, { "Parquet", "PAR1\21\4" }, { "Arrow", "ARROW1\0\0" },
+      { "Arrow stream", "\255\255\255\255\120\0\0\0\16\0\0\0" }, { "SQLite", "SQLite format 3\0" },
+      { "PDF", "%PDF-1.7\n" }, { "UTF-16", "\255\254a\0b\0" },
+    }
+    for _, kind in ipairs(kinds) do
+      local path = write(folder, "kind.txt", kind[2] .. ("."):rep(300))
+      local packed = write(folder, "packed.txt.zst", compress(scratch.read(path)))
+      for _, files in ipairs({ path, folder .. "/kind*", packed }) do
+        has(message(text, files), ".txt | " .. kind[1] .. " | raw = true")
+      end
+      has(message(chats, path), "kind.txt | " .. kind[1])
+      os.remove(folder .. "/packed.txt.zst")
+    end
+    has(message(text, write(folder, "kind.txt", "a\0bcde")), "kind.txt | zero byte | raw = true")
+    assert.equal(7, text(write(folder, "kind.txt", "a\0bcdef"), true).bytes)
+    os.remove(folder .. "/kind.txt")
+  end)
+
+  it("U10 is not text where it is JSON, under any name, unless its bytes are asked for", function()
+    local function text(files, raw)
+      return ms.data.text { files = files, seq = 4, batch = 1, valid_fraction = 0, raw = raw }
+    end
+    local model = ms.models.gpt2 { vocab = 256, layers = 1, dim = 8, heads = 2, seq = 16 }
+    local tokenizer = "tests/fixtures/tokenizer/good/gpt2.json"
+    for name, case in pairs({
+      ["docs.jsonl"] = { '{"text": "one"}\n{"text": "two"}\n', "jq -r .text" },
+      ["docs.txt"] = { '  {"id": 1, "content": "one"}\n{"id": 2, "content": "two"}\n', "jq -r .content" },
+      ["docs.json"] = { '[\n  {"text": "one"},\n  {"text": "two"}\n]\n', "jq -r .[].text" },
+      ["docs.ndjson"] = { '\239\187\191{"raw_content":"one"}', "jq -r .raw_content" },
+      ["docs.log"] = { '{ "a\\"b": 1 }\n{"text": 2}', "JSON" },
+    }) do
+      local path = write(folder, name, case[1])
+      if name ~= "docs.log" then
+        local packed = write(folder, "packed.txt", compress(case[1]))
+        has(message(text, packed), "packed.txt | JSON | " .. case[2])
+        os.remove(packed)
+        for _, files in ipairs({ path, folder }) do
+          has(message(text, files), name .. " | JSON | " .. case[2] .. " | ms.data.chat | raw = true")
+        end
+        has(message(ms.evaluate.perplexity, model, { files = path }), name .. " | " .. case[2])
+        local ended = program.run { "tokenize", "--tokenizer", tokenizer, "--out", folder .. "/out.bin", path }
+        assert.equal(2, ended.status)
+        has(ended.err, name .. " | " .. case[2] .. " | --raw")
+      end
+      assert.equal(#case[1], text(path, true).bytes)
+      os.remove(path)
+    end
+    local path = write(folder, "docs.jsonl", '{"text": "one"}\n')
+    local ended = program.run { "tokenize", "--raw", "--tokenizer", tokenizer, "--out", folder .. "/out.bin", path }
+    assert.equal(0, ended.status, ended.err)
+    os.remove(folder .. "/out.bin")
+    -- A list is no lines, and one object on several lines is a text like another.
+    has(message(ms.data.chat, { files = write(folder, "list.jsonl", '[{"prompt": "a", "completion": "b"}]'), seq = 4 }),
+      "list.jsonl | jq -c")
+    assert.equal(13, text(write(folder, "config.json", '{\n  "a": 1\n}\n')).bytes)
   end)
 
   it("G5 is refused where it is damaged, and leaves no copy", function()

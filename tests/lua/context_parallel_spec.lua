@@ -7,7 +7,10 @@ local program = require("lua.program")
 
 local RECIPE = "tests/lua/recipes/tensor_parallel.lua"
 
+local CONSTANTS = "tests/lua/recipes/constants.lua"
+
 local function check(ranks, ...) return { "check", RECIPE, "-n", ranks, ... } end
+local function constants(ranks, ...) return { "check", CONSTANTS, "-n", ranks, ... } end
 
 -- Sizes of replicate, shard, context and tensor.
 local cases = {
@@ -28,6 +31,11 @@ local cases = {
   ["tensor"] = check("4", "mesh=1x1x2x2", "sequence_parallel=true", "dropout=0.2"),
   ["llama on four dimensions"] = check("16", "mesh=2x2x2x2", "model=llama", "sequence_parallel=true", "batch=1"),
   ["documents with tensor"] = check("4", "mesh=1x1x2x2", "documents=true", "sequence_parallel=true", "tied=true"),
+  ["constants"] = constants("2", "mesh=1x1x2x1"),
+  ["weights and constants"] = { "explain", CONSTANTS, "-n", "2", "mesh=1x1x2x1", "only=weight", "--json" },
+  ["constants with shards"] = constants("8", "mesh=1x2x4x1", "micro_batches=2", "recompute=true"),
+  ["constants with tensor"] = constants("4", "mesh=1x1x2x2", "sequence_parallel=true"),
+  ["constants with replicas and tensor"] = constants("4", "mesh=2x1x1x2", "sequence_parallel=true"),
   ["explain"] = { "explain", RECIPE, "-n", "4", "mesh=1x2x2x1", "model=llama", "--json" },
   ["one host"] = { "run", RECIPE, "-n", "2", "--timeout", "60", "mesh=1x1x2x1", "steps=2" },
   ["two hosts"] = {
@@ -47,6 +55,29 @@ local cases = {
   ["data"] = { "run", RECIPE, "-n", "2", "--timeout", "60", "mesh=1x1x2x1", "shared=false" },
 }
 
+-- Shapes that a reshape cannot have, and such as its message advises.
+local RESHAPES = {
+  ["pairs of blocks cut at the first axis"] = { { a = 8, b = 8 }, "[4,16,4] | [8,8,4] | axis 0 | 16",
+    { a = 16, b = 4 } },
+  ["a run that is no multiple"] = { { a = 12, b = 8, t = 24 }, "[12,8,4] | axis 0 | 16", { a = 16, b = 6, t = 24 } },
+  ["pairs of blocks cut at the second axis"] = { { a = 4, b = 2, c = 8 }, "[4,2,8,4] | axis 1 | 4",
+    { a = 4, b = 4, c = 4 } },
+  ["a second axis that is no multiple"] = { { a = 4, b = 6, c = 4, t = 24 }, "axis 1 | 4 and 8",
+    { a = 4, b = 4, c = 6, t = 24 }, { a = 4, b = 8, c = 3, t = 24 } },
+  ["of more ranks"] = { { ranks = 4, a = 8, b = 8 }, "axis 0 | 32", { ranks = 4, a = 32, b = 2 } },
+}
+
+local function reshape(shape)
+  local words = { "run", "tests/lua/recipes/context_reshape.lua", "-n", tostring(shape.ranks or 2) }
+  for name, value in pairs(shape) do words[#words + 1] = name .. "=" .. value end
+  return words
+end
+
+for name, case in pairs(RESHAPES) do
+  cases[name] = reshape(case[1])
+  for i = 3, #case do cases[name .. ", as advised " .. i] = reshape(case[i]) end
+end
+
 local of, equals_one_rank = program.checks(cases)
 
 local function refused(name, status, facts)
@@ -65,6 +96,17 @@ describe("a context dimension", function()
 
   it("C1 trains modules that no preset knows, also one that mixes positions", function()
     equals_one_rank("by hand", "mixer")
+  end)
+
+  it("C1 keeps constants of a forward whole on every rank, and divides them where they meet what is divided", function()
+    equals_one_rank("constants", "constants with shards", "constants with tensor", "constants with replicas and tensor")
+  end)
+
+  it("C3 moves nothing for what is made of weights and constants", function()
+    assert.equal(0, of("weights and constants").status, of("weights and constants").err)
+    local changes = cjson.decode(of("weights and constants").out).placement_changes
+    for _, change in ipairs(changes) do assert.equal(0, change.forward_bytes + change.backward_bytes) end
+    assert.is_true(#changes > 0)
   end)
 
   it("C4 trains with documents that begin anywhere", function()
@@ -148,6 +190,17 @@ describe("a context dimension", function()
   it("C1 computes whole samples where there is no loss, so any length can be generated", function()
     assert.equal(0, of("generate").status, of("generate").err)
     has(of("generate").out, "[1,5,256]")
+  end)
+
+  it("T13 refuses reshapes that part what belongs together, and its advice holds", function()
+    for name, case in pairs(RESHAPES) do
+      refused(name, 2, "context_reshape.lua:12 | reshape | context | " .. case[2])
+      for i = 3, #case do
+        local advised = of(name .. ", as advised " .. i)
+        assert.equal(0, advised.status, advised.err)
+        has(advised.out, "loss")
+      end
+    end
   end)
 
   it("T13 refuses lengths that cannot be folded, data that is not shared, another order of dimensions", function()

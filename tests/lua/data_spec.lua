@@ -170,7 +170,9 @@ describe("data", function()
     local data = text(options)
     for _ in data:batches(data.n / 2 + 5) do end -- the second epoch
     local state = json.decode(json.encode(data:state()))
-    assert.same({ seed = 4, epoch = 1, position = data.position, samples = data.n, shuffle = true }, state)
+    local steps = data.n / 2 + 5
+    assert.same({ seed = 4, epoch = 1, position = data.position, samples = data.n, shuffle = true, call_steps = steps,
+      call_done = steps, contents = data:contents() }, state)
     local expected = {}
     for _, batch in data:batches(12) do
       for i = 0, 1 do expected[#expected + 1] = row(batch.tokens, i) end

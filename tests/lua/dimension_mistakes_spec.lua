@@ -17,9 +17,9 @@ for _, batch in data:batches(1) do train:step(batch) end
 
 -- Of each: the line that is wrong, what replaces what in it, and what is said.
 local MISTAKES = {
-  { 3, '"tensor"', '"tp"', "dimension tp | tensor", at = 5 },
-  { 3, '"replicate", "shard"', '"replicate", "fsdp"', "dimension fsdp | shard", at = 5 },
-  { 3, '1, 2, 2 }, {.*}', '2, 2 }, { "dp", "cp" }', "dimension cp | context", at = 5 },
+  { 3, '"tensor"', '"mp"', "dimension mp | tensor", at = 5 },
+  { 3, '"replicate", "shard"', '"replicate", "shrad"', "dimension shrad | shard", at = 5 },
+  { 3, '1, 2, 2 }, {.*}', '2, 2 }, { "dp", "cp" }', "dimension dp | DDP | FSDP", at = 5 },
   { 3, 'ms.init.*', "{ 1, 2, 2 }", "3 dimensions | ms.init_device_mesh", at = 5 },
   { 4, "ms.rules.*", '{ { "embed", { tensor = "ColwiseParallel" } } }', "rule 1 | ColwiseParallel | colwise?", at = 5 },
   { 4, "ms.rules.*", '{ { "embed", "vocab" } }', 'rule 1 | "vocab" | { tensor = "colwise" }', at = 5 },
@@ -119,5 +119,28 @@ describe("mistakes with dimensions", function()
       got = ended["shared over " .. dim]
       assert.equal(0, got.status, got.err)
     end
+  end)
+
+  it("T13 names the line of the op that the ranks cannot divide, among others of its module", function()
+    local recipe = program.recipe([[
+local ms = require "moonshard"
+local Block = ms.module "Block"
+function Block:init() self.a, self.o = ms.nn.linear(6, 6), ms.nn.linear(6, 6) end
+function Block:forward(x)
+  local h = self.a(x):tanh()
+  h = h:reshape(4, 8, 3, 2)
+  h = h:reshape(4, 8, 6)
+  return self.o(h)
+end
+local model = ms.nn.sequential { Block(), Block() }
+local mesh = ms.init_device_mesh("cpu", { 1, 2 }, { "shard", "tensor" })
+ms.fully_shard(model, { mesh = mesh, placements = { { ms.re"a", { tensor = "colwise" } } } })
+local train = ms.trainer { model = model, optimizer = ms.optim.sgd { lr = 0.1 }, loss = ms.loss.mse }
+train:step { inputs = ms.ones(4, 8, 6), targets = ms.zeros(4, 8, 6) }
+]])
+    local got = program.run({ "run", recipe, "-n", "2" })
+    assert.not_equal(0, got.status)
+    has(got.err, recipe .. ":6: | reshape | [4,8,6] to [4,8,3,2] | tensor")
+    os.remove(recipe)
   end)
 end)

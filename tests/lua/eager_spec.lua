@@ -132,6 +132,32 @@ describe("I2 eager tensors", function()
     assert.equal(7, select(2, large:gsub("\n", "")) + 1)
   end)
 
+  it("are not read beyond their memory after a shape or a type was assigned", function()
+    local function longer()
+      local x = ms.ones(1, 2)
+      x.shape[1] = 100000
+      return x
+    end
+    for _, read in ipairs {
+      function(x) return x + 1 end, function(x) return x:sum() end, function(x) return x:tolist() end,
+      function(x) return x:item() end, function(x) return x:values() end, function(x) return x[99999] end,
+      function(x) return ms.nn.linear(2, 2)(x) end,
+      function(x)
+        local model = ms.fully_shard(ms.nn.linear(2, 100000, { bias = false }))
+        model:set_parameter("weight", x)
+      end,
+    } do
+      has(message(read, longer()), "8 bytes | [100000,2] | f32 | reshape")
+    end
+    local x = ms.ones(4)
+    x.shape = { 9 }
+    has(message(x.tolist, x), "16 bytes | [9] | f32")
+    x.shape, x.dtype = { 4 }, "i8"
+    has(message(x.tolist, x), "16 bytes | [4] | i8 | cast")
+    x.dtype = "f32"
+    assert.same({ 1, 1, 1, 1 }, x:tolist())
+  end)
+
   it("refuse what makes no sense, at the recipe's line", function()
     assert_fails("eager_spec.lua:", function() ms.zeros(0) end)
     assert_fails("size 0 of axis 0", function() ms.zeros(0) end)

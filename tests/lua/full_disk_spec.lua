@@ -45,6 +45,22 @@ describe("a run on a full disk", function()
     end
   end)
 
+  it("fails where the reader of standard output is gone and the program around it ignores SIGPIPE", function()
+    -- Descriptor 9 is a pipe that was opened with a reader, which is closed.
+    local before = "trap '' PIPE; p=$(mktemp -u); mkfifo $p; exec 8<>$p 9>$p; exec 8<&-; rm $p;"
+    local path = program.recipe('require("moonshard"); print("one line")')
+    for _, arguments in ipairs({ path, path .. " -n 2", path .. " -n 2 --log-ranks all",
+      TOY .. " -n 2 mesh=1x2 steps=9" }) do
+      fails("standard output: ", arguments .. " >&9", before)
+    end
+    os.remove(path)
+    for _, words in ipairs({ "help", "doctor", "plan " .. TOY .. " -n 4 --json" }) do
+      local status, text = command(words .. " >&9", before)
+      assert.equal(3, status, words)
+      has(text, "moonshard: standard output: ")
+    end
+  end)
+
   it("fails where metrics, event files or the trace are on it", function()
     fails("metrics | /dev/full: | No space left", TOY .. " -n 2 mesh=1x2 steps=9 --metrics /dev/full")
     fails("trace | /dev/full: | No space left", TOY .. " -n 2 mesh=1x2 steps=9 --trace /dev/full")

@@ -173,7 +173,7 @@ end
 local function comparable(text)
   text = ("\n" .. text):gsub("\n(peak) [^\n]*", "\n%1"):gsub("\n(workspace) [^\n]*", "\n%1")
   return (text:gsub("(%l+_ms = )[%w.+-]+", "%1#"):gsub("(tokens_per_s = )[%w.+-]+", "%1#")
-    :gsub("(peak_bytes = )%d+", "%1#"):gsub("(waits_ms = )%b{}", "%1#")
+    :gsub("(peak_bytes = )%d+", "%1#"):gsub("(plan_bytes = )%d+", "%1#"):gsub("(waits_ms = )%b{}", "%1#")
     :gsub("%d+%.%d+", function(number) return ("%.4g"):format(tonumber(number)) end))
 end
 

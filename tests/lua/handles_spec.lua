@@ -37,7 +37,8 @@ local may_be_null = { ms_exec_set_profile = 2 }
 local optional = {
   ms_mesh_new = "names", ms_mesh_new_from_ranks = "names", ms_mesh_unflatten = "names", ms_mesh_check_nodes = "names",
   ms_rules_new = "policy", ms_rules_add = "where", ms_rules_resolve = "names decided",
-  ms_model_set_reshard = "reshard_size", ms_model_set_prefetch_order = "units", ms_graph_set_scope = "path",
+  ms_model_add_param = "dims", ms_model_set_reshard = "reshard_size",
+  ms_model_set_prefetch_order = "units", ms_graph_set_scope = "path",
   ms_graph_set_recompute = "ops", ms_graph_op = "attrs inputs", ms_graph_input = "dims", ms_plan_exposed = "list",
   ms_plan_passes = "list", ms_plan_conversions = "list",
   ms_plan_chunked_losses = "list", ms_profile_items = "list", ms_profile_activities = "list",

@@ -6,7 +6,7 @@ local program = require("lua.program")
 
 local RECIPE = "tests/lua/recipes/hosts_bytes.lua"
 
-local ENTRY = 192 -- MS_ENTRY_BYTES: the message with which a rank enters an operation
+local ENTRY = 200 -- MS_ENTRY_BYTES: the message with which a rank enters an operation
 
 local PATTERN = "rank (%d+) local %d planned (%d+) (%d+) transport (%d+) (%d+) interface (%d+) (%d+) ([^\n]*)"
 

@@ -191,6 +191,14 @@ describe("hosts", function()
     has(ended.err, "[rank 0] rank 0 warns | [rank 1] rank 1 warns")
   end)
 
+  it("H9 fail where standard output is on a full disk", function()
+    with_recipe("print('a line')", function(recipe)
+      local ended = together({ ("sh -c '%s >/dev/full'"):format(command("a,b", recipe)) })[1]
+      assert.equal(3, ended.status, ended.err)
+      has(ended.err, "standard output: | No space left")
+    end)
+  end)
+
   it("H9 report the rank that failed first with its host, once, and end all others", function()
     local function failing(action) return ABOVE .. "if world.rank == 2 then " .. action .. " end wait()" end
     for action, facts in pairs({
@@ -245,6 +253,25 @@ describe("hosts", function()
       assert.equal(2, ended.status)
       has(ended.err, "host a | MOONSHARD_INTERFACE | nosuch0 | lo (127.0.0.1)")
     end)
+  end)
+
+  it("H9 name the host whose agent cannot start, and end the agents that have", function()
+    -- Few descriptors: the pipes of the second or third agent fail, whatever the first has come to by then. Which of
+    -- them it is depends on the descriptors that this process has inherited, so all limits between the two are tried.
+    local named = {}
+    for limit = 8, 64 do
+      local job = ("few%d"):format(limit)
+      local few = ("MOONSHARD_JOB_ID=%s prlimit --nofile=%d"):format(job, limit)
+      local ended = run("a,b,c", "print('started')", nil, few)
+      assert.equal(3, ended.status, ended.err)
+      assert.equal("", ended.out)
+      has(ended.err, "ulimit -n")
+      assert.is_true(launched.is_over(job))
+      local host = ended.err:match("host (%l):")
+      if host then named[host] = true end
+      if named.b and not host then break end -- all agents have started
+    end
+    assert.is_true(named.b and named.c)
   end)
 
   it("H9 say that a host lacks the working folder or the recipe", function()

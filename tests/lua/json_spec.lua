@@ -34,6 +34,23 @@ describe("json.decode", function()
     end
   end)
 
+  it("tells null from absence, and an empty list from an empty object, where the reader asks", function()
+    local value = json.decode('{"a": null, "b": [], "c": {}, "d": [null, 1]}', true)
+    assert.equal(json.null, value.a)
+    assert.equal(json.null, value.d[1])
+    assert.equal('{"a":null,"b":[],"c":{},"d":[null,1]}', json.encode(value))
+    assert.equal("[]", json.encode(json.list {}))
+    assert.is_nil(json.decode("null"))
+  end)
+
+  it("gives the members of an object in their order, with their texts", function()
+    local text = '{ "z" : 1.0 , "a": [ 1, 2 ],\n"m": null, "b": {"c": [] } }'
+    local list = {}
+    for i, member in ipairs(json.fields(text)) do list[i] = { member.name, member.text } end
+    assert.same({ { "z", "1.0" }, { "a", "[ 1, 2 ]" }, { "m", "null" }, { "b", '{"c": [] }' } }, list)
+    for _, wrong in ipairs({ "[1]", "1", "", '{"a":1', "{} x" }) do assert.is_nil(json.fields(wrong)) end
+  end)
+
   it("names the field of a NaN or an infinity, which Python writes", function()
     local function why(text) return select(2, json.decode(text)) end
     has(why('{\n "a": 1,\n "rope_theta": NaN\n}'), "byte 27: | rope_theta | line 3 | NaN | Python | null")

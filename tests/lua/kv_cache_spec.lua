@@ -47,7 +47,7 @@ end
 -- Which of its plans a model has run.
 local function plans_of(model)
   local names = {}
-  for _, exec in pairs(session.of(model).execs) do names[exec.plan.name] = true end
+  for exec in session.of(model).plans:execs() do names[exec.plan.name] = true end
   return names
 end
 

@@ -5,6 +5,7 @@ local has = require("lua.message").has
 local line_has = require("lua.message").line_has
 local program = require("lua.program")
 local pty = require("lua.pty")
+local scratch = require("lua.scratch")
 local launched = require("lua.launched")
 local all_out, find_port = launched.all_out, launched.find_port
 local ranks, together, with_recipe = launched.ranks, launched.together, launched.with_recipe
@@ -50,6 +51,75 @@ describe("ranks that another program starts", function()
     local joined = together(ranks(2, variables, ("%s run %s mesh=1x2 steps=5"):format(BIN, TOY)))
     assert.equal(last_loss(program.run({ "run", TOY, "-n", "2", "mesh=1x2", "steps=5" })), last_loss(joined[1]))
     assert.equal(0, joined[2].status, joined[2].err)
+  end)
+
+  -- Ranks 0 and 1 of a shell, which kills itself by SIGKILL once both have said that they run; then whether the run is
+  -- over, and what the ranks reported.
+  local function killed(job, variables, source, wrapper)
+    local folder, over = os.tmpname(), nil
+    os.remove(folder)
+    os.execute("mkdir " .. folder)
+    with_recipe(source, function(recipe)
+      local script = {}
+      for rank = 0, 1 do
+        local run = ("%s run %s >%s/%d.out 2>%s/%d.err"):format(BIN, recipe, folder, rank, folder, rank)
+        script[#script + 1] = ("env MOONSHARD_JOB_ID=%s %s %s &"):format(job, (variables:gsub("%%d", rank)),
+          wrapper and ("sh -c '%s; exit 0'"):format(run) or ("sh -c 'exec %s'"):format(run))
+      end
+      script[#script + 1] = ("for i in $(seq 600); do cat %s/0.out %s/1.out | grep -c run | grep -q 2 && break; "
+        .. "sleep 0.1; done; kill -9 $$"):format(folder, folder)
+      scratch.write(folder .. "/script", table.concat(script, "\n"))
+      os.execute(("sh %s/script </dev/null >/dev/null 2>&1"):format(folder))
+      over = launched.is_over(job)
+    end)
+    local reports = scratch.read(folder .. "/0.err") .. scratch.read(folder .. "/1.err")
+    os.execute("rm -r " .. folder)
+    return over, reports
+  end
+
+  local MEETING = 'local world = require("moonshard.distributed.world") print("run", world.rank)'
+  local TOGETHER = MEETING .. " while true do world.barrier() end"
+  local OPEN_MPI = "OMPI_COMM_WORLD_RANK=%d OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_SIZE=2"
+
+  it("L5 end when it is killed, whatever they do and whatever wraps them", function()
+    local over, reports = killed("mpirun-killed", OPEN_MPI .. " PMIX_NAMESPACE=mpirun-killed", TOGETHER)
+    assert.is_true(over)
+    for rank = 0, 1 do has(reports, ("rank %d of 2 | the launcher | killed | (sh)"):format(rank)) end
+    over, reports = killed("wrapped-killed", OPEN_MPI .. " PMIX_NAMESPACE=wrapped-killed", TOGETHER, true)
+    assert.is_true(over)
+    has(reports, "the launcher | killed | (sh)")
+    local torchrun = ("RANK=%%d WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=%d "
+      .. "TORCHELASTIC_RUN_ID=killed"):format(find_port())
+    over, reports = killed("torchrun-killed", torchrun, TOGETHER)
+    assert.is_true(over)
+    has(reports, "the launcher | killed | (sh)")
+    over, reports = killed("old-kernel-killed", OPEN_MPI .. " PMIX_NAMESPACE=old-kernel-killed luajit "
+      .. "tests/lua/without_pidfd.lua", TOGETHER)
+    assert.is_true(over)
+    has(reports, "the launcher | killed | (sh)")
+    -- They never look up: they are killed.
+    assert.is_true((killed("busy-killed", OPEN_MPI .. " PMIX_NAMESPACE=busy-killed", MEETING .. " while true do end")))
+  end)
+
+  it("L5 go on without a shell that has only set variables by hand", function()
+    local by_hand = ("RANK=%%d WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=%d"):format(find_port())
+    local path = scratch.path()
+    local over, reports = killed("by-hand", by_hand, MEETING .. ([[
+      local ffi = require("ffi")
+      ffi.cdef "int usleep(unsigned microseconds); int getppid(void);"
+      local parent = ffi.C.getppid()
+      while ffi.C.getppid() == parent do ffi.C.usleep(10000) end
+      ffi.C.usleep(200000)
+      world.barrier()
+      if world.rank == 0 then
+        local file = assert(io.open("PATH", "w"))
+        file:write("went on")
+        file:close()
+      end]]):gsub("PATH", path))
+    assert.is_true(over)
+    assert.equal("", reports)
+    assert.equal("went on", scratch.read(path))
+    scratch.clear()
   end)
 
   it("L2 are found by Slurm's variables", function()

@@ -26,7 +26,9 @@ function launched.can(command) return os.execute(command .. " >/dev/null 2>&1") 
 ---@return boolean
 function launched.is_over(job)
   for _ = 1, 100 do
-    if not launched.can(("grep -lsF 'MOONSHARD_JOB_ID=%s' /proc/[0-9]*/environ"):format(job)) then return true end
+    -- grep's status is that of processes that end meanwhile, too.
+    local list = ("grep -lsF MOONSHARD_JOB_ID=%s /proc/[0-9]*/environ"):format(job)
+    if launched.can(('test -z "$(%s)"'):format(list)) then return true end
     os.execute("sleep 0.1")
   end
   return false

@@ -4,6 +4,7 @@ local clock = require("moonshard.base.clock")
 local errors = require("moonshard.base.error")
 local json = require("moonshard.base.json")
 local log = require("moonshard.metrics.log")
+local history = require("moonshard.metrics.history")
 local progress = require("moonshard.base.progress")
 local terminal = require("moonshard.base.terminal")
 local world = require("moonshard.distributed.world")
@@ -37,6 +38,22 @@ describe("json", function()
 
   it("keeps a given order and leaves missing values out", function()
     assert.equal('{"step":1,"a":2}', json.ordered(6, { "step", 1, "b", nil, "a", 2 }))
+  end)
+end)
+
+describe("the points of a curve", function()
+  it("are kept in full for a short run, and equally far apart for a long one, with the newest", function()
+    for _, steps in ipairs({ 1, history.MOST, history.MOST + 1, 3 * history.MOST, 10 * history.MOST + 7 }) do
+      local list = {}
+      for step = 1, steps do
+        history.add(list, step, -step)
+        assert.equal(step, list[#list][1])
+      end
+      assert.is_true(#list <= history.MOST + 1 and #list >= math.min(steps, history.MOST / 2), #list)
+      assert.same({ 1, -1 }, list[1])
+      local apart = #list > 1 and list[2][1] - 1
+      for i = 3, #list - 1 do assert.equal(apart, list[i][1] - list[i - 1][1]) end
+    end
   end)
 end)
 
@@ -186,6 +203,18 @@ describe("ms.log", function()
       log.open_metrics("/dev/null")
     end)
     assert.equal(0, lost)
+  end)
+
+  it("keeps the last spikes of a long run", function()
+    written_by(function()
+      log.spikes({ window = 16, grad_norm = 1.01 })
+      for step = 1, 4000 do log(step, with({ grad_norm = step % 3 == 0 and 2 or 1, loss = 1 })) end
+    end)
+    local found = log.spikes_found()
+    assert.equal(1024, #found)
+    assert.equal(3999, found[1024].step)
+    assert.equal(3999 - 3 * 1023, found[1].step)
+    log.spikes()
   end)
 
   it("reports steps whose gradient norm or loss is far above those before", function()

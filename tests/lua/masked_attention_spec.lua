@@ -4,6 +4,7 @@ local fixture = require("lua.fixture")
 local has = require("lua.message").has
 local message = fixture.message
 local ms = require("moonshard")
+local program = require("lua.program")
 
 -- What a mask says of query i and key j, both from 0; true, false, or a number that is added.
 local function by_hand(q, k, v, o, seen)
@@ -121,5 +122,22 @@ describe("masked attention", function()
     has(refused { mask = 3 }, "mask | u8 | f32 | 3")
     has(refused { windows = 3 }, "windows | window")
     has(refused({}, ms.randn(1, 4, 3, 4)), "[1,4,2,4] | [1,4,3,4] | multiple")
+  end)
+end)
+
+describe("masked attention of ranks that share a head of keys", function()
+  local function shared(ranks, ...)
+    return { "check", "tests/lua/recipes/prefix_attention.lua", "-n", ranks, "heads=8", "kv_heads=2", ... }
+  end
+
+  local _, equals_one_rank = program.checks({
+    ["a prefix"] = shared("4", "mesh=1x4"),
+    ["a mask and caps"] = shared("4", "mesh=1x4", "prefix=0", "own_mask=true", "softcap=5", "sequence_parallel=true"),
+    ["a prefix of eight ranks"] = shared("8", "mesh=1x8"),
+    ["as many heads of keys as ranks"] = shared("4", "mesh=2x2", "own_mask=true"),
+  })
+
+  it("G3 is that of one rank", function()
+    equals_one_rank("a prefix", "a mask and caps", "a prefix of eight ranks", "as many heads of keys as ranks")
   end)
 end)

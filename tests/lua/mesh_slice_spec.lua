@@ -139,6 +139,60 @@ describe("D5", function()
   end)
 end)
 
+-- Every mesh of four dimensions of 1 or 2 ranks, of which two neighbours are flattened, and one is unflattened.
+describe("D5 D8 dimensions of size 1", function()
+  local NAMES = { "dp_replicate", "dp_shard", "cp", "tp" }
+
+  local function each_mesh(call)
+    for number = 0, 15 do
+      local sizes, ranks = {}, 1
+      for d = 1, 4 do
+        sizes[d] = 1 + math.floor(number / 2 ^ (d - 1)) % 2
+        ranks = ranks * sizes[d]
+      end
+      world.describe(ranks - 1, ranks)
+      call(ms.init_device_mesh("cpu", sizes, NAMES), sizes)
+    end
+  end
+
+  it("are sliced together with flattened neighbours, and the order is kept where there is one", function()
+    each_mesh(function(mesh, sizes)
+      for first = 1, 3 do
+        mesh:slice { NAMES[first], NAMES[first + 1] }:flatten("flat")
+        local names, shape = { unpack(NAMES) }, { unpack(sizes) }
+        names[first] = "flat"
+        shape[first] = sizes[first] * table.remove(shape, first + 1)
+        table.remove(names, first + 1)
+        local slice = mesh:slice(names)
+        assert.same(shape, slice.shape)
+        assert.same(mesh:ranks(), slice:ranks())
+        local rest = {}
+        for _, name in ipairs(names) do
+          if name ~= "flat" then table.insert(rest, 1, name) end
+        end
+        assert_message("order", function() return mesh:slice { rest[1], "flat", rest[2] } end)
+        mesh = ms.init_device_mesh("cpu", sizes, NAMES)
+      end
+    end)
+  end)
+
+  it("come from unflattening, in every place", function()
+    each_mesh(function(mesh, sizes)
+      for d = 1, 4 do
+        for _, parts in ipairs({ { 1, sizes[d] }, { sizes[d], 1 }, { 1, sizes[d], 1 } }) do
+          local own = ms.init_device_mesh("cpu", sizes, NAMES)
+          local names = { "a", "b", parts[3] and "c" }
+          local made = own:unflatten(NAMES[d], parts, names)
+          assert.same(mesh:ranks(), made:ranks())
+          assert.same(parts, own:slice(names).shape)
+          assert.same(own[NAMES[d]]:ranks(), own:slice(names):ranks())
+          assert.same(own[NAMES[d]]:ranks(), made:slice(names):flatten("whole"):ranks())
+        end
+      end
+    end)
+  end)
+end)
+
 describe("D6", function()
   it("makes the native mesh of the native groups", function()
     for rank = 0, 7 do
@@ -249,8 +303,8 @@ describe("D12", function()
     local told = "dimension shard of size 4 spans nodes with different numbers of ranks (node 0 (host0) has 6 "
       .. "ranks, node 1 (host1) has 10 ranks)"
     assert_message(told, ms.init_device_mesh, "cpu", "4x4", { "replicate", "shard" })
-    assert_message("dimension b | size 4 | nodes", function()
-      return ms.fully_shard(fixture.gpt2(), { mesh = ms.init_device_mesh("cpu", "4x4", { "a", "b" }) })
+    assert_message("dimension fsdp | size 4 | nodes", function()
+      return ms.fully_shard(fixture.gpt2(), { mesh = ms.init_device_mesh("cpu", "4x4", { "ddp", "fsdp" }) })
     end)
   end)
 
@@ -281,6 +335,39 @@ describe("a model over a slice", function()
   it("D4 is refused over a mesh with dimensions that do neither, with what to write", function()
     assert_message('ms.fully_shard | mesh 2x2x4 (pipe, replicate, shard) | pipe | mesh:slice { "replicate", "shard" }',
       sharding_over, three())
+  end)
+
+  -- The warnings that name a dimension of the mesh.
+  local function warned_of(mesh, strategy)
+    local found = {}
+    for _, warning in ipairs(sharding_over(mesh, strategy).warnings) do
+      if warning:find("leaves out", 1, true) then found[#found + 1] = warning end
+    end
+    return found
+  end
+
+  it("D4 warns of a data dimension that the slice leaves out, and says what to write", function()
+    local named = ms.init_device_mesh("cpu", "2x2x4", { "pp", "ddp", "fsdp" })
+    for title, case in pairs({
+      shard = { three()["shard"], "mesh 4 (shard) | replicate of 2 | not averaged | 2 copies | "
+        .. '"replicate", "shard" }' },
+      replicate = { three()["replicate"], 'mesh 2 (replicate) | shard of 4 | 4 copies | "replicate", "shard" }' },
+      aliases = { named["fsdp"], 'dimension ddp of 2 | mesh:slice { "ddp", "fsdp" }' },
+      ["without shards"] = { three()["shard"], "dimension replicate of 2", "NO_SHARD" },
+    }) do
+      local warnings = warned_of(case[1], case[3])
+      assert.equal(1, #warnings, title)
+      has(warnings[1], case[2])
+    end
+  end)
+
+  it("D4 does not warn of what it covers, of stages, nor of dimensions of one rank", function()
+    local alone = ms.init_device_mesh("cpu", "1x16", { "replicate", "shard" })
+    for _, mesh in ipairs({ three():slice { "replicate", "shard" }, alone, alone["shard"],
+      three():slice({ "replicate", "shard" }):flatten("fsdp") }) do
+      assert.same({}, warned_of(mesh))
+    end
+    assert.same({}, warned_of(three():slice { "replicate", "shard" }, "NO_SHARD"))
   end)
 
   it("D9 is refused on a rank that has no place in the mesh", function()

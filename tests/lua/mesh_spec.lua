@@ -4,6 +4,7 @@ local ms = require("moonshard")
 local fixture = require("lua.fixture")
 local has = require("lua.message").has
 local program = require("lua.program")
+local roles = require("moonshard.shard.roles")
 local message = fixture.message
 local world = ms.world()
 
@@ -199,12 +200,42 @@ describe("D11", function()
     assert.same({ 0, -1 }, { default.replicate_dim, default.shard_dim })
   end)
 
-  it("takes two dimensions of other names in their order, and the named ones of more", function()
-    local sharding = mesh_of(ms.init_device_mesh("cpu", "2x4", { "outer", "inner" }))
-    assert.same({ 0, 1 }, { sharding.replicate_dim, sharding.shard_dim })
-    sharding = mesh_of(ms.init_device_mesh("cpu", "1x2x4", { "pipe", "replicate", "shard" }))
-    assert.same({ 1, 2 }, { sharding.replicate_dim, sharding.shard_dim })
-    local text = message(mesh_of, ms.init_device_mesh("cpu", "2x2x2", { "a", "b", "c" }))
-    has(text, "replicate | shard")
+  -- A dimension's name decides, wherever it stands.
+  for names, expected in pairs({
+    ["replicate shard"] = { 4, 2 }, ["shard replicate"] = { 2, 4 },
+    ["dp_replicate dp_shard"] = { 4, 2 }, ["dp_shard dp_replicate"] = { 2, 4 }, ["ddp fsdp"] = { 4, 2 },
+    ["fsdp ddp"] = { 2, 4 }, ["ddp"] = { 8, 1 }, ["fsdp"] = { 1, 8 }, ["fsdp tp"] = { 1, 4, tensor = 2 },
+    ["cp tensor"] = { 1, 1, context = 4, tensor = 2 }, ["tp dp_replicate"] = { 2, 1, tensor = 4 },
+  }) do
+    it("U6 roles of " .. names, function()
+      local parts = {}
+      for name in names:gmatch("%S+") do parts[#parts + 1] = name end
+      local sharding = mesh_of(ms.init_device_mesh("cpu", #parts == 1 and { 8 } or { 4, 2 }, parts))
+      assert.same({ expected[1], expected[2], expected.context or 1, expected.tensor or 1 }, {
+        roles.ranks(sharding, "replicate"), sharding.shard_dim < 0 and 1 or sharding.mesh:size(sharding.shard_dim),
+        roles.ranks(sharding, "context"), roles.ranks(sharding, "tensor") })
+    end)
+  end
+
+  for names, facts in pairs({
+    ["outer inner"] = "outer | role | replicate (also dp_replicate | shard (also", ["dp fsdp"] = "dp | DDP | FSDP",
+    ["replicate shrad"] = "shrad | mean shard",
+    ["ep shard"] = "ep | expert", ["sp shard"] = "sp | context",
+    ["dp_shard_cp tp"] = "dp_shard_cp | apart",
+    ["fsdp shard"] = "fsdp | both shard | flatten", ["pp shard"] = "pp | stages | slice",
+  }) do
+    it("U6 refuses " .. names, function()
+      local first, second = names:match("(%S+) (%S+)")
+      for _, shape in ipairs({ "4x2", first ~= "pp" and "1x8" or nil, first ~= "pp" and "8x1" or nil }) do
+        has(message(mesh_of, ms.init_device_mesh("cpu", shape, { first, second })), facts)
+      end
+    end)
+  end
+
+  it("U6 a mesh of one dimension without a name shards, and one of more needs names", function()
+    assert.equal(8, mesh_of(ms.init_device_mesh("cpu", 8)).mesh:size(0))
+    has(message(mesh_of, ms.init_device_mesh("cpu", "2x2x2", { "a", "b", "c" })), "dimension a")
+    assert.same({ 1, 2 }, (function(sharding) return { sharding.replicate_dim, sharding.shard_dim } end)(
+      mesh_of(ms.init_device_mesh("cpu", "1x2x4", { "pipe", "replicate", "shard" }))))
   end)
 end)

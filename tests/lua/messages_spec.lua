@@ -90,6 +90,7 @@ describe("what Lua would pass over", function()
     at_head("0 | replaced | RECIPE:4", 3,
       "step() model[1] = ms.nn.linear(4, 8) step()")
     at_head("2.weight | replaced", 2, "model[3].weight = ms.parameter { 2, 8 } step()")
+    at_head("the model | [0] | lists begin at [1]", 3, "step() model[0] = ms.nn.linear(4, 8) step()")
   end)
 
   it("is said: a model that was not given to ms.fully_shard", function()
@@ -98,6 +99,95 @@ describe("what Lua would pass over", function()
     assert.equal(0, ended.status)
     line_has(ended.err, "moonshard: warning: RECIPE:6: | 2 ranks | DDP | ms.fully_shard(model)")
     assert.equal("", run(source .. "step()", 1).err)
+  end)
+end)
+
+describe("a loop over what is no iterator", function()
+  it("says how to loop", function()
+    at_head("random data | iterator | data:batches(", 2, "for _, batch in data do train:step(batch) end")
+    at_head("sampler | iterator | sampler:samples()", 2, "for _ in ms.data.sampler { length = 4 } do end")
+    at_head("tensor | iterator | x:tolist()", 2, "for _ in ms.ones(3) do end")
+  end)
+end)
+
+describe("a forward of layers", function()
+  local function of_forward(text)
+    return run(([[
+local ms = require "moonshard"
+local Net = ms.module "Net"
+function Net:init() self.fc1, self.fc2, self.norm = ms.nn.linear(4, 8), ms.nn.linear(8, 2), ms.nn.layer_norm(8) end
+function Net:forward(x)
+  return %s
+end
+local net = Net()
+ms.fully_shard(net)
+local train = ms.trainer { model = net, loss = ms.loss.mse, optimizer = ms.optim.sgd { lr = 0.5 } }
+train:step { inputs = ms.zeros(3, 4), targets = ms.zeros(3, 2) }
+]]):format(text)).err
+  end
+
+  it("that calls one with a dot learns of the colon", function()
+    local calls = { "self.fc1.forward(x)", "self.norm.forward(self.fc1(x))", "self.fc2.forward(self.fc1(x))" }
+    for _, text in ipairs(calls) do
+      line_has(of_forward(text), "RECIPE:5: | tensor | forward | dot | layer(x) | colon")
+    end
+  end)
+
+  it("that names one wrongly gets the nearest name", function()
+    line_has(of_forward("self.fc3(self.fc1(x))"), "RECIPE:5: | fc3 | fc1, fc2 or norm?")
+    line_has(of_forward("self.nrom:forward(x)"), "RECIPE:5: | nrom | norm, ")
+    assert.is_nil(of_forward("self.fc1.wieght.shape"):find("no field", 1, true))
+  end)
+end)
+
+describe("a loss of numbers", function()
+  it("that is given classes names them, and what takes classes", function()
+    for _, what in ipairs({ "mse", "l1", "huber" }) do
+      local source = HEAD:gsub("ms%.loss%.mse", "ms.loss." .. what)
+      says("ms.loss." .. what .. " | the target is i32 | cast | cross_entropy", source
+        .. "train:step { inputs = ms.zeros(2, 4), targets = ms.tensor { { 1, 2 }, { 3, 4 }, dtype = 'i32' } }")
+    end
+  end)
+end)
+
+describe("what nothing would take", function()
+  it("is refused in a batch: booleans, texts, functions, and fields without names", function()
+    for value, facts in pairs({ ["true"] = "batch.warm | true | number", ['"hard"'] = "batch.warm | hard | number",
+      ["print"] = "batch.warm | function | number" }) do
+      at_head(facts, 2, "local b = data:read { 0, 1 } b.warm = " .. value .. " train:step(b)")
+    end
+    at_head("names | inputs = | 1", 2, "local b = data:read { 0, 1 } train:step { b.inputs, targets = b.targets }")
+  end)
+
+  it("is refused of a parameter: the fields that PyTorch's have", function()
+    local fields = { requires_grad = "freeze | ms.fully_shard", data = "set_parameter", grad = "train:step" }
+    for field, facts in pairs(fields) do
+      at_head(field .. " | " .. facts, 2, "for _, p in model:named_parameters() do p." .. field .. " = false end")
+    end
+  end)
+
+  it("is refused of a trainer: a loss with a forward, and data without its position", function()
+    local other = "ms.trainer { model = ms.nn.linear(2, 2), loss = ms.loss.mse, "
+      .. "optimizer = ms.optim.sgd { lr = 1 }, %s }"
+    at_head("loss | forward", 2, other:format("forward = print"))
+    for _, method in ipairs({ "state", "load_state" }) do
+      local data = method == "state" and "load_state" or "state"
+      at_head("checkpoint | method " .. method, 2, other:format(("checkpoint = { dir = os.tmpname() .. 'd', "
+        .. "data = { %s = print } }"):format(data)))
+    end
+  end)
+
+  it("is refused of a mesh: sizes that are no whole numbers", function()
+    for _, shape in ipairs({ "1.4x2", "1e9x2", "9.9x9.9x2" }) do
+      at_head("mesh shape | " .. shape, 2, ("ms.init_device_mesh('cpu', %q)"):format(shape))
+    end
+  end)
+
+  it("is refused of a state dict: parts of another shape", function()
+    for _, shape in ipairs({ "{ 4, 8 }", "{ 32 }", "{ 2, 16 }" }) do
+      at_head("load_state_dict | 0.weight is [ | here [8,4]", 2, ("local d = model:state_dict() d['0.weight'] = "
+        .. "ms.ones(%s) model:load_state_dict(d)"):format(shape))
+    end
   end)
 end)
 
@@ -133,6 +223,21 @@ local net = Net()
       .. 'ms.fully_shard(model, { units = { "layers.*" } })'):gsub("local train[^\n]*", ""))
     local head = model:gsub("local train[^\n]*", "")
     says([=[write re[[layers\.\w+\.weight]]]=], head .. 'ms.fully_shard(model, { freeze = { "layers.*.weight" } })')
+  end)
+
+  it("and is a string that is a part of names gets the regular expression", function()
+    local gpt2 = "local ms = require 'moonshard' local model = ms.models.gpt2 { vocab = 8, layers = 2, dim = 8, "
+      .. "heads = 2, seq = 4 } ms.fully_shard(model, { %s })"
+    for option, count in pairs({ units = 10, freeze = 16 }) do
+      says(("%s | \"attn\" | re[[attn]] matches %d, first layers.0.attn"):format(option, count),
+        gpt2:format(option .. " = { 'attn' }"))
+    end
+    says("units | \"atn\" | nearest", gpt2:format("units = { 'atn' }"))
+  end)
+
+  it("and is a string with brackets gets long brackets that hold them", function()
+    local model = HEAD:gsub("ms.fully_shard[^\n]*", "")
+    local head = model:gsub("local train[^\n]*", "")
     says("write re[=[[02]]=]", head .. 'ms.fully_shard(model, { freeze = { "[02]" } })')
   end)
 end)
@@ -183,16 +288,41 @@ end
   end)
 
   it("and catches it is reported by that, and not by what came of it", function()
-    local caught = HEAD .. [[
+    local caught = HEAD:gsub("loss = ms.loss.mse", "loss = function(...) return of(...) end") .. [[
+function of(outputs, targets)
+  if failing and rank == 1 then return ms.ops.matmul(outputs, outputs) end
+  return ms.loss.mse(outputs, targets)
+end
 step()
-local batch = rank == 1 and { inputs = ms.zeros(2, 3), targets = ms.zeros(2, 2) } or data:read { 0, 1 }
-pcall(train.step, train, batch)
+failing = true
+pcall(train.step, train, { inputs = ms.zeros(3, 4), targets = ms.zeros(3, 2) })
+failing = false
 step()
 ]]
-    says("rank 1 | failed before | RECIPE:10: | 0: | matmul | [2,3] | [8,4] | disagree", caught, 2, 3)
+    says("rank 1 | failed before | RECIPE:14: | matmul | [3,2] | disagree", caught, 2, 3)
     -- All ranks alike: a recipe that looks for the largest batch.
-    local alike = run(caught:gsub("rank == 1 and", "rank and"), 2)
+    local alike = run(caught:gsub("failing and rank == 1", "failing"), 2)
     assert.same({ 0, "" }, { alike.status, alike.err })
+  end)
+
+  it("because its batch differs is refused on all ranks, which can train on", function()
+    local ended = run(HEAD .. [[
+step()
+local batch = rank == 1 and { inputs = ms.zeros(2, 3), targets = ms.zeros(2, 2) } or data:read { 0, 1 }
+print(select(2, pcall(train.step, train, batch)))
+print(step().step)
+]], 2)
+    assert.same({ 0, "" }, { ended.status, ended.err })
+    has(ended.out, "not run the same | batch.inputs | [2,4] on rank 0 | [2,3] on rank 1")
+  end)
+end)
+
+describe("a parameter that one rank alone reads", function()
+  it("is named, and that all ranks read it", function()
+    for _, call in ipairs({ "train:parameter('0.weight')", "model:parameter('2.bias')" }) do
+      says("rank 0 | train:parameter | all ranks", HEAD
+        .. "step() if rank == 0 then local _ = " .. call .. " end step()", 2, 3)
+    end
   end)
 end)
 

@@ -4,6 +4,7 @@ local ffi = require("ffi")
 local json = require("cjson")
 local metrics_file = require("moonshard.metrics.metrics_file")
 local has = require("lua.message").has
+local output_file = require("moonshard.base.output_file")
 local program = require("lua.program")
 local scratch = require("lua.scratch")
 
@@ -31,6 +32,15 @@ local function range(first, last)
   return list
 end
 
+-- Opens the file, as the run that comes when the one before has ended.
+local opened
+local function open(path)
+  if opened then opened:close() end
+  opened = nil
+  opened = metrics_file.open(path)
+  return opened
+end
+
 describe("the metrics file", function()
   local path
 
@@ -39,7 +49,7 @@ describe("the metrics file", function()
 
   it("is started again by the first step of a run, and not before", function()
     write(path, line(1) .. line(2))
-    local file = metrics_file.open(path)
+    local file = open(path)
     assert.equal(line(1) .. line(2), read(path))
     file:add(1, { loss = 2 })
     file:add(2, { loss = 3 })
@@ -48,26 +58,26 @@ describe("the metrics file", function()
 
   it("goes on after the step of a checkpoint, each step once", function()
     write(path, line(1) .. line(2) .. line(3) .. line(4))
-    local file = metrics_file.open(path)
+    local file = open(path)
     has(file:resume(2), ("metrics: %s | step 2 | 2 later lines"):format(path))
     assert.equal(line(1) .. line(2), read(path))
     file:add(3, { loss = 9 })
     assert.equal(line(1) .. line(2) .. line(3, 9), read(path))
     -- Nothing came later, and what a crash cut off goes.
-    local resumed = metrics_file.open(path):resume(7)
+    local resumed = open(path):resume(7)
     has(resumed, ("metrics: %s | step 7"):format(path))
     assert.is_nil(resumed:find("line", 1, true))
     write(path, line(1) .. '{"step":2,"lo')
-    has(metrics_file.open(path):resume(2), ("metrics: %s | step 2 | 1 later line"):format(path))
+    has(open(path):resume(2), ("metrics: %s | step 2 | 1 later line"):format(path))
     assert.equal(line(1), read(path))
     write(path, "")
-    assert.is_nil(metrics_file.open(path):resume(5))
+    assert.is_nil(open(path):resume(5))
   end)
 
   it("goes on before the zeros that a power cut left, at the end or between lines", function()
     for _, rest in ipairs({ ("\0"):rep(5000), ("\0"):rep(100) .. line(3) .. line(4), '{"step":3,\0\n' .. line(4) }) do
       write(path, line(1) .. line(2) .. rest)
-      local said = metrics_file.open(path):resume(4)
+      local said = open(path):resume(4)
       has(said, "step 4 | line")
       assert.equal(line(1) .. line(2), read(path))
     end
@@ -76,19 +86,47 @@ describe("the metrics file", function()
   it("never replaces a file that contains something else", function()
     for _, text in ipairs({ "hello\n", "{}", "\n", " " .. line(1), '{"steps":[' }) do
       write(path, text)
-      local ok, raised = pcall(metrics_file.open, path)
+      local ok, raised = pcall(open, path)
       assert.is_false(ok)
       has(tostring(raised), path .. " | metrics | another name | delete")
       assert.equal(text, read(path))
     end
     write(path, '{"st') -- cut off by a crash
-    metrics_file.open(path):add(1, { loss = 2 })
+    open(path):add(1, { loss = 2 })
     assert.equal(line(1, 2), read(path))
+  end)
+
+  it("is of one run alone, and so are a trace and the logs of ranks", function()
+    local folder = scratch.path()
+    os.execute("mkdir " .. folder)
+    local recipe = program.recipe('print("started")')
+    local others = {
+      [output_file.claim("metrics file", folder .. "/metrics")] = { "--metrics", folder .. "/metrics" },
+      [output_file.claim("trace", folder .. "/trace")] = { "--trace", folder .. "/trace" },
+      [output_file.claim("log file", folder .. "/rank-1.log")] = { "-n", "2", "--log-dir", folder },
+    }
+    for file, options in pairs(others) do
+      file:write('{"step":')
+      local ended = program.run({ "run", recipe, unpack(options) })
+      assert.equal(2, ended.status, ended.err)
+      assert.equal("", ended.out)
+      has(ended.err, folder .. " | another run")
+      file:close()
+    end
+    for _, name in ipairs({ "metrics", "trace", "rank-1.log" }) do
+      assert.equal('{"step":', read(folder .. "/" .. name))
+    end
+    os.remove(recipe)
+    local one, other = output_file.claim("metrics file", "/dev/null"), output_file.claim("metrics file", "/dev/null")
+    one:close()
+    other:close()
+    open(path):add(1, { loss = 2 })
+    has(select(2, pcall(metrics_file.open, path)).message, path .. " | another run")
   end)
 
   it("has whole lines or none of them on a disk that is full", function()
     local limit, old = ffi.new("ms_spec_rlimit"), ffi.new("ms_spec_rlimit")
-    local file = metrics_file.open(path)
+    local file = open(path)
     file:add(1, { loss = 0.5 })
     ffi.C.getrlimit(RLIMIT_FSIZE, old)
     limit.soft, limit.hard = #line(1) + 10, old.hard

@@ -167,7 +167,7 @@ describe("modules", function()
       model:num_parameters()
     end, "UTF-8 | dots | spaces" },
     ["a parameter with a wrong size"] = { function() ms.parameter { 3, 0 } end, "size 0 of dimension 1" },
-    ["a parameter without a size"] = { function() ms.parameter { init = "ones" } end, "0 dimensions" },
+    ["a parameter without a size"] = { function() ms.parameter { init = "ones" } end, "shape is missing" },
     ["an unknown law"] = { function() ms.parameter { 3, init = "onez" } end, "init" },
     ["a parameter of another model"] = { function()
       local model, other = Gate(2), Gate(2)

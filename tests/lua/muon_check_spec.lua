@@ -79,4 +79,25 @@ describe("check of Muon", function()
     assert.is_false(found.strict.same)
     assert.is_true(found.wide.same)
   end)
+
+  it("Q9 measures what rounding before clipping by value moves", function()
+    local norm, value, muon = 50, 1e-3, ms.optim.muon { lr = 1, momentum = 0 }
+    local clipped = ms.randn({ 8, 6, seed = 1 }):clamp(-value, value)
+    local train = {
+      session = { sharding = { params = { { fqn = "weight", shape = { 8, 6 } } } } },
+      optimizer = {
+        param_groups = function() return { weight = { lr_scale = 1 } } end, part_of = function() return muon end,
+      },
+      optimizer_state = function() return clipped end,
+    }
+    local function moved_by(how)
+      local sensitivity = muon_sensitivity.new(1e-6)
+      sensitivity:note(train, 1, how)
+      return sensitivity:of({ fqn = "weight", shape = { 8, 6 } }).norm
+    end
+    local after, before = moved_by(nil), moved_by({ value = value, norm = norm })
+    assert.is_true(before > 100 * after, ("%g and %g"):format(before, after))
+    -- An element is off by no more than from -value to value.
+    assert.equal(moved_by({ value = value, norm = 1e9 }), moved_by({ value = value, norm = 1e12 }))
+  end)
 end)

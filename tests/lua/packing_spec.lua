@@ -4,6 +4,7 @@
 local engine = require("moonshard.base.ffi")
 local json = require("moonshard.base.json")
 local ms = require("moonshard")
+local precision = require("moonshard.shard.precision")
 local program = require("lua.program")
 local C, ffi, re = engine.C, engine.ffi, ms.re
 
@@ -26,11 +27,14 @@ local function compiled(kind, config, options)
   return train:compile(tokens((options.micro_batches or 1) * (options.batch or 1), config.seq))
 end
 
--- The arenas, the least of each memory, and the most that is in use at one instruction.
+-- The arenas, the least of each memory, and the most that is in use at one instruction. Where a CPU has no bf16, its
+-- kernels convert whole weights in workspace, which fills at other times than the rest: here it is not of interest.
 local function bytes_of(plan)
   local peak, list = ffi.new("ms_peak"), ffi.new("ms_peak_buffer[1]")
   engine.check(C.ms_plan_peak_use(plan.handle, peak, 0, list))
-  return plan:summary().peak_bytes, tonumber(peak.least_bytes), tonumber(peak.total_bytes)
+  local summary = plan:summary()
+  local converted = precision.cpu_has_bf16() and 0 or summary.fullest.workspace
+  return summary.peak_bytes - converted, tonumber(peak.least_bytes), tonumber(peak.total_bytes)
 end
 
 -- Instructions of a phase, in order.

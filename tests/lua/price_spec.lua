@@ -215,8 +215,7 @@ describe("moonshard price", function()
       local function zeros(n, shape)
         return { data = require("ffi").new("float[?]", n), dtype = "f32", shape = shape }
       end
-      train:step { at = zeros(80, { 8, 10 }), to = zeros(80, { 8, 10 }), weight = zeros(8, { 8, 1 }), data_ms = 1,
-        note = "text" }
+      train:step { at = zeros(80, { 8, 10 }), to = zeros(80, { 8, 10 }), weight = zeros(8, { 8, 1 }), data_ms = 1 }
     ]])
     local price = decode(run({ "price", recipe, "-n", "4", "--cluster", "h100x8", "--json" }))
     assert.equal(4 * 80, price.tokens)

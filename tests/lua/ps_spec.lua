@@ -80,6 +80,39 @@ describe("moonshard ps", function()
     if not ok then error(raised, 0) end
   end)
 
+  it("prints what others named their processes without what moves the cursor", function()
+    local pid = tonumber(read(([[bash -c 'exec -a "$(printf "\033[31mred\nrun 1  \302\2332J")" %s run ]]
+      .. [[tests/lua/recipes/trouble.lua -n 2 pause_ms=200 steps=100000 </dev/null >/dev/null 2>&1' & echo $!]])
+      :format(os.getenv("MOONSHARD_BIN"))))
+    local ok, raised = pcall(function()
+      assert.truthy(wait_for(function() return find_run(pid) end), "the run was not found")
+      local text = program.run({ "ps" }).out
+      has(text, ([[run %d | \x1b[31mred\nrun 1  \xc2\x9b2J | trouble]]):format(pid))
+      assert.is_nil(text:find("\27", 1, true))
+      assert.is_nil(text:find("\194\155", 1, true))
+    end)
+    os.execute(("kill -INT %d"):format(pid))
+    if not ok then error(raised, 0) end
+  end)
+
+  it("is not taken in by what only has the name of a run's memory", function()
+    local ffi = require("ffi")
+    require("moonshard.base.machine") -- declares memfd_create
+    require("moonshard.base.posix") -- getpid
+    for _, content in ipairs({ "", "moonshard", ("x"):rep(100000) }) do
+      local fd = ffi.C.memfd_create("moonshard-job", 0)
+      local file = assert(io.open(("/proc/self/fd/%d"):format(fd), "wb"))
+      file:write(content)
+      file:close()
+      local ended = program.run({ "ps", "--json" })
+      ffi.C.close(fd)
+      assert.equal(0, ended.status, ended.err)
+      local found
+      for _, run in ipairs(json.decode(ended.out)) do found = run.pid == ffi.C.getpid() and run or found end
+      has(found.unreadable, "control segment")
+    end
+  end)
+
   it("refuses arguments", function()
     local ended = program.run({ "ps", "now" })
     assert.equal(2, ended.status)

@@ -54,6 +54,16 @@ local READERS = {
   { "tokens.bin", copy_of, "gpt2", function(folder)
     ms.data.tokens { files = folder .. "/tokens.bin", seq = 4, batch = 1 }
   end, { ["a folder"] = "contains no" } },
+  { ".lock", function()
+    local folder = scratch.path()
+    os.execute("mkdir " .. folder)
+    return folder
+  end, nil, function(folder)
+    ms.trainer {
+      model = ms.nn.linear(4, 2), optimizer = ms.optim.sgd { lr = 1 }, loss = ms.loss.mse,
+      checkpoint = { dir = folder },
+    }
+  end, { ["a folder"] = "not a regular file" } },
 }
 
 describe("a file that is none", function()

@@ -38,13 +38,14 @@ describe("a value at the prompt", function()
   end)
 
   it("I2 that is a trainer, data, a sampler or a batch describes itself in a line", function()
-    local out = repl(2, training("train:step(batch);", "train", "data", "sampler", "batch.data_ms = nil", "batch"))
+    local out = repl(2, training("train:step(batch);", "train", "data", "sampler",
+      "batch.data_ms, batch.source, batch.shared_by = nil", "batch"))
     assert.equal(table.concat({
       "trainer of Sequential, 676 parameters, mesh 1x2 (replicate, shard): sgd, lr 0.01, 1 step done",
       "random data: 2048 samples, 16 numbers in, 4 out, seed 0",
       "sampler: 2048 samples, 1024 per rank and epoch, seed 0, epoch 0, position 128",
-      "rank 0: { first_row = 0, inputs = f32 [64,16], row_step = 2, targets = f32 [64,4] }",
-      "rank 1: { first_row = 1, inputs = f32 [64,16], row_step = 2, targets = f32 [64,4] }", "",
+      "rank 0: { batch_number = 1, first_row = 0, inputs = f32 [64,16], row_step = 2, targets = f32 [64,4] }",
+      "rank 1: { batch_number = 1, first_row = 1, inputs = f32 [64,16], row_step = 2, targets = f32 [64,4] }", "",
     }, "\n"), out)
     local path = program.recipe(("some text\n"):rep(200))
     out = repl(2, { ("ms.data.text { files = %q, seq = 16, batch = 2 }"):format(path) })

@@ -89,7 +89,7 @@ describe("moonshard repl", function()
     assert.equal(plain.out, disturbed.out)
     assert.equal(3, select(2, plain.out:gsub("\n", "")))
     has(disturbed.err, "rank 3: stdin:9: before\n | ranks 0-2")
-    has(disturbed.err, "rank 1: stdin:12: | 0: | matmul")
+    has(disturbed.err, "stdin:12: | rank 0 | f32 [7,3] | rank 1")
   end)
 
   it("I1 runs a line on one rank, and shows every rank by itself", function()
@@ -120,7 +120,7 @@ describe("moonshard repl", function()
     prints("tensor f32 []\n2.5000\nrank 1 printed:\n  tensor f32 []\n  3.5000\n", 2, {
       "ms.show((ms.tensor { { 1, 2 }, { 3, 4 } } + rank):mean())",
     })
-    local ended = repl(4, training({ "model", 'train:parameter("0.weight") * 0' }))
+    local ended = repl(4, training({ "model", 'train:parameter("0.weight"):abs() * 0' }))
     assert.equal("", ended.err)
     assert.equal("Sequential  676 parameters\n  0: Linear(16 -> 32)  544 parameters  [unit, f32]\n"
       .. "  2: Linear(32 -> 4)  132 parameters  [unit, f32]\ntensor f32 [32,16]\n[[0, 0, 0, ..., 0, 0, 0],\n"
@@ -208,6 +208,55 @@ describe("moonshard repl", function()
       assert.same({ "2\n", "42\n", "interrupted\n" }, told)
     end
     os.remove(module)
+  end)
+
+  -- A shell script around a prompt of two ranks in the background, whose lines come from a pipe that stays open: what
+  -- the prompt printed, what it reported, and its status. $ready is there when the first line has run.
+  local function run_around(environment, script)
+    local ready = os.tmpname()
+    os.remove(ready)
+    os.execute(([[ready=%s; mkfifo $ready.in; %s %s repl -n 2 <$ready.in >$ready.out 2>$ready.err & pid=$!
+      exec 3>$ready.in
+      echo "if rank == 0 then io.open('$ready', 'w'):close() end" >&3
+      while [ ! -e $ready ]; do sleep 0.02; done
+      %s
+      wait $pid; echo $? >$ready.status; rm $ready.in]]):format(ready, environment, os.getenv("MOONSHARD_BIN"), script))
+    local told = {}
+    for i, name in ipairs({ "out", "err", "status" }) do
+      local file = assert(io.open(ready .. "." .. name))
+      told[i] = file:read("*a")
+      file:close()
+      os.remove(ready .. "." .. name)
+    end
+    os.remove(ready)
+    return unpack(told)
+  end
+
+  it("I1 an idle prompt outlasts the timeout, which holds for lines", function()
+    local out, err, status = run_around("MOONSHARD_TIMEOUT=0.3", "sleep 1.2; echo 'rank + 1' >&3; exec 3>&-")
+    assert.same({ "rank 0: 1\nrank 1: 2\n", "", "0\n" }, { out, err, status })
+    out, err, status = run_around("MOONSHARD_TIMEOUT=0.3",
+      "echo 'if rank == 0 then ms.world().barrier() end' >&3; exec 3>&-")
+    has(err, "rank 0 | 1")
+    assert.equal("", out)
+    assert.is_true(status ~= "0\n" or err ~= "")
+  end)
+
+  it("I1 a line ends when a rank that it needs has been stopped for as long as the timeout", function()
+    local ranks = "set -- $(cat /proc/$pid/task/$pid/children); "
+    local out, err, status = run_around("MOONSHARD_TIMEOUT=0.3", ranks .. "kill -STOP $2; echo 'rank' >&3; exec 3>&-")
+    has(err, "rank 1 | stopped | signal")
+    assert.same({ "", "3\n" }, { out, status })
+  end)
+
+  it("I4 SIGTERM to an idle prompt, or to a rank of one, ends it at once and by name", function()
+    local ranks = "set -- $(cat /proc/$pid/task/$pid/children); "
+    for victim, facts in pairs({ ["$pid"] = "terminated", ["$1"] = "rank 0", ["$2"] = "rank 1 | signal 15" }) do
+      local _, err, status = run_around("", ranks .. "kill -TERM " .. victim)
+      has(err, facts)
+      assert.is_nil(err:find(" 5 s ", 1, true), err) -- the grace time
+      assert.is_true(status == "143\n" or status == "3\n", status)
+    end
   end)
 
   it("I4 leaves what follows a line in the pipe to a line that reads", function()

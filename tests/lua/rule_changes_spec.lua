@@ -43,7 +43,7 @@ describe("rules", function()
     assert.is_true(first == train:set_rules { prefetch = 1 })
     local function count()
       local n = 0
-      for _ in pairs(train.session.execs) do n = n + 1 end
+      for _ in train.session.plans:execs() do n = n + 1 end
       return n
     end
     for i = 1, 40 do

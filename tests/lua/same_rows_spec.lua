@@ -72,7 +72,7 @@ describe("ranks that compute the same samples", function()
   end)
 
   it("T14 whose forward or loss uses other eager tensors are named, with the tensor", function()
-    refused("factor", "an eager tensor f32 [] | step 1 | rank 0 | rank 1 | dimension tensor", "mesh = mesh")
+    refused("factor", "train:step: factor, an upvalue | f32 [] | mul | rank 0 | rank 1 | all ranks", "mesh = mesh")
   end)
 
   it("T14 are compared in evaluations and in calls", function()

@@ -294,10 +294,11 @@ describe("moonshard sweep", function()
 
   it("runs the sweep of the recipes", function()
     if os.getenv("MOONSHARD_CONFIG") ~= "release" then return pending("the same code as above, and many steps") end
-    local ended = program.run({ "sweep", "recipes/sweep_mesh.lua", "steps=2", "repeats=1", "files=recipes", "--json" })
+    local ended = program.run({ "sweep", "recipes/sweep_mesh.lua", "steps=2", "repeats=1", "files=recipes",
+      "dtype=f32", "--json" }) -- the same bytes on every CPU
     assert.equal(0, ended.status, ended.err)
     local found = assert(json.decode(ended.out))
-    assert.same({ ok = 7, skipped = 3, failed = 0, left_out = 2, missing = 0 }, found.count)
+    assert.same({ ok = 5, skipped = 5, failed = 0, left_out = 2, missing = 0 }, found.count)
     assert.equal("mesh=4x1 batch=4 reshard=false", found.points[10].key)
   end)
 end)

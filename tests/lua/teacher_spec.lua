@@ -135,8 +135,9 @@ describe("a teacher of averages", function()
   it("G8 is refused where it makes no sense", function()
     local model = ms.nn.sequential { ms.nn.linear(3, 2) }
     ms.fully_shard(model)
+    local optimizer = ms.optim.sgd { lr = 0.1 }
     local function with(more)
-      local o = { model = model, optimizer = ms.optim.sgd { lr = 0.1 } }
+      local o = { model = model, optimizer = optimizer }
       for key, value in pairs(more) do o[key] = value end
       return ms.trainer(o)
     end
@@ -147,9 +148,10 @@ describe("a teacher of averages", function()
     local batch = { inputs = ms.randn { 4, 3, seed = 1 } }
     local train = with { teacher = function() return 3 end, forward = loss, ema = 0.9 }
     has(message(train.step, train, batch), "teacher | tensor")
-    train.teacher = function(student, given) return student(given.inputs):sum() end
+    local function sum(student, given) return student(given.inputs):sum() end
+    train = with { teacher = sum, forward = loss, ema = 0.9 }
     has(message(train.step, train, batch), "teacher | 4 rows")
-    train.teacher = same
+    train = with { teacher = same, forward = loss, ema = 0.9 }
     batch.teacher = ms.randn { 4, 2, seed = 1 }
     has(message(train.step, train, batch), "teacher already")
   end)

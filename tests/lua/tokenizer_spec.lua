@@ -112,6 +112,76 @@ describe("tokenizer", function()
     has(refused("gpt2", '"merges": [', '"merges": ["a b c",'), "entry 0")
   end)
 
+  it("U10 gives added tokens the reference library's ids, whatever ids they are listed with", function()
+    for _, case in ipairs(json.decode(scratch.read(FIXTURES .. "added.json"))) do
+      local described = json.decode(scratch.read(FIXTURES .. "good/gpt2.json"))
+      described.added_tokens = case.added_tokens
+      local tokenizer = tokenizers.open(write("added.json", json.encode(described)))
+      assert.same(case.ids, tokenizer:encode(case.text), case.name)
+      assert.equal(case.text, tokenizer:decode(case.ids), case.name)
+    end
+  end)
+
+  it("U10 names a field that it does not know, one of another type, and parts that would change the text", function()
+    for from, expected in pairs({
+      ['"version": "1.0"'] = { '"version": "2.0"', "MS_EUNSUPPORTED", "version | 1.0" },
+      ['"truncation": null'] = { '"truncation": null, "trim": null', "MS_EUNSUPPORTED", 'field | "trim" | unknown' },
+      ['"padding": null'] = { '"padding": {"strategy":"BatchLongest"}', "MS_EUNSUPPORTED", "padding" },
+      ['"type": "BPE"'] = { '"type": "BPE", "id content": 1', "MS_EUNSUPPORTED", 'model: field | "id content"' },
+      ['"ignore_merges": true'] = { '"ignore_merges": "true"', "MS_EINVAL", "model.ignore_merges | true or false" },
+      ['"byte_fallback": false'] = { '"byte_fallback": null', "MS_EINVAL", "model.byte_fallback | true or false" },
+      ['"normalized": false'] = { '"normal": false', "MS_EUNSUPPORTED", '"<|begin|>" | field | "normal"' },
+      ['"special": true'] = { '"special": null', "MS_EINVAL", '"<|begin|>" | special | true or false' },
+      ['"rstrip": false,'] = { "", "MS_EINVAL", '"<|begin|>" | rstrip | missing' },
+      ['"invert": false'] = { '"invert": false, "inverted": 1', "MS_EUNSUPPORTED", 'Split: field | "inverted"' },
+      ['"use_regex": false'] = { '"use_regex": 0', "MS_EINVAL", "ByteLevel.use_regex | true or false" },
+      ['"post_processor": null'] = { '"post_processor": {"type":"Add"}', "MS_EUNSUPPORTED", 'post_processor | "Add"' },
+    }) do
+      local told = refused("llama3", from, expected[1])
+      has(told, expected[2])
+      has(told, expected[3])
+    end
+    local function decoded_by(decoder)
+      local described = json.decode(scratch.read(FIXTURES .. "good/gpt2.json"))
+      described.decoder = decoder
+      return pcall(tokenizers.open, write("decoder.json", json.encode(described)))
+    end
+    local byte_level, fuse = { type = "ByteLevel" }, { type = "Fuse" }
+    assert.is_true(decoded_by({ type = "Sequence", decoders = { byte_level } }))
+    for _, wrong in ipairs({ fuse, { type = "Sequence", decoders = { byte_level, fuse } } }) do
+      local ok, raised = decoded_by(wrong)
+      assert.is_false(ok)
+      has(raised.message, "decoder | Fuse | ByteLevel")
+    end
+  end)
+
+  it("U10 refuses added tokens that would share an id or bytes with others", function()
+    local function refuses(change, expected)
+      local described = json.decode(scratch.read(FIXTURES .. "good/gpt2.json"))
+      change(described)
+      local ok, raised = pcall(tokenizers.open, write("shared.json", json.encode(described)))
+      assert.is_false(ok)
+      has(raised.message, expected)
+    end
+    local function added(content, flags)
+      local token = { id = 0, content = content, single_word = false, lstrip = false, rstrip = false,
+        normalized = false, special = false }
+      for name, value in pairs(flags or {}) do token[name] = value end
+      return token
+    end
+    refuses(function(it) it.added_tokens = { added("<y>"), added("<y>", { special = true }) } end,
+      'added_tokens: | "<y>" | twice')
+    refuses(function(it)
+      local vocab = it.model.vocab
+      local size = 0
+      for _ in pairs(vocab) do size = size + 1 end
+      vocab["\1gap"] = size + 1 -- the next number, by the size, is then the id of this token
+      it.added_tokens = { added("<y>") }
+    end, '"<y>" | id | another token | gaps')
+    refuses(function(it) it.added_tokens = { added("Ġ") } end, '"Ġ" | model.vocab | other bytes')
+    refuses(function(it) it.added_tokens = json.null end, "added_tokens | list")
+  end)
+
   it("writes token files, each text a document, alike with any number of threads", function()
     -- Lines, blanks and a special token at places that cuts of a megabyte may hit.
     local parts, cases = {}, json.decode(scratch.read(FIXTURES .. "cases.json"))
@@ -180,5 +250,44 @@ describe("tokenizer", function()
       has(ended.err, "overwrite | " .. text)
       assert.equal("sun", io.open(text):read("*a"))
     end
+  end)
+
+  describe("with a tokenizer_config.json", function()
+    local function open_with(config)
+      write("tokenizer.json", scratch.read(FIXTURES .. "good/gpt2.json"))
+      write("tokenizer_config.json", config)
+      return pcall(tokenizers.open, folder)
+    end
+
+    it("is refused where that adds tokens or spaces that it lacks", function()
+      for config, facts in pairs({
+        ['{"added_tokens_decoder": {"999": {"content": "<|new|>", "special": true}}}'] = "<|new|> | tokenizer.json",
+        ['{"pad_token": "[PAD]"}'] = "[PAD] | tokenizer.json",
+        ['{"mask_token": {"content": "<mask>", "lstrip": true}}'] = "<mask> | tokenizer.json",
+        ['{"additional_special_tokens": ["<|endoftext|>", "<tool>"]}'] = "<tool> | tokenizer.json",
+        ['{"extra_special_tokens": {"image_token": "<image>"}}'] = "<image> | tokenizer.json",
+        ['{"tokenizer_class": "GPT2Tokenizer", "add_prefix_space": true}'] = "add_prefix_space | space",
+      }) do
+        local ok, raised = open_with(config)
+        assert.is_false(ok, config)
+        assert.equal("MS_EUNSUPPORTED", raised.status)
+        has(raised.message, folder .. "/tokenizer_config.json | " .. facts)
+      end
+      local ok, raised = open_with("[1")
+      assert.is_false(ok)
+      has(raised.message, "tokenizer_config.json | JSON")
+    end)
+
+    it("is read where that says the same", function()
+      for _, config in ipairs({
+        '{"added_tokens_decoder": {"50256": {"content": "<|endoftext|>"}}, "bos_token": "<|endoftext|>"}',
+        '{"tokenizer_class": "PreTrainedTokenizerFast", "add_prefix_space": true, "pad_token": null}',
+        '{"add_prefix_space": false, "model_max_length": 1024, "extra_special_tokens": {}, "padding_side": "left"}',
+      }) do
+        local ok, tokenizer = open_with(config)
+        assert.is_true(ok, tostring(tokenizer))
+        assert.same(tokenizers.open(FIXTURES .. "good/gpt2.json"):encode("a cat"), tokenizer:encode("a cat"))
+      end
+    end)
   end)
 end)

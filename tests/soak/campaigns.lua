@@ -10,13 +10,15 @@ local campaigns = {}
 ---@field name string
 ---@field skip string? why it cannot run here
 ---@field note string? what of it cannot run here
----@field run fun(d: table, seconds: number): string?, string? draws a case and runs it, for no longer than about
----  `seconds` where a case has no length of its own: what is wrong, if anything, and what the case was
+---@field run fun(d: table, seconds: number, brief: boolean): string?, string? draws a case and runs it, for no longer
+---  than about `seconds` where a case has no length of its own; if brief, as little of it as finds anything: what is
+---  wrong, if anything, and what the case was
 
 ---@class SoakSettings
 ---@field seconds number for all campaigns
 ---@field seed integer of each campaign's first case; the next have the next seeds
 ---@field cases integer? at most so many of each campaign
+---@field brief boolean? a case is as short as can be
 ---@field only string? campaigns whose name contains this
 ---@field tell fun(line: string)
 
@@ -25,7 +27,7 @@ local function run_campaign(campaign, seconds, settings)
   local finish, passed, failed = clock.now() + seconds, 0, 0
   repeat
     local seed = settings.seed + passed + failed
-    local ok, failure, case = pcall(campaign.run, draw.new(seed), finish - clock.now())
+    local ok, failure, case = pcall(campaign.run, draw.new(seed), finish - clock.now(), settings.brief or false)
     if not ok then failure, case = "raised " .. tostring(failure), nil end
     if failure then
       failed = failed + 1

@@ -29,7 +29,7 @@ local function check_raised(ended, ranks, rank, fault, step)
   -- Before training began it is a mistake of the recipe, unless a status was asked for.
   local wrong = trial.ended_well(ended, { (step > 1 or fault == "exit") and 3 or 2 })
   if wrong then return wrong end
-  local who = ended.status == 3 and ranks > 1 and ("rank %d[%%a ]*: "):format(rank) or ""
+  local who = ranks > 1 and ("rank %d[%%a ]*: "):format(rank) or ""
   local line = "^moonshard: " .. who .. SAYS[fault] .. "\n$"
   if not ended.err:find(line) then return ("not one line like %q: %q"):format(line, ended.err) end
 end

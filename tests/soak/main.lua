@@ -8,12 +8,6 @@ local campaigns = require("soak.campaigns")
 
 local function number(text) return text ~= "" and tonumber(text) or nil end
 
-local list = {
-  require("soak.blocked"), require("soak.lua_errors"), require("soak.descriptors"), require("soak.full_disks"),
-  require("soak.limits"), require("soak.hosts"),
-}
-for _, campaign in ipairs(require("soak.programs")) do list[#list + 1] = campaign end
-
 local function tell(line)
   print(line)
   io.stdout:flush()
@@ -21,7 +15,7 @@ end
 
 local seed = number(arg[2]) or os.time() % 1000000
 tell(("seed %d"):format(seed))
-os.exit(campaigns.run(list, {
+os.exit(campaigns.run(require("soak.all"), {
   seconds = assert(number(arg[1]), "SECONDS must be a number"), seed = seed, cases = number(arg[3]), only = arg[4],
   tell = tell,
 }) and 0 or 1)

@@ -18,6 +18,15 @@ local MODE = "a model has no mode: train:step trains, train:evaluate evaluates"
 local DEVICE = "the mesh or --device chooses the device"
 local DTYPE = "parameters stay f32 masters; mp_policy of ms.fully_shard sets the compute type"
 
+local SHARDED = "it is ms.fully_shard(model, { mesh = ... })"
+local REPLICATED = "a model on a mesh that only has replicate is replicated"
+local LOADED = "ms.data.text and others shuffle, divide and batch: for step, batch in data:batches(steps) do"
+local SEEDED = "ms.fully_shard, ms.trainer and the data each take a seed; ms.manual_seed is for ms.rand and ms.randn"
+
+local GROUPS = "groups of ms.optim are rules over parameters, { { pattern, { lr_scale = 0.1 } } }, and train:set_rules "
+  .. "{ groups = ... } changes them"
+local NO_GRAD = "train:evaluate and calling a model on tensors compute no gradients"
+
 local PLACEMENTS = 'it is the option placements of ms.fully_shard, as in { { "fc1", { tensor = "colwise" } } }'
 
 -- By method name, for any receiver.
@@ -47,15 +56,34 @@ local EXPLAINED = {
   clip_grad_norm_ = "it is the option clip_grad_norm of ms.trainer",
   clip_grad_value_ = "it is the option clip_grad_value of ms.trainer",
   contiguous = "tensors are always contiguous",
+  save = "it is ms.checkpoint.save(train, folder), or checkpoint = { dir = folder, every = 100 } of ms.trainer",
+  save_pretrained = "it is ms.huggingface.save(model, folder)", save_model = "it is ms.huggingface.save(model, folder)",
+  load = "it is ms.checkpoint.load(train, folder)", fit = "write a loop: for step, batch in data:batches(steps) do "
+    .. "train:step(batch) end",
+  compile = "every step is compiled when it first runs", no_sync = "micro_batches of ms.trainer accumulates gradients",
+  apply = "give layers init, or assign model:set_parameter(name, values)",
+  add_module = "assign it: self.name = layer", register_module = "assign it: self.name = layer",
+  register_parameter = "assign it: self.name = ms.parameter { 4 }",
+  register_buffer = "assign a tensor to a field, self.name = ms.zeros(4): it is a constant of the forward",
+  register_forward_hook = "call what you want in the forward", add_param_group = GROUPS, param_groups = GROUPS,
+  no_grad = NO_GRAD, DataLoader = LOADED, grad = "train:gradient(name) returns the gradient of a parameter",
 }
 -- Fields, such as "ms.nn.Parameter".
 local FIELDS = {
   Parameter = "it is ms.parameter", Module = 'it is ms.module "Name"', ModuleList = "use a Lua list of modules",
   cat = "it is ms.ops.cat", stack = "it is ms.ops.stack",
-  functional = "ops are in ms.ops", no_grad = "train:evaluate and calling a model on tensors compute no gradients",
+  functional = "ops are in ms.ops", no_grad = NO_GRAD,
   dist = "`moonshard run -n N` starts the ranks; ms.world() has rank and size",
   distributed = "`moonshard run -n N` starts the ranks; ms.world() has rank and size",
   barrier = "not needed: steps, saves and evaluations synchronise the ranks",
+  FSDP = SHARDED, FullyShardedDataParallel = SHARDED, fully_sharded_data_parallel = SHARDED,
+  DDP = REPLICATED, DistributedDataParallel = REPLICATED, DataParallel = REPLICATED,
+  DataLoader = LOADED, Dataset = LOADED, DistributedSampler = "it is ms.data.sampler",
+  autocast = DTYPE, amp = DTYPE, GradScaler = "bf16 needs no scaling of the loss; " .. DTYPE,
+  compile = "every step is compiled when it first runs", no_sync = "micro_batches of ms.trainer accumulates gradients",
+  Accelerator = "`moonshard run -n N` starts the ranks, and ms.trainer trains", Trainer = "it is ms.trainer { ... }",
+  set_seed = SEEDED, seed_everything = SEEDED,
+  lr_scheduler = "lr takes a schedule: ms.schedule.cosine { peak, total, warmup }", parallel = SHARDED,
   MSELoss = "it is ms.loss.mse", CrossEntropyLoss = "it is ms.loss.cross_entropy",
   ColwiseParallel = PLACEMENTS, RowwiseParallel = PLACEMENTS, SequenceParallel = PLACEMENTS,
   parallelize_module = PLACEMENTS, distribute_tensor = PLACEMENTS,
@@ -109,6 +137,32 @@ local function method_names()
   return names
 end
 
+-- The fields of the module whose method raised Lua's own error: the first `self` on the stack that is a module.
+local function fields_of_module()
+  for level = 4, 16 do
+    local info = debug.getinfo(level, "f")
+    if not info then return nil end
+    local name, value = debug.getlocal(level, 1)
+    local meta = name == "self" and type(value) == "table" and getmetatable(value)
+    if meta and rawget(meta, "moonshard_module") then
+      local fields = {}
+      for _, key in ipairs(rawget(value, "_order")) do fields[key] = true end
+      return fields
+    end
+  end
+end
+
+-- A field that a module does not have, as in self.fc3(x).
+local function for_missing_field(message)
+  local name = message:match("attempt to %l+ field '([%w_]+)' %(a nil value%)$")
+  local fields = name and fields_of_module()
+  if not fields or fields[name] then return nil end
+  local names = {}
+  for field in pairs(fields) do names[#names + 1] = field end
+  if not nearest.name(name, names) then return nil end -- it was a field of something else
+  return ("%s: the module has no field %s: did you mean %s?"):format(message, name, nearest.several(name, fields, 3))
+end
+
 -- What Python's syntax is in Lua, by the end of LuaJIT's message.
 local SYNTAX = {
   ["near '!'$"] = "Lua writes ~= for not equal",
@@ -130,6 +184,24 @@ end
 -- Names that a recipe is likely to give to the results of train:step.
 local MEASURED = { loss = true, grad_norm = true, lr = true, valid_loss = true }
 
+local TORCH = "this is Moonshard: layers are in ms.nn, ops in ms.ops, optimizers in ms.optim, data in ms.data"
+-- Python's names of modules and classes that a recipe takes for globals.
+local GLOBALS = { torch = TORCH, nn = TORCH, F = TORCH, np = TORCH, dist = FIELDS.dist, DataLoader = LOADED,
+  optim = TORCH, transformers = TORCH, DistributedDataParallel = REPLICATED, FSDP = SHARDED, DDP = REPLICATED,
+  fully_shard = "it is ms.fully_shard", optimizer = STEP, scheduler = FIELDS.lr_scheduler, loss = STEP }
+
+-- What was called or indexed and is none: a method without its call, an object, a name of Python's.
+local function for_value(message)
+  local global = message:match("attempt to %l+ global '([%w_]+)' %(a nil value%)$")
+  if global and GLOBALS[global] then return GLOBALS[global] end
+  local method = message:match("attempt to index %l+ '([%w_]+)' %(a function value%)$")
+  if method == "lr" then return "lr is a function of the step: train:set_rules { lr = ... } changes it" end
+  if method and EXPLAINED[method] then return EXPLAINED[method] end
+  if message:find("attempt to call %l+ 'evaluate' %(a table value%)$") then
+    return "it has ms.evaluate.perplexity and ms.evaluate.multiple_choice; train:evaluate(batches) is the mean loss"
+  end
+end
+
 ---Extends one of Lua's own messages, about an unknown method or the missing receiver of a method, with a suggestion
 ---where one is known.
 ---@param message string "recipe.lua:3: attempt to call method 'view' (a nil value)"
@@ -137,6 +209,12 @@ local MEASURED = { loss = true, grad_norm = true, lr = true, valid_loss = true }
 function advice.explain(message)
   if message:find("attempt to index %l+ 'self' %(a nil value%)$") then
     return message .. ": methods are defined and called with a colon: function Net:forward(x), net:forward(x)"
+  end
+  local known_value = for_value(message)
+  if known_value then return message .. ": " .. known_value end
+  if message:find("stack overflow", 1, true) then
+    return message .. ": a function calls itself without end; in a forward, call the layers that init made, "
+      .. "self.fc(x), not the module itself"
   end
   local library = message:match("attempt to index global '(%l+)' %(a nil value%)$")
   if library == "ms" or library == "re" then
@@ -146,6 +224,9 @@ function advice.explain(message)
   if message:find("attempt to compare ", 1, true) then
     return message .. ": compare tensors with methods, which return a mask: x:lt(y), x:le(y), x:gt(0), x:eq(0)"
   end
+  if message:find("attempt to %l+ a nil value$") or message:find("attempt to %l+ field '%?' %(a nil value%)$") then
+    return message .. ": if it is an item of a list, lists begin at [1] in Lua: model.layers[1] is layers.0"
+  end
   if MEASURED[message:match("attempt to index %l+ '([%w_]+)' %(a number value%)$")] then
     return message .. ": train:step(batch) returns the numbers of a finished step; it does forward, backward, "
       .. "clipping and the update"
@@ -153,6 +234,8 @@ function advice.explain(message)
   local name = message:match("attempt to call %l+ '([%w_]+)' %(a nil value%)$")
   local known = name and of_pytorch(name)
   if known then return message .. ": " .. known end
+  local missing = for_missing_field(message)
+  if missing then return missing end
   local method = message:match("attempt to call method '([%w_]+)' %(a nil value%)$")
   for _, methods in ipairs({ advice.ops(), advice.methods()[2] }) do
     if method and methods[method] then

@@ -1,5 +1,6 @@
 -- The current trace and the module being traced: the only state that the whole Lua layer shares. Operators on
--- tensors, calls of modules and error messages read it; engine/capture.lua and nn/module.lua set it.
+-- tensors, calls of modules and error messages read it; engine/capture.lua and nn/module.lua set it, and the
+-- prompt clears it after a line that was stopped inside a trace.
 
 ---@class moonshard.Stepper
 ---@field step fun(self, trainer: moonshard.Trainer, batch: table, step: function): moonshard.StepMetrics
@@ -16,6 +17,7 @@
 ---  set by moonshard/init.lua
 ---@field fused_loss boolean|"auto"|nil what losses do whatever they were asked (`fused` of ms.loss.cross_entropy); set
 ---  for the reference of `moonshard check`, and where `moonshard explain` tries what would change
+---@field in_data string? "data:state()" while this method of a recipe's data object runs
 ---@field call_module function? the function that calls a module's forward; error.lua recognises it on the stack
 local context = { trace = nil, path = "" }
 

@@ -1,11 +1,13 @@
 -- Errors as values: what is wrong, where in the recipe, and in which module. The Lua layer raises all of its errors
--- here, so that every message is one line that starts with the user's own file and line.
+-- here, so that every message starts with the user's own file and line. Names and values in it come from files, recipes
+-- and other ranks: whatever they contain, a message is safe to print.
 --
 -- The place is the first function on the stack outside the Lua layer: the recipe, or the file that defines a user's
 -- layer.
 
 local util = require("jit.util")
 local context = require("moonshard.base.context")
+local text_lines = require("moonshard.base.text_lines")
 
 ---@class moonshard.Error
 ---@field code integer status of moonshard.h; 1 (MS_EINVAL) for errors of the Lua layer without a more specific one
@@ -107,11 +109,28 @@ function errors.caller()
   end
 end
 
+---Whether the function that called its caller, such as one that assigns to a field, belongs to the Lua layer.
+---@return boolean
+function errors.called_by_layer()
+  return is_own(debug.getinfo(3, "S"))
+end
+
+---Where a function outside the Lua layer is written, "recipe.lua:12"; nil for others.
+---@param func function
+---@return string?
+function errors.place_of(func)
+  local info = debug.getinfo(func, "S")
+  if info.what == "C" or is_own(info) then return nil end
+  return place(info, info.linedefined)
+end
+
 ---@param fields table fields of moonshard.Error
 ---@return moonshard.Error
 function errors.new(fields)
   fields.status = fields.status or "MS_EINVAL"
   fields.code = fields.code or CODES[fields.status]
+  fields.message = text_lines.indented(fields.message)
+  fields.where = fields.where and text_lines.escape(fields.where)
   return setmetatable(fields, Error)
 end
 
@@ -132,6 +151,16 @@ local function current_path()
   return context.path ~= "" and context.path or nil
 end
 
+---As string.format; the longest texts are cut where they would hide the rest.
+---@param format string
+---@param ... any
+---@return string
+function errors.format(format, ...)
+  local arguments, count = { ... }, select("#", ...)
+  text_lines.shorten(arguments, count)
+  return format:format(unpack(arguments, 1, count))
+end
+
 ---Raises an error of the given status at the recipe's line.
 ---@param status string one of errors.CODES
 ---@param format string
@@ -139,7 +168,7 @@ end
 function errors.raise(status, format, ...)
   error(errors.new({
     status = status,
-    message = format:format(...),
+    message = errors.format(format, ...),
     where = errors.caller(),
     path = current_path(),
   }), 0)
@@ -158,7 +187,7 @@ end
 ---@param format string
 ---@param ... any arguments of string.format
 function errors.raise_at(where, status, format, ...)
-  error(errors.new({ status = status, message = format:format(...), where = where or errors.caller() }), 0)
+  error(errors.new({ status = status, message = errors.format(format, ...), where = where or errors.caller() }), 0)
 end
 
 ---Raises the error that the engine recorded. A message that begins with a place ("recipe.lua:3: ...", a rule) keeps it.
@@ -192,8 +221,17 @@ end
 -- Adds a suggestion to Lua's own "attempt to call method 'view' (a nil value)". The table is loaded on demand.
 local function explained(raised)
   raised = shorten_missing_module(raised)
-  local is_luas = raised:find("attempt to %l+ .* %(a %l+ value%)$") or raised:find(": attempt to compare .*table")
+  local is_luas = raised:find("stack overflow", 1, true) or raised:find("attempt to %l+ .* %(a %l+ value%)$")
+    or raised:find(": attempt to %l+ a nil value$")
+    or raised:find(": attempt to compare .*table")
   return is_luas and require("moonshard.base.advice").explain(raised) or raised
+end
+
+---What to print of a raised value.
+---@param raised any
+---@return string
+function errors.text(raised)
+  return errors.is(raised) and text_lines.indented(tostring(raised)) or text_lines.message(tostring(raised))
 end
 
 ---Turns a value raised during a trace into an error; for use as xpcall's handler. Errors of Lua itself ("attempt to
@@ -203,9 +241,10 @@ end
 function errors.adopt(raised)
   if errors.is(raised) or type(raised) ~= "string" then return raised end
   local where, message = explained(raised):match("^([^\n]-:%d+): (.*)$")
+  local is_own_place = where and where:sub(1, #own_prefix - 1) == own_prefix:sub(2)
   return errors.new({
-    message = require("moonshard.base.text_lines").message(message or raised),
-    where = where,
+    message = text_lines.message(message or raised),
+    where = is_own_place and errors.caller() or where,
     path = current_path(),
     traceback = debug.traceback(raised, 2),
   })
@@ -224,6 +263,18 @@ local function text_of(raised)
     ok and "it returned a " .. type(text) or tostring(text))
 end
 
+-- What to write where a method of this layer was called with a dot, data.batches(2): its self is the first argument.
+local function for_a_dot()
+  for level = 3, 12 do
+    local info = debug.getinfo(level, "nS")
+    if not info then return nil end
+    local first, self = debug.getlocal(level, 1)
+    if is_own(info) and first == "self" and type(self) ~= "table" and info.name then
+      return ("%s was called with a dot: call methods with a colon, object:%s(...)"):format(info.name, info.name)
+    end
+  end
+end
+
 ---Turns a value that a recipe raised into one line, for use as xpcall's handler. Values without text get one. Texts
 ---without a place (error("...", 0), dofile of a missing file), or with one in this layer, get the recipe's line.
 ---@param raised any
@@ -235,10 +286,14 @@ function errors.locate(raised)
     if not text then return raised end
     raised = text
   end
-  raised = explained(raised)
-  local has_place, own = raised:match("^[^\n]-:%d+: "), raised:sub(1, #own_prefix - 1) == own_prefix:sub(2)
+  local own = raised:sub(1, #own_prefix - 1) == own_prefix:sub(2)
+  raised = own and for_a_dot() or explained(raised)
+  local has_place = raised:match("^[^\n]-:%d+: ")
   if has_place and not own then return raised end
-  return errors.new({ message = require("moonshard.base.text_lines").message(raised), where = errors.caller() })
+  return errors.new({
+    status = raised == "not enough memory" and "MS_ENOMEM" or nil, -- LuaJIT's own
+    message = text_lines.message(raised), where = errors.caller(),
+  })
 end
 
 return errors

@@ -25,7 +25,7 @@ end
 ---@param format string
 ---@param ... any arguments of string.format
 function status.refuse(name, format, ...)
-  error(errors.new({ status = name, message = format:format(...) }), 0)
+  error(errors.new({ status = name, message = errors.format(format, ...) }), 0)
 end
 
 return status

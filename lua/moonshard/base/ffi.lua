@@ -46,11 +46,12 @@ check_abi()
 
 ---Raises the engine's error if a status is not MS_OK, with the recipe's file and line and the module path.
 ---@param status integer returned by a function of moonshard.h
-local function check(status)
+---@param edit? fun(message: string): string changes its message
+local function check(status, edit)
   if status == 0 then return end
   local message, where = ffi.string(C.ms_error_message()), ffi.string(C.ms_error_where())
   if C.ms_error_code() ~= status then message, where = "the engine failed without an error message", "" end
-  errors.raise_c(status, ffi.string(C.ms_status_name(status)), message, where)
+  errors.raise_c(status, ffi.string(C.ms_status_name(status)), edit and edit(message) or message, where)
 end
 
 return {

@@ -39,8 +39,9 @@ function input_file.read(path, needed)
     C.ms_error_clear()
     errors.raise(ffi.string(C.ms_status_name(status)), "%s: %s", message, needed)
   end
-  local read = ffi.string(text[0], tonumber(bytes[0]))
+  local ok, read = pcall(ffi.string, text[0], tonumber(bytes[0]))
   C.ms_file_text_free(text[0])
+  if not ok then errors.raise("MS_ENOMEM", "%s: not enough memory for its %.0f bytes", path, tonumber(bytes[0])) end
   return read
 end
 

@@ -3,12 +3,25 @@
 -- Keys are sorted, so that equal values give equal text. JSON has no NaN or infinity: they become null. Numbers have
 -- the fewest digits that read back as the same double (at least 15 below 1e-307). Lists and objects nest at most 200
 -- deep in both directions: deeper nesting is a mistake (a table that contains itself) or an attack on the stack.
+--
+-- What a table cannot tell: a null is absent, or json.null where the reader asks for it; an empty list that was read is
+-- written as a list again, and json.list makes one.
 
 local ffi = require("ffi")
 
 local json = {}
 
 local MOST_NESTED = 200
+
+---A null, for readers that ask for it (json.decode, json.fields), and for writing.
+json.null = setmetatable({}, { __name = "null", __tostring = function() return "null" end })
+
+local LIST = {}
+
+---Marks a table as a list, also an empty one.
+---@param list any[]
+---@return any[] list
+function json.list(list) return setmetatable(list, LIST) end
 
 local escapes = { ['"'] = '\\"', ["\\"] = "\\\\", ["\n"] = "\\n", ["\r"] = "\\r", ["\t"] = "\\t" }
 
@@ -64,7 +77,9 @@ function encode(value, depth)
     return tostring(value)
   elseif kind == "string" then
     return string_text(value)
-  elseif kind == "table" and #value > 0 then
+  elseif value == json.null then
+    return "null"
+  elseif kind == "table" and (#value > 0 or getmetatable(value) == LIST) then
     return array_text(value, depth)
   elseif kind == "table" then
     return object_text(value, depth)
@@ -98,12 +113,13 @@ end
 -- Positions are 0-based, and a zero byte follows the text.
 
 local text, bytes, size, depth -- the text being read, and the current nesting depth
+local null -- what a null becomes
 
 local read_value
 
 local UNESCAPED = { ['"'] = '"', ["\\"] = "\\", ["/"] = "/", b = "\b", f = "\f", n = "\n", r = "\r", t = "\t" }
 local TAB, LINE, RETURN, SPACE, QUOTE, COMMA, MINUS, COLON = 9, 10, 13, 32, 34, 44, 45, 58
-local LETTER_I = 73 -- of -Infinity
+local LETTER_I, LETTER_N = 73, 110 -- of -Infinity, of null
 local ZERO, NINE, BACKSLASH, OPEN_LIST, CLOSE_LIST, OPEN, CLOSE = 48, 57, 92, 91, 93, 123, 125
 
 local function utf8(code)
@@ -205,7 +221,10 @@ local function read_array(at)
   local array, n, more = {}, 0, true
   enter(at)
   at = skip_space(at + 1)
-  if bytes[at] == CLOSE_LIST then more, at = false, at + 1 end
+  if bytes[at] == CLOSE_LIST then
+    more, at = false, at + 1
+    setmetatable(array, LIST)
+  end
   while more do
     n = n + 1
     array[n], at = read_value(at)
@@ -215,7 +234,8 @@ local function read_array(at)
   return array, at
 end
 
-local function read_object(at)
+-- kept: takes each member's { name, value, text } in their order.
+local function read_object(at, kept)
   local object, more = {}, true
   enter(at)
   at = skip_space(at + 1)
@@ -226,7 +246,9 @@ local function read_object(at)
     if object[key] ~= nil then fail(at, "a duplicate key") end
     at = skip_space(after)
     if bytes[at] ~= COLON then fail(at, "expected a colon after a key") end
-    object[key], at = read_value(skip_space(at + 1))
+    local from = skip_space(at + 1)
+    object[key], at = read_value(from)
+    if kept then kept[#kept + 1] = { name = key, value = object[key], text = text:sub(from + 1, at) } end
     more, at = goes_on(at, CLOSE)
   end
   depth = depth - 1
@@ -244,7 +266,7 @@ local function fail_on_value(at)
     before:match('"([^"]*)"%s*:%s*$') or "a value", line, word))
 end
 
-local WORDS = { t = { "true", true }, f = { "false", false }, n = { "null", nil } }
+local WORDS = { t = { "true", true }, f = { "false", false }, n = { "null" } }
 
 function read_value(at)
   local byte = bytes[at]
@@ -254,6 +276,7 @@ function read_value(at)
   if byte >= ZERO and byte <= NINE or byte == MINUS and bytes[at + 1] ~= LETTER_I then return read_number(at) end
   local word = WORDS[string.char(byte)]
   if not word or text:sub(at + 1, at + #word[1]) ~= word[1] then fail_on_value(at) end
+  if byte == LETTER_N then return null, at + #word[1] end
   return word[2], at + #word[1]
 end
 
@@ -263,17 +286,35 @@ local function read_whole()
   return value
 end
 
----Parses JSON text. null becomes nil: its key is absent.
----@param given string
----@return any value nil if the text is not JSON
----@return string? why "byte 12: expected a comma or }"
-function json.decode(given)
-  text, bytes, size, depth = given, ffi.cast("const uint8_t *", given), #given, 0
-  local ok, value = pcall(read_whole)
+local function read_fields()
+  local at, list = skip_space(0), {}
+  if bytes[at] ~= OPEN then fail(at, "it must be an object") end
+  local _, after = read_object(at, list)
+  if skip_space(after) < size then fail(after, "text after the end") end
+  return list
+end
+
+local function parse(given, read, null_value)
+  text, bytes, size, depth, null = given, ffi.cast("const uint8_t *", given), #given, 0, null_value
+  local ok, value = pcall(read)
   text, bytes = nil, nil
   if ok then return value end
   if type(value) ~= "table" then error(value, 0) end
   return nil, ("byte %d: %s"):format(value.at, value.what)
 end
+
+---Parses JSON text.
+---@param given string
+---@param with_null boolean? null becomes json.null; without it nil: its key is absent
+---@return any value nil if the text is not JSON
+---@return string? why "byte 12: expected a comma or }"
+function json.decode(given, with_null) return parse(given, read_whole, with_null and json.null or nil) end
+
+---The members of a JSON object in their order, each with the text of its value, so that it can be written as it was. A
+---null is json.null.
+---@param given string
+---@return { name: string, value: any, text: string }[]? members nil if the text is no JSON object
+---@return string? why "byte 12: expected a comma or }"
+function json.fields(given) return parse(given, read_fields, json.null) end
 
 return json

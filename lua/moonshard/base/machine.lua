@@ -1,6 +1,7 @@
 -- The hardware and software of this machine that matter for training: cores, memory, libraries, GPUs, limits.
 
 local engine = require("moonshard.base.ffi")
+local host_memory = require("moonshard.base.host_memory")
 local input_file = require("moonshard.base.input_file")
 local ffi, C = engine.ffi, engine.C
 
@@ -42,11 +43,9 @@ function machine.cpu()
 end
 
 local function inspect_memory()
-  local text = input_file.text("/proc/meminfo") or ""
-  local function kib(name)
-    return 1024 * (tonumber(text:match(name .. ":%s*(%d+) kB")) or 0)
-  end
-  return { total_bytes = kib("MemTotal"), available_bytes = kib("MemAvailable") }
+  local found = host_memory.read()
+  return { total_bytes = found.total, available_bytes = found.available, limit_bytes = found.limit,
+    limit_file = found.limit_file }
 end
 
 local function has_memfd()

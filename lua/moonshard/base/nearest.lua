@@ -7,7 +7,7 @@ local nearest = {}
 
 ---What other libraries call the dimensions of a mesh, with their names here.
 ---@type table<string, string>
-nearest.DIMENSIONS = {
+local DIMENSIONS = {
   tp = "tensor", cp = "context", sp = "context", pp = "pipe", model = "tensor", seq = "context", fsdp = "shard",
   dp_shard = "shard", dp_replicate = "replicate", ddp = "replicate",
   dp = "replicate, or shard if it divides weights, too", data = "replicate, or shard if it divides weights, too",
@@ -15,8 +15,14 @@ nearest.DIMENSIONS = {
 
 -- Names of options, commands and devices in PyTorch, its launchers and Hugging Face's library, with their names here.
 local CALLED_HERE = {
-  T_max = "total", attn_mask = "mask", auto_wrap_policy = "units", batch_size = "batch", correction = "unbiased",
-  device_mesh = "mesh", dim = "axis", gpu = "cuda", hidden_act = "activation", hidden_size = "dim", image_size = "size",
+  T_max = "total", activation_checkpoint = "recompute", activation_checkpointing = "recompute", attn_mask = "mask",
+  auto_wrap_policy = "units", backward_prefetch = "prefetch", batch_size = "batch", correction = "unbiased",
+  device_mesh = "mesh", eval_interval = "every", forward_prefetch = "prefetch", grad_clip = "clip_grad_norm",
+  gradient_accumulation_steps = "micro_batches", gradient_checkpointing = "recompute",
+  gradient_clip_val = "clip_grad_norm", gradient_clipping = "clip_grad_norm", interval = "every",
+  keep_latest_k = "keep_last", learning_rate = "lr", max_grad_norm = "clip_grad_norm", path = "files", paths = "files",
+  save_freq = "every", save_interval = "every", save_steps = "every", save_total_limit = "keep_last",
+  wd = "weight_decay", dim = "axis", gpu = "cuda", hidden_act = "activation", hidden_size = "dim", image_size = "size",
   intermediate_size = "ffn", is_causal = "causal", keepdims = "keepdim", lora_alpha = "alpha", lora_dropout = "dropout",
   max_length = "seq", max_new_tokens = "tokens", max_norm = "clip_grad_norm", max_position_embeddings = "seq",
   max_seq_length = "seq", mixed_precision = "mp_policy", mlm_probability = "fraction", modules_to_save = "train",
@@ -59,6 +65,9 @@ local function edits_between(name, candidate)
   return distance(name:lower(), candidate:lower())
 end
 
+-- The dashes of an option of the command line make no two of them alike.
+local function without_dashes(name) return (name:gsub("^%-+", "")) end
+
 ---The valid name nearest to `name`, or nil if none is near. Ties go to the first in sorted order.
 ---@param name string
 ---@param names string[]
@@ -67,9 +76,11 @@ end
 function nearest.name(name, names, limit)
   local best, best_edits
   table.sort(names)
+  name = without_dashes(name)
   for _, candidate in ipairs(names) do
-    local edits = edits_between(name, candidate)
-    if edits <= (limit or math.max(#name, #candidate) / 2) and (not best or edits < best_edits) then
+    local bare = without_dashes(candidate)
+    local edits = edits_between(name, bare)
+    if edits <= (limit or math.max(#name, #bare) / 2) and (not best or edits < best_edits) then
       best, best_edits = candidate, edits
     end
   end
@@ -103,7 +114,7 @@ function nearest.called_here(name, valid)
   for _, either in ipairs(CALLED_HERE_OR[name] or {}) do
     if valid[either] ~= nil then here = either end
   end
-  if here == nil or valid[here] == nil then here = nearest.DIMENSIONS[name] end
+  if here == nil or valid[here] == nil then here = DIMENSIONS[name] end
   return here ~= nil and valid[here] ~= nil and ("did you mean %s?"):format(here) or nil
 end
 

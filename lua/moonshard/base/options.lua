@@ -3,6 +3,7 @@
 local errors = require("moonshard.base.error")
 local nearest = require("moonshard.base.nearest")
 local other_names = require("moonshard.base.other_names")
+local text_lines = require("moonshard.base.text_lines")
 
 local options = {}
 
@@ -31,7 +32,7 @@ local function class_name(value)
 end
 
 local function describe(value)
-  if type(value) == "string" then return ("%q"):format(value) end
+  if type(value) == "string" then return text_lines.quoted(value) end
   if value ~= value then return "nan" end -- NaN can print with a sign, which is meaningless
   if class_name(value) then return class_name(value) end
   if type(value) == "table" or type(value) == "function" then return "a " .. type(value) end
@@ -76,6 +77,14 @@ local function check_value(who, name, spec, value)
     advice and ": " .. advice or "")
 end
 
+---Refuses a path of a folder that is no text.
+---@param who string the function, as the user wrote it
+---@param folder any
+function options.folder(who, folder)
+  if type(folder) == "string" and folder ~= "" then return end
+  errors.invalid("%s: give a folder, not %s", who, describe(folder))
+end
+
 ---Checks a table of options and fills in the defaults.
 ---@param who string whose options they are, as the user wrote it: "ms.fully_shard"
 ---@param given table? the user's table; nil means an empty one
@@ -107,11 +116,16 @@ function options.parse(who, given, specs)
     end
     parsed[name] = value
   end
+  local missing = {}
   for name, spec in pairs(specs) do
     if parsed[name] == nil then
-      if spec.required then errors.invalid("%s: %s is missing", who, name_of(name, spec)) end
+      if spec.required then missing[#missing + 1] = name_of(name, spec) end
       parsed[name] = spec.default
     end
+  end
+  if missing[1] then
+    table.sort(missing)
+    errors.invalid("%s: %s %s missing", who, table.concat(missing, " and "), missing[2] and "are" or "is")
   end
   return parsed
 end

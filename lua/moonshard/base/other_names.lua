@@ -35,6 +35,18 @@ local function of_fully_shard(example)
   return "it is an option of ms.fully_shard: ms.fully_shard(model, { " .. example .. " })"
 end
 
+local function of_trainer(example) return "it is an option of ms.trainer: ms.trainer { " .. example .. " }" end
+
+local function of_mesh(name)
+  local names = (name == "replicate" or name == "shard") and '"replicate", "shard"' or '"shard", "' .. name .. '"'
+  return ('it is the size of the mesh dimension %s: mesh = ms.init_device_mesh("cpu", { 2, 2 }, { %s })'):format(name,
+    names)
+end
+
+local CHECKPOINT = of_trainer('checkpoint = { dir = "checkpoints", every = 100, keep_last = 3 }')
+local FREEZE = of_fully_shard('freeze = { "embed" }')
+local RECOMPUTE = of_fully_shard("recompute = true")
+
 -- Options, also those that exist, for where they do not.
 ---@type table<string, string>
 local OPTIONS = {
@@ -62,6 +74,37 @@ local OPTIONS = {
   tensor_parallel = "give the mesh a dimension tensor, and rules of placements",
   context_parallel = "give the mesh a dimension context", context = "give the mesh a dimension context",
   hosts = "hosts are given on the command line: --hosts a:4,b:4",
+  activation_checkpointing = RECOMPUTE, activation_checkpoint = RECOMPUTE, gradient_checkpointing = RECOMPUTE,
+  limit_all_gathers = "prefetch of ms.fully_shard says how many units are gathered ahead, and plans have memory for no "
+    .. "more: there is nothing to set",
+  backward_prefetch = of_fully_shard("prefetch = 1"), forward_prefetch = of_fully_shard("prefetch = 1"),
+  requires_grad = FREEZE,
+  ignored_params = "every parameter belongs to a unit; to keep some from training, freeze them: " .. FREEZE,
+  ignored_modules = "every parameter belongs to a unit; to keep some from training, freeze them: " .. FREEZE,
+  -- Of torchtitan, Megatron and DeepSpeed for meshes and their traffic.
+  tensor_parallel_degree = of_mesh("tensor"), tensor_model_parallel_size = of_mesh("tensor"),
+  context_parallel_degree = of_mesh("context"), context_parallel_size = of_mesh("context"),
+  data_parallel_replicate_degree = of_mesh("replicate"), data_parallel_shard_degree = of_mesh("shard"),
+  expert_parallel_degree = "experts are not divided over ranks of their own; shard divides their memory, and tensor "
+    .. "the work of each: mesh = ms.init_device_mesh(\"cpu\", { 2, 2 }, { \"shard\", \"tensor\" })",
+  pipeline_parallel_degree = "stages of layers on different ranks are not there; mesh dimensions are replicate, shard, "
+    .. "context and tensor",
+  sync_steps = of_fully_shard("replicate_sync = { every = 50 }"),
+  sync_every = of_fully_shard("replicate_sync = { every = 50 }"),
+  zero_quantized_weights = of_fully_shard('gather_dtype = "i8"'),
+  zero_quantized_gradients = 'it is a field of mp_policy: mp_policy = { reduce_dtype = { replicate = "i8" } }',
+  -- Of trainers elsewhere.
+  gradient_accumulation_steps = of_trainer("micro_batches = 4"),
+  grad_clip = of_trainer("clip_grad_norm = 1"), max_grad_norm = of_trainer("clip_grad_norm = 1"),
+  gradient_clipping = of_trainer("clip_grad_norm = 1"), gradient_clip_val = of_trainer("clip_grad_norm = 1"),
+  save_total_limit = CHECKPOINT, save_freq = CHECKPOINT, save_interval = CHECKPOINT, save_steps = CHECKPOINT,
+  interval = CHECKPOINT,
+  learning_rate = "it is lr, of an optimizer: optimizer = ms.optim.adamw { lr = 1e-3 }",
+  lr = "it is an option of an optimizer: optimizer = ms.optim.adamw { lr = 1e-3 }",
+  wd = "it is weight_decay, of an optimizer: optimizer = ms.optim.adamw { lr = 1e-3, weight_decay = 0.1 }",
+  weight_decay = "it is an option of an optimizer: optimizer = ms.optim.adamw { lr = 1e-3, weight_decay = 0.1 }",
+  strict = "every parameter must be in the state, and nothing else; of a part, give each tensor to "
+    .. "model:set_parameter(name, tensor)",
   -- Of transformers and optax for Adafactor.
   scale_parameter = RELATIVE, multiply_by_parameter_scale = RELATIVE,
   relative_step = "a step of ms.optim.adafactor is relative to the smaller of lr and 1 / sqrt(number of updates): "
@@ -101,9 +144,16 @@ local OPTIONS = {
     .. "fp8 = { { re[[\\.(fc1|fc2)\\.weight$]], \"tensorwise\" } }",
 }
 
+local NO_BATCH_NORM = "there is no batch norm, whose statistics depend on how a batch is divided: "
+  .. "ms.nn.group_norm(groups, channels)"
+local F16 = "float16 is not supported, since small gradients vanish in it: use bf16"
+
 -- Functions, classes and modules of others.
 ---@type table<string, string>
 local NAMES = {
+  -- PyTorch.
+  batch_norm = NO_BATCH_NORM, batch_norm1d = NO_BATCH_NORM, batch_norm2d = NO_BATCH_NORM, BatchNorm1d = NO_BATCH_NORM,
+  BatchNorm2d = NO_BATCH_NORM, SyncBatchNorm = NO_BATCH_NORM, float16 = F16, f16 = F16, fp16 = F16, half = F16,
   -- PEFT.
   LoraConfig = LORA, LoraModel = LORA, get_peft_model = LORA, prepare_model_for_kbit_training = LORA, peft = LORA,
   PeftModel = MODEL, PeftConfig = MODEL, PeftModelForCausalLM = MODEL,

@@ -2,6 +2,7 @@
 
 local ffi = require("ffi")
 local errors = require("moonshard.base.error")
+local file_status = require("moonshard.base.file_status")
 local input_file = require("moonshard.base.input_file")
 
 ffi.cdef [[
@@ -13,6 +14,7 @@ int ferror(void *file);
 char *strerror(int number);
 int fileno(void *file);
 int flock(int descriptor, int operation);
+int fsync(int descriptor);
 ]]
 
 local output_file = {}
@@ -49,6 +51,20 @@ local function open_unblocked(path, mode)
   return file, why
 end
 
+---Opens a file that only runs write, such as a lock, as io.open does. A pipe, a folder or a device there is refused:
+---opening a pipe would wait for its reader.
+---@param path string
+---@param mode "w"|"ae" as for io.open; e: children do not inherit the descriptor
+---@return file*? file nil and why
+---@return string?
+function output_file.open_own(path, mode)
+  local kind = file_status.of_path(path)
+  if kind and kind ~= file_status.REGULAR then
+    return nil, path .. ": this is not a regular file: delete it, since a run writes its own file there"
+  end
+  return io.open(path, mode)
+end
+
 ---Makes the folders, and raises MS_EINVAL if the file cannot be written. Existing content is kept.
 ---@param what string for messages: "chart"
 ---@param path string
@@ -74,23 +90,72 @@ function output_file.open_lines(path, mode)
   return file, why
 end
 
+-- Pipes and devices have no content that another run could spoil.
+local function is_regular(file)
+  local kind = file_status.of_open(ffi.C.fileno(file))
+  return kind == nil or kind == file_status.REGULAR
+end
+
 local LOCK_EX, LOCK_NB, EWOULDBLOCK = 2, 4, 11 -- Linux
 
 ---Locks an open file, so that only one run writes it, until it is closed or the process ends in any way. On a file
----system without locks this has no effect.
+---system without locks, and for pipes and devices, this has no effect.
 ---@param file file*
 ---@return boolean free false if another process holds the lock
 function output_file.lock(file)
+  if not is_regular(file) then return true end
   return ffi.C.flock(ffi.C.fileno(file), LOCK_EX + LOCK_NB) == 0 or ffi.errno() ~= EWOULDBLOCK
 end
 
-local STDOUT = 1
+---Opens a file for lines as open_lines does, for this run alone: raises MS_EINVAL if it cannot be written, or if
+---another run writes it.
+---@param what string for messages: "metrics file"
+---@param path string
+---@return file*
+function output_file.claim(what, path)
+  local file, why = output_file.open_lines(path, "ae")
+  if not file then errors.raise("MS_EINVAL", "%s %s", what, why) end
+  if not output_file.lock(file) then
+    file:close()
+    errors.raise("MS_EINVAL", "%s %s: another run writes this file: wait until it has ended, or use another name",
+      what, path)
+  end
+  return file
+end
+
+local O_RDONLY, EINVAL = 0, 22
+
+local function sync(path, descriptor)
+  if ffi.C.fsync(descriptor) == 0 then return end
+  local number = ffi.errno()
+  if number == EINVAL then return end -- a file system that has nothing to wait for
+  errors.raise("MS_EIO", "%s: writing it to the disk: %s", path, ffi.string(ffi.C.strerror(number)))
+end
+jit.off(sync) -- compiled code could change errno in between
+
+---Waits until what was written to an unbuffered file is on the disk; raises MS_EIO if that fails.
+---@param path string for messages
+---@param file file*
+function output_file.sync(path, file) sync(path, ffi.C.fileno(file)) end
+
+---Waits until the name of a file, after a rename, is on the disk.
+---@param what string for messages
+---@param path string
+function output_file.sync_folder(what, path)
+  local folder = path:match("^(.*/)[^/]*$") or "."
+  local descriptor = ffi.C.open(folder, O_RDONLY + O_CLOEXEC)
+  if descriptor < 0 then errors.raise("MS_EIO", "%s: its folder %s cannot be opened", what, folder) end
+  local ok, raised = pcall(sync, what, descriptor)
+  ffi.C.close(descriptor)
+  if not ok then error(raised, 0) end
+end
+
 local ENOSPC, EFBIG, EDQUOT = 28, 27, 122
 
 local function fail_printed(why) errors.raise("MS_EIO", "standard output: %s", why) end
 
 ---Writes to standard output without delay; raises MS_EIO if the disk is full. A closed terminal or reader does not stop
----the run.
+---the run, but is an error when it has ended (check_printed).
 ---@param ... string
 function output_file.print(...)
   io.write(...)
@@ -102,14 +167,15 @@ function output_file.print(...)
 end
 jit.off(output_file.print) -- compiled code could change errno in between
 
----Raises MS_EIO if earlier output, printed by print or a library, did not fit on the disk.
+---Raises MS_EIO if earlier output, printed by print or a library, is lost: it did not fit on the disk, or its reader
+---had closed it.
 function output_file.check_printed()
-  io.stdout:flush()
-  -- Only files on a disk, and their substitutes in tests, can seek.
-  if ffi.C.ferror(io.stdout) ~= 0 and ffi.C.lseek(STDOUT, 0, SEEK_CUR) >= 0 then
-    fail_printed("some output could not be written: is the disk full?")
+  local _, why = io.stdout:flush()
+  if ffi.C.ferror(io.stdout) ~= 0 then
+    fail_printed(why or "some output could not be written: is the disk full, or was its reader closed?")
   end
 end
+jit.off(output_file.check_printed) -- see open_lines: a compiled flush would lose the reason
 
 ---Writes a whole file and makes its folders.
 ---@param what string for messages: "chart"

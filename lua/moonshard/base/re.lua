@@ -40,7 +40,8 @@ end
 ---@return moonshard.Pattern
 local function make(_, pattern)
   if type(pattern) ~= "string" then
-    errors.raise("MS_ERULE", "re takes a pattern as a string, as in re[[^layers]], not a %s", type(pattern))
+    errors.raise("MS_ERULE", "re takes a pattern as a string, as in re[[^layers]], not %s",
+      pattern == nil and "nil" or "a " .. type(pattern))
   end
   local where = errors.caller()
   check_syntax(pattern, where)

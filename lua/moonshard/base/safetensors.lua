@@ -162,6 +162,10 @@ Writer.__index = Writer
 
 -- The declared tensors as C structs, and the Lua objects that must stay alive with them.
 local function declare(tensors)
+  if type(tensors) ~= "table" then
+    errors.invalid("ms.safetensors.create: give a list of { name = \"...\", dtype = \"F32\", shape = { ... } }, not %s",
+      options.describe(tensors))
+  end
   local list, kept, numbers = ffi.new("ms_safetensors_tensor[?]", #tensors), {}, {}
   for i, given in ipairs(tensors) do
     if type(given) ~= "table" or type(given.name) ~= "string" or type(given.dtype) ~= "string"
@@ -209,7 +213,9 @@ function safetensors.create(path, tensors, given)
   given = options.parse("ms.safetensors.create", given, {
     metadata = { "table", default = {} }, atomic = { "boolean", default = true }, sync = { "boolean", default = false },
   })
-  if type(path) ~= "string" then errors.invalid("ms.safetensors.create: give a path, not %s", tostring(path)) end
+  if type(path) ~= "string" then
+    errors.invalid("ms.safetensors.create: give a path, not %s", options.describe(path))
+  end
   local list, numbers, dims = declare(tensors)
   local n, texts = flatten(packed.metadata("ms.safetensors.create", tensors, given.metadata))
   local config = ffi.new("ms_safetensors_config")

@@ -50,6 +50,9 @@ end
 -- terminal or start a new line are escaped, and long text is cut.
 
 local MOST = 1000 -- bytes of a message
+local QUOTED = 300 -- and of a value in it
+local ARGUMENTS = 1500 -- of all values in one
+local ROOM = 40 -- for the number of bytes removed
 
 local ESCAPES = { ["\n"] = "\\n", ["\r"] = "\\r", ["\t"] = "\\t" }
 
@@ -64,10 +67,11 @@ function text_lines.escape(text)
 end
 
 ---@param text string
----@return string of at most MOST bytes, plus the number of bytes removed
-local function cut(text)
-  if #text <= MOST then return text end
-  local last = MOST
+---@param most integer
+---@return string of at most so many bytes, plus the number of bytes removed
+local function cut(text, most)
+  if #text <= most then return text end
+  local last = most
   while text:byte(last + 1) and text:byte(last + 1) >= 128 and text:byte(last + 1) < 192 do last = last - 1 end
   return ("%s... (%d bytes more)"):format(text:sub(1, last), #text - last)
 end
@@ -76,17 +80,43 @@ end
 ---@param text string
 ---@return string
 function text_lines.message(text)
-  return cut(text_lines.escape(text))
+  return cut(text_lines.escape(text), MOST)
 end
 
----A message of this layer, which may continue in indented lines; text that a recipe contributed may not.
+---A message of this layer, which continues in lines that begin with two blanks; other line ends came with a name or a
+---value, and are escaped.
 ---@param text string
 ---@return string
 function text_lines.indented(text)
-  local lines = {}
-  text = text:gsub("\n(%S)", "\\n%1")
-  for line in (text .. "\n"):gmatch("([^\n]*)\n") do lines[#lines + 1] = text_lines.escape(line) end
-  return table.concat(lines, "\n")
+  local parts = {}
+  for i, line in ipairs(text_lines.all(text)) do
+    if i > 1 then parts[#parts + 1] = line:sub(1, 2) == "  " and "\n" or "\\n" end
+    parts[#parts + 1] = text_lines.escape(line)
+  end
+  return table.concat(parts)
+end
+
+---Cuts the longest texts of a list until all together leave room for a message around them.
+---@param list any[] changed; what is no text stays
+---@param count integer
+function text_lines.shorten(list, count)
+  while true do
+    local sum, longest = 0, nil
+    for i = 1, count do
+      local length = type(list[i]) == "string" and #list[i] or 0
+      sum = sum + length
+      if length > QUOTED and (not longest or length > #list[longest]) then longest = i end
+    end
+    if sum <= ARGUMENTS or not longest then return end
+    list[longest] = cut(list[longest], math.max(QUOTED - ROOM, #list[longest] - (sum - ARGUMENTS) - ROOM))
+  end
+end
+
+---A text in quotes, as messages show values.
+---@param text string
+---@return string
+function text_lines.quoted(text)
+  return '"' .. text_lines.escape((cut(text, QUOTED):gsub('[\\"]', "\\%0"))) .. '"'
 end
 
 -- How many bytes follow the first one of a character, and the range of the first of these (RFC 3629); nil: no character

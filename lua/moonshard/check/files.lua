@@ -6,6 +6,7 @@
 --   R.values       the f32 values of every parameter in the order of R.json; for the run on one rank also the values
 --                  before the first step, and with AdamW or Lion their sensitivity
 
+local batch_of = require("moonshard.engine.batch")
 local dtypes = require("moonshard.base.dtypes")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
@@ -96,8 +97,8 @@ end
 function files.write_batch(file, path, batch, specs)
   local head, parts = { arrays = {}, first_row = batch.first_row, row_step = batch.row_step }, {}
   for i, spec in ipairs(specs) do
-    head.arrays[i] = { name = spec.name, dtype = spec.dtype, shape = spec.shape }
-    parts[i] = ffi.string(batch[spec.name].data, bytes_of(spec))
+    head.arrays[i] = { name = spec.name, dtype = spec.dtype, shape = spec.shape, is_whole = spec.is_whole }
+    parts[i] = ffi.string(batch_of.data(batch, spec), bytes_of(spec))
   end
   write(file, path, json.encode(head) .. "\n" .. table.concat(parts))
 end

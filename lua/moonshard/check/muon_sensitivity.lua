@@ -26,8 +26,11 @@ local muon_sensitivity = {}
 local HISTORIES = 4
 -- What is allowed, as a multiple of the largest in these histories. Sums round off less than half of the tolerances of
 -- dtypes, but where the steps along a direction are nothing but rounding, less of it takes them as far. The norm of
--- many differences is nearly the same for every draw, the largest of them is not.
+-- many differences is nearly the same for every draw, the largest of them is not; that of n differences spreads by
+-- 1 / sqrt(2 n) of it, and twice that is allowed.
 local OF_NORM, OF_ELEMENTS = 1.2, 2
+
+local function of_norm(elements) return OF_NORM * (1 + 2 / (2 * elements) ^ 0.5) end
 
 ---@param tolerance number
 ---@return moonshard.MuonSensitivity
@@ -68,14 +71,22 @@ end
 
 local function zeros(param) return create.zeros { unpack(param.shape) } end
 
+-- How far an element of a gradient may be off. What was clipped by value was rounded before that, when its largest
+-- element was at most the norm; an element then moves by no more than from one end of the clipped range to the other.
+local function off_by(self, gradient, clipped)
+  local largest = gradient:abs():max():item()
+  if not clipped then return self.tolerance * largest end
+  return math.min(self.tolerance * math.max(largest, clipped.norm), 2 * clipped.value)
+end
+
 -- Takes all histories of a parameter a step further. group: its settings.
-local function follow(self, param, place, muon, group, momentum, rate)
+local function follow(self, param, place, muon, group, momentum, rate, clipped)
   local by = group.momentum or muon.momentum
   local before, share = self.momentum[param.fqn] or zeros(param), 1 - by
   local change = momentum - before
   if change:abs():max():item() == 0 then return end -- this step had no gradient of it
   local gradient = before + change / share
-  local most = self.tolerance * gradient:abs():max():item()
+  local most = off_by(self, gradient, clipped)
   local u = direction(muon, by, gradient, momentum)
   local exact = muon_sensitivity.orthogonalised(u, muon)
   self.histories[param.fqn] = self.histories[param.fqn] or {}
@@ -93,7 +104,8 @@ end
 ---Call after each step of a trainer on one rank.
 ---@param trainer moonshard.Trainer
 ---@param rate number the step's learning rate of Muon
-function Sensitivity:note(trainer, rate)
+---@param clipped { value: number, norm: number }? where gradients are clipped by value: that, and their norm before it
+function Sensitivity:note(trainer, rate, clipped)
   local params, fqns = trainer.session.sharding.params, {}
   for i, param in ipairs(params) do fqns[i] = param.fqn end
   local groups = trainer.optimizer:param_groups(fqns)
@@ -101,7 +113,7 @@ function Sensitivity:note(trainer, rate)
     local muon = trainer.optimizer:part_of(param.fqn)
     if not param.frozen and muon.kind == "muon" then
       local momentum = trainer:optimizer_state(param.fqn, "momentum")
-      follow(self, param, place, muon, groups[param.fqn], momentum, rate)
+      follow(self, param, place, muon, groups[param.fqn], momentum, rate, clipped)
       self.momentum[param.fqn] = momentum
     end
   end
@@ -118,7 +130,8 @@ function Sensitivity:of(param)
     element = math.max(element, history.distance:abs():max():item())
     norm = math.max(norm, (history.distance * history.distance):sum():item() ^ 0.5)
   end
-  return self.histories[param.fqn] and { element = OF_ELEMENTS * element, norm = OF_NORM * norm }
+  if not self.histories[param.fqn] then return nil end
+  return { element = OF_ELEMENTS * element, norm = of_norm(param.shape[1] * param.shape[2]) * norm }
 end
 
 return muon_sensitivity

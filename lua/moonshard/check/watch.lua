@@ -70,12 +70,16 @@ local function join(name, batches, ranks)
         .. "with one rank, whose micro-batches have the same shape", name, kind_of(array), ranks[1], kind_of(other),
         ranks[i])
     end
-    pieces[i] = other.bytes
+    if array.is_whole and other.bytes ~= array.bytes then
+      errors.raise("MS_EUNSUPPORTED", "check: batch.%s has one value for all rows, which differs between rank %d and "
+        .. "rank %d; this run cannot be compared with one rank: give every row its own", name, ranks[1], ranks[i])
+    end
+    pieces[i] = not (array.is_whole and i > 1) and other.bytes or ""
   end
   local text, shape = table.concat(pieces), { unpack(array.shape) }
   local data = ffi.new(dtypes.ctypes[array.dtype] .. "[?]", #text / dtypes.sizes[array.dtype])
   ffi.copy(data, text, #text)
-  shape[1] = shape[1] * #batches
+  if not array.is_whole then shape[1] = shape[1] * #batches end
   return { data = data, dtype = array.dtype, shape = shape }
 end
 
@@ -142,7 +146,9 @@ local function note_sensitivity(self, trainer, metrics)
   if optimizer:muon() then
     self.muon[session] = self.muon[session]
       or muon_sensitivity.new(self.rtol or dtypes.uses[coarsest(trainer)].tolerance)
-    self.muon[session]:note(trainer, metrics.muon_lr or metrics.lr)
+    local value = trainer.clip.value
+    local clipped = value > 0 and { value = value, norm = metrics.grad_norm } or nil
+    self.muon[session]:note(trainer, metrics.muon_lr or metrics.lr, clipped)
   end
 end
 
@@ -232,8 +238,8 @@ local function wrong_plans(self)
   local wrong = {}
   for _, trainer in ipairs(self.trainers) do
     local count = 0
-    for _ in pairs(trainer.session.execs) do count = count + 1 end
-    for _, exec in pairs(trainer.session.execs) do
+    for _ in trainer.session.plans:execs() do count = count + 1 end
+    for exec in trainer.session.plans:execs() do
       local runs = self.runs[exec]
       for _, text in ipairs(runs and plan_counters.compare(exec, runs, count == 1) or {}) do
         wrong[#wrong + 1] = text

@@ -11,6 +11,7 @@ local errors = require("moonshard.base.error")
 local folder = require("moonshard.checkpoint.folder")
 local input_file = require("moonshard.base.input_file")
 local log = require("moonshard.metrics.log")
+local output_file = require("moonshard.base.output_file")
 local world = require("moonshard.distributed.world")
 local C, check = engine.C, engine.check
 
@@ -52,7 +53,7 @@ function disks.hosts_of(ranks)
 end
 
 local function make_file(path)
-  local file, why = io.open(path, "w")
+  local file, why = output_file.open_own(path, "w")
   if not file then errors.raise("MS_EIO", "%s", why) end
   file:close()
 end

@@ -14,6 +14,7 @@ typedef struct { uint64_t inode, next; uint16_t bytes; uint8_t kind; char name[2
 void *opendir(const char *path);
 ms_lua_dirent *readdir(void *folder);
 int closedir(void *folder);
+long readlink(const char *path, char *target, size_t bytes);
 int getpid(void);
 char *strerror(int number);
 ]]
@@ -50,24 +51,74 @@ jit.off(folder.names) -- compiled code could change errno in between
 ---@return boolean
 function folder.is_checkpoint(path) return input_file.exists(path .. MANIFEST) end
 
+---Whether a path is a symbolic link, wherever that points to.
+---@param path string
+---@return boolean
+function folder.is_link(path) return ffi.C.readlink(path, ffi.new("char[1]"), 1) >= 0 end
+
 ---The path of a step's checkpoint.
 ---@param root string
 ---@param step integer
 ---@return string
 function folder.of(root, step) return ("%s/step-%08d"):format(root, step) end
 
+---The path of a step's checkpoint that is set aside (branches.lua).
+---@param root string
+---@param step integer
+---@param number integer
+---@return string
+function folder.aside(root, step, number) return ("%s.aside-%d"):format(folder.of(root, step), number) end
+
+---@class moonshard.FolderEntry
+---@field path string
+---@field step integer
+---@field aside integer? the number with which it is set aside
+---@field is_half boolean it has the name of a checkpoint, and is none
+
+---What a folder has under names of checkpoints, the oldest first.
+---@param root string
+---@return moonshard.FolderEntry[]
+function folder.entries(root)
+  local found = {}
+  for _, name in ipairs(folder.names(root)) do
+    local step, rest = name:match("^step%-(%d+)(.*)$")
+    local aside = rest and rest:match("^%.aside%-(%d+)$")
+    if step and (rest == "" or aside) then
+      local path = root .. "/" .. name
+      found[#found + 1] = { path = path, step = tonumber(step), aside = tonumber(aside),
+        is_half = not folder.is_checkpoint(path) }
+    end
+  end
+  table.sort(found, function(a, b)
+    if a.step ~= b.step then return a.step < b.step end
+    return (a.aside or 0) < (b.aside or 0)
+  end)
+  return found
+end
+
 ---The checkpoints of a folder, the oldest first.
 ---@param root string
 ---@return { path: string, step: integer }[]
 function folder.list(root)
   local found = {}
-  for _, name in ipairs(folder.names(root)) do
-    local step = tonumber(name:match("^step%-(%d+)$"))
-    local path = root .. "/" .. name
-    if step and folder.is_checkpoint(path) then found[#found + 1] = { path = path, step = step } end
+  for _, entry in ipairs(folder.entries(root)) do
+    if not (entry.aside or entry.is_half) then found[#found + 1] = { path = entry.path, step = entry.step } end
   end
-  table.sort(found, function(a, b) return a.step < b.step end)
   return found
+end
+
+---Refuses a folder in which something newer than a step has the name of a checkpoint and is none: it should not be
+---passed over, and a run that comes to that step could not save it.
+---@param who string for messages
+---@param root string
+---@param step integer -1: nothing is older
+function folder.check_whole(who, root, step)
+  for _, entry in ipairs(folder.entries(root)) do
+    if entry.is_half and not entry.aside and entry.step > step then
+      errors.invalid("%s: %s is not a checkpoint: it has no manifest.json, as after a copy or a removal that was "
+        .. "interrupted; complete it, or remove it", who, entry.path)
+    end
+  end
 end
 
 ---The newest checkpoint of a folder.
@@ -100,7 +151,8 @@ end
 ---@return string
 function folder.find(who, path)
   if folder.is_checkpoint(path) then return path end
-  local latest = folder.latest(path)
+  local latest, step = folder.latest(path)
+  folder.check_whole(who, path, step or -1)
   if latest then return latest end
   errors.invalid("%s: %s is not a checkpoint (no manifest.json) and contains none (step-NNNNNNNN)", who, path)
 end
@@ -140,7 +192,7 @@ local locks = {} -- locks of this process by folder: files that stay open until 
 function folder.lock(who, root)
   if locks[root] then return end
   local path = root .. "/.lock"
-  local file, why = io.open(path, "ae") -- children do not inherit it
+  local file, why = output_file.open_own(path, "ae") -- children do not inherit it
   if not file then errors.invalid("%s: dir: %s", who, why) end
   if not output_file.lock(file) then
     file:close()

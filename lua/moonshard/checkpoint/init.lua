@@ -7,7 +7,9 @@ local context = require("moonshard.base.context")
 local errors = require("moonshard.base.error")
 local folder = require("moonshard.checkpoint.folder")
 local options = require("moonshard.base.options")
+local rank_states = require("moonshard.checkpoint.rank_states")
 local reference = require("moonshard.shard.reference")
+local sealed = require("moonshard.base.sealed")
 local world = require("moonshard.distributed.world")
 
 ---@class moonshard.checkpoint
@@ -20,7 +22,9 @@ function checkpoint.is_inert()
 end
 
 local function is_trainer(value)
-  return type(value) == "table" and rawget(value, "session") ~= nil and rawget(value, "steps_done") ~= nil
+  if type(value) ~= "table" then return false end
+  local fields = sealed.fields(value)
+  return rawget(fields, "session") ~= nil and rawget(fields, "steps_done") ~= nil
 end
 
 local function check_root(who, root)
@@ -30,7 +34,8 @@ local function check_root(who, root)
 end
 
 ---@class moonshard.SaveOptions
----@field data? table whose data:state() is also saved, so that a resumed run continues with the next batch
+---@field data? table whose data:state() is also saved, so that a resumed run continues with the next batch: any Lua
+---  value of numbers, strings, booleans, integers of the FFI, small tensors and plain tables of them
 ---@field async? boolean default false; true: return once the state is copied; threads write the copy
 ---@field keep_last? integer number of checkpoints to keep: older ones are removed after this one is saved; nil: all
 
@@ -46,35 +51,63 @@ function checkpoint.save(train, root, o)
   })
   if not is_trainer(train) then errors.invalid("%s: the first argument must be a trainer", who) end
   check_root(who, root)
+  if o.data then rank_states.check_data(who, o.data, "state") end
   if checkpoint.is_inert() then return nil end
-  o.root = root
-  return require("moonshard.checkpoint.save").run(train, o)
+  -- In the trainer's own folder it is the save of this step, so it has what that would have. A step that is there
+  -- without the data that is given now has not been saved so.
+  local own = train.policy and train.policy.dir:gsub("/+$", "") == root:gsub("/+$", "") and train.policy or nil
+  if own and own:has_saved() and (o.data == nil or o.data == own.data) then
+    if not o.async then checkpoint.finish(train) end
+    return own.saved_path
+  end
+  o.root, o.data = root, o.data or own and own.data
+  local path = require("moonshard.checkpoint.save").run(train, o)
+  if own then own:note(path) end
+  return path
 end
 
 ---Waits until an asynchronous save is on disk, and raises its error if it failed. Collective.
 ---@param train moonshard.Trainer
 ---@return string? path of the checkpoint; nil when no save was in progress
 function checkpoint.finish(train)
+  if not is_trainer(train) then
+    errors.invalid("ms.checkpoint.finish: give a trainer, not %s", options.describe(train))
+  end
   if checkpoint.is_inert() then return nil end
   return require("moonshard.checkpoint.save").finish(train.session)
 end
 
 ---@class moonshard.LoadOptions
 ---@field data? table whose position is restored
+---@field generator? boolean default true; false: leave the generators of dropout and ms.rand as they are
 ---@field ema? boolean load the saved averages as the parameters of a model; default false
 ---@field verify? boolean default true; false: skip checksums, so that ranks read only the bytes that they own
+
+-- A note on the optimizer's state of parameters that train in a checkpoint and are frozen here.
+local function left_out(session, read)
+  local frozen, names = {}, {}
+  for _, param in ipairs(session.sharding.params) do frozen[param.fqn] = param.frozen end
+  for _, saved in ipairs(read.parameters) do
+    if frozen[saved.name] and not saved.frozen then names[#names + 1] = saved.name end
+  end
+  if not names[1] then return nil end
+  return ("; the optimizer's state of %s is left out, which %s frozen here"):format(#names == 1 and names[1]
+    or ("%s and %d more"):format(names[1], #names - 1), #names == 1 and "is" or "are")
+end
 
 ---Loads a checkpoint, or the newest of a folder, on any mesh. A trainer resumes from its step; a model gets only its
 ---parameters. Errors list the differences between checkpoint and model; checksums detect damaged files. Collective.
 ---@param target moonshard.Trainer|moonshard.Module
 ---@param path string
 ---@param o moonshard.LoadOptions?
----@return { step: integer, path: string, bytes_read: number, ema: string?, skipped: string? }? loaded ema: a note when
----  only one of checkpoint and trainer has averages; skipped: about a newer checkpoint that not all hosts have
+---@return { step: integer, path: string, bytes_read: number, ema: string?, frozen: string?, skipped: string? }? loaded
+---  ema: a note when only one of checkpoint and trainer has averages; frozen: a note when the optimizer's state of
+---  parameters is left out, which are frozen here; skipped: about a newer checkpoint that not all hosts have
 function checkpoint.load(target, path, o)
   local who = "ms.checkpoint.load"
   o = options.parse(who, o, {
-    data = { "table" }, verify = { "boolean", default = true }, ema = { "boolean", default = false },
+    data = { "table" }, generator = { "boolean", default = true }, verify = { "boolean", default = true },
+    ema = { "boolean", default = false },
   })
   check_root(who, path)
   local train = is_trainer(target) and target or nil
@@ -85,16 +118,23 @@ function checkpoint.load(target, path, o)
     errors.invalid("%s: ema loads averages as the parameters of a model; a trainer resumes with both: give its model, "
       .. "or leave ema out", who)
   end
+  if o.data then rank_states.check_data(who, o.data, "load_state") end
   if checkpoint.is_inert() then return nil end
   local load = require("moonshard.checkpoint.load")
   local session = train and train.session or require("moonshard.engine.session").of(target)
   require("moonshard.checkpoint.save").finish(session)
+  local same_run = require("moonshard.engine.same_run")
+  same_run.new(who, same_run.options({
+    { name = "ema" }, { name = "generator" }, { name = "data", of = same_run.presence("data") },
+  }, o, "%s"), {}):require(session, "of the options of a load")
   local read, about = load.state(who, path, session,
     { model = train and train.model or target, optimizer = train and train.optimizer, averages = o.ema,
-      verify = o.verify })
-  if train then load.trainer(train, read, o.data) end
+      verify = o.verify, states = train and { data = o.data ~= nil, generator = o.generator } })
+  if train then load.trainer(train, read, about.path, o) end
+  if train and train.policy then train.policy:note(about.path) end
   if train and train.ema and not read.ema then about.ema = "; it contains no averages: they start from its weights" end
   if train and read.ema and not train.ema then about.ema = "; its averages are ignored: the trainer has no ema" end
+  about.frozen = train and left_out(session, read)
   about.step = read.step
   return about
 end
@@ -103,11 +143,26 @@ end
 ---@param path string
 ---@return boolean
 function checkpoint.is_one(path)
+  check_root("ms.checkpoint.is_one", path)
   return folder.is_checkpoint(path) or folder.latest(path) ~= nil
 end
 
-checkpoint.latest = folder.latest
-checkpoint.list = folder.list
+---The newest checkpoint of a folder.
+---@param root string
+---@return string? path nil when there is none
+---@return integer? step
+function checkpoint.latest(root)
+  check_root("ms.checkpoint.latest", root)
+  return folder.latest(root)
+end
+
+---The checkpoints of a folder, the oldest first.
+---@param root string
+---@return { path: string, step: integer }[]
+function checkpoint.list(root)
+  check_root("ms.checkpoint.list", root)
+  return folder.list(root)
+end
 
 ---A checkpoint without a model: its manifest, and elements of its parameters.
 ---@param path string a checkpoint, or a folder of them

@@ -2,15 +2,16 @@
 -- sharding of the saved model.
 
 local agreement = require("moonshard.distributed.agreement")
-local create = require("moonshard.tensor.create")
 local disks = require("moonshard.checkpoint.disks")
 local division = require("moonshard.shard.division")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
 local folder = require("moonshard.checkpoint.folder")
+local line = require("moonshard.checkpoint.line")
 local manifest = require("moonshard.checkpoint.manifest")
 local newest = require("moonshard.checkpoint.newest")
 local owned_ranges = require("moonshard.engine.owned_ranges")
+local rank_states = require("moonshard.checkpoint.rank_states")
 local reader = require("moonshard.checkpoint.reader")
 local replicas = require("moonshard.checkpoint.replicas")
 local stored_words = require("moonshard.checkpoint.stored_words")
@@ -97,9 +98,10 @@ end
 local function open(path, session, wanted)
   local checkpoint = reading(path, reader.open, path)
   manifest.check_parameters(checkpoint.manifest, path, session.sharding.params)
-  require("moonshard.huggingface").check_layout(path, checkpoint.manifest.model, wanted.model)
+  require("moonshard.huggingface.layout").check(path, checkpoint.manifest.model, wanted.model)
   if wanted.optimizer then manifest.check_optimizer(checkpoint.manifest, path, wanted.optimizer) end
   if wanted.averages then checkpoint:check_averages() end
+  rank_states.check(checkpoint.manifest, path, session.sharding, wanted.states or {})
   return checkpoint, reading(path, plan, checkpoint, session, wanted)
 end
 
@@ -136,8 +138,9 @@ end
 ---@param who string for messages
 ---@param path string a checkpoint, or a folder of them: its newest
 ---@param session moonshard.Session
----@param wanted { model: moonshard.Module, optimizer: moonshard.Optimizer?, averages: boolean?, verify: boolean }
----  averages: load them in place of the parameters
+---@param wanted { model: moonshard.Module, optimizer: moonshard.Optimizer?, averages: boolean?, verify: boolean,
+---  states: table<string, boolean>? } averages: load them in place of the parameters; states: which states of ranks are
+---  loaded then, by key
 ---@return moonshard.Manifest
 ---@return { path: string, bytes_read: number, skipped: string? } of this rank; skipped: about a newer one that not all
 ---  hosts have
@@ -148,10 +151,11 @@ function load.state(who, path, session, wanted)
       who)
   end
   local checkpoint, list, bytes
-  local skipped
+  local given, skipped = path, nil
   if disks.are_on_several_hosts(session:ranks()) then path, skipped = newest.find(session, who, path) end
   local ok, raised = pcall(function()
     path = folder.find(who, path)
+    if path ~= given then folder.check_whole(who, given, tonumber(path:match("step%-(%d+)$")) or -1) end
     checkpoint, list = open(path, session, wanted)
   end)
   agreement.raise_first_failure(session, "of the checkpoint", ok, raised)
@@ -167,6 +171,7 @@ function load.state(who, path, session, wanted)
   end)
   checkpoint:close()
   session.unsharded = {} -- gathered by unshard before loading, now stale
+  session.edits = session.edits + 1
   agreement.raise_first_failure(session, "of loading", ok, raised)
   check(C.ms_state_seal(session.state))
   check(C.ms_state_spread(session.state)) -- of what only one replica has; others may not reach the files it is in
@@ -176,19 +181,13 @@ end
 ---Restores the rest of a trainer: step, generators, data position.
 ---@param train moonshard.Trainer
 ---@param read moonshard.Manifest
----@param data table?
-function load.trainer(train, read, data)
-  train.steps_done = read.step
-  if read.generator then
-    train.seed = read.generator.seed
-    create.load_generator(read.generator.eager)
-  end
-  if not data then return end
-  if not read.data then
-    errors.invalid("the checkpoint of step %d has no data position: it was saved without data =", read.step)
-  end
-  data:load_state(read.data)
-  if data.count_from then data:count_from(read.step) end
+---@param path string of the checkpoint
+---@param o { data: table?, generator: boolean }
+function load.trainer(train, read, path, o)
+  train.steps_done, train.session.updates = read.step, read.step
+  line.load(train, read)
+  if o.generator then rank_states.load_generators(train, read) end
+  if o.data then rank_states.load_data(train, read, path, o.data) end
 end
 
 return load

@@ -1,7 +1,8 @@
 -- The manifest of a checkpoint: describes the model and the location of every element. The engine adds the list of
 -- files and a checksum of the whole (checkpoint_commit.c). Version 2 is for hosts with folders of their own: its list
 -- of files is in the parts, which are files, too (host_parts.lua). Version 3 is for models that a tensor dimension
--- divides, in one folder or several: its pieces can be of parts of parameters.
+-- divides, in one folder or several: its pieces can be of parts of parameters. Version 4 has states of single ranks
+-- (rank_states.lua), or values beyond JSON's (state_values.lua); for the rest it is as the version that it would be.
 
 local args = require("moonshard.recipe.args")
 local engine = require("moonshard.base.ffi")
@@ -11,13 +12,16 @@ local optimizers = require("moonshard.engine.optimizers")
 local owned_ranges = require("moonshard.engine.owned_ranges")
 local host_parts = require("moonshard.checkpoint.host_parts")
 local placements = require("moonshard.shard.placements")
+local rank_states = require("moonshard.checkpoint.rank_states")
 local replicas = require("moonshard.checkpoint.replicas")
 local schema = require("moonshard.checkpoint.schema")
 local C, ffi, check = engine.C, engine.ffi, engine.check
 
 local manifest = {}
 
-local FORMAT, ONE_FOLDER, SEVERAL_FOLDERS, DIVIDED = "moonshard checkpoint", 1, 2, 3
+local FORMAT, ONE_FOLDER, SEVERAL_FOLDERS, DIVIDED, EXTENDED_STATES = "moonshard checkpoint", 1, 2, 3, 4
+
+local VERSIONS = { [ONE_FOLDER] = true, [SEVERAL_FOLDERS] = true, [DIVIDED] = true, [EXTENDED_STATES] = true }
 
 -- Encodes lists that can be empty, which json.encode would write as objects.
 local function list_text(list)
@@ -62,6 +66,7 @@ local function optimizer_of(optimizer)
 end
 
 local function version_of(sharding, more)
+  if rank_states.are_extended(more.states) then return EXTENDED_STATES end
   for _, param in ipairs(sharding.params) do
     if placements.divides(sharding, param) then return DIVIDED end
   end
@@ -70,9 +75,9 @@ end
 
 ---The manifest without its files.
 ---@param session moonshard.Session
----@param more { step: integer, ranks: integer, generator: table?, schedule: table?, data: table?, model: table?,
----  settings: table<string, string>?, save: number?, hosts: string[]? } save and hosts: of a checkpoint in several
----  folders
+---@param more { step: integer, ranks: integer, states: table<string, string>, schedule: table?, model: table?,
+---  settings: table<string, string>?, save: number?, hosts: string[]?, line: table } states: of rank_states.gather;
+---  save and hosts: of a checkpoint in several folders; line: of Line:describe
 ---@return string JSON object
 function manifest.head(session, more)
   local mesh, text = session.sharding.mesh, {}
@@ -85,8 +90,11 @@ function manifest.head(session, more)
   add("ranks", json.encode(more.ranks))
   add("mesh", ('{"label":%s,"shape":%s}'):format(json.encode(mesh:label()), list_text(mesh.shape)))
   add("block_bytes", json.encode(tonumber(C.MS_CHECKPOINT_BLOCK)))
-  for _, key in ipairs({ "save", "hosts", "generator", "schedule", "data", "model", "settings" }) do
+  for _, key in ipairs({ "save", "hosts", "line", "schedule", "model", "settings" }) do
     if more[key] then add(key, json.encode(more[key])) end
+  end
+  for _, key in ipairs(rank_states.keys) do
+    if more.states[key] then add(key, more.states[key]) end
   end
   local optimizer = optimizer_of(session.optimizer)
   if optimizer then add("optimizer", json.encode(optimizer)) end
@@ -105,8 +113,12 @@ end
 ---@field optimizer table? kind, and its settings
 ---@field ema { decay: number, warmup: boolean }? settings of its averages, if it contains them
 ---@field replicate_sync table? settings of local SGD, and the number of replicas
----@field generator table?
----@field data table?
+---@field generator table? of all ranks
+---@field data any of all ranks
+---@field generator_of_ranks table<string, table>? where ranks differ: by the rank's place, from "0"
+---@field data_of_ranks table<string, any>? the same
+---@field line { id: number, forks: { id: number, step: integer }[]? }? the line that it is of (line.lua)
+---@field exact_states boolean data is of state_values.encode, and has to be decoded
 ---@field settings table<string, string>? the recipe's settings, as written
 ---@field files { file: string, tensors: table[] }[] with several folders: those in this one
 ---@field save number? of a checkpoint in several folders: a number that its parts have, too
@@ -126,11 +138,12 @@ function manifest.read(path)
   if type(read) ~= "table" or read.format ~= FORMAT then
     errors.invalid("%s/manifest.json: not the manifest of a checkpoint%s", path, why and ": " .. why or "")
   end
-  if read.version ~= ONE_FOLDER and read.version ~= SEVERAL_FOLDERS and read.version ~= DIVIDED then
+  if not VERSIONS[read.version] then
     errors.raise("MS_EUNSUPPORTED", "%s/manifest.json: version %s: this build reads versions %d to %d", path,
-      tostring(read.version), ONE_FOLDER, DIVIDED)
+      tostring(read.version), ONE_FOLDER, EXTENDED_STATES)
   end
-  if read.version == SEVERAL_FOLDERS or read.version == DIVIDED and read.hosts ~= nil then
+  read.exact_states = read.version == EXTENDED_STATES
+  if read.version == SEVERAL_FOLDERS or read.version ~= ONE_FOLDER and read.hosts ~= nil then
     schema.check_hosts(read, path)
     host_parts.read(read, path)
   end
@@ -199,7 +212,9 @@ function manifest.check_parameters(read, path, params)
     local all_misshapen = #parts == 1 and #misshapen > 0
     add_settings(parts, read.settings)
     errors.raise(all_misshapen and "MS_ESHAPE" or "MS_ENAME",
-      "checkpoint %s belongs to a different model; %s", path, table.concat(parts, "; "))
+      "checkpoint %s belongs to a different model; %s; it loads as a whole: for some of its parameters, export it "
+      .. "(moonshard export), and give each tensor of the file (ms.safetensors.open) to model:set_parameter", path,
+      table.concat(parts, "; "))
   end
 end
 

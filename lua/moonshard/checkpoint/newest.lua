@@ -44,6 +44,10 @@ end
 local function refuse(session, who, root, steps)
   local step = highest(steps)
   local with, without = divide(session, steps, step)
+  if #without == 0 then
+    errors.invalid("%s: %s is of another save on each of %s, and no checkpoint there is the same on all: copy the "
+      .. "folder of one of them to the others", who, folder.of(root, step), disks.hosts_of(with))
+  end
   errors.invalid("%s: %s is on %s and not on %s, which has no checkpoint in common with it: copy the folder, or its "
     .. "rank-* files, to where they are missing", who, folder.of(root, step), disks.hosts_of(with),
     disks.hosts_of(without))
@@ -78,6 +82,26 @@ local function agree(session, who, root)
     limit = math.min(lowest(steps), highest(steps) - 1)
   until limit < 0
   refuse(session, who, root, first_steps)
+end
+
+---The steps after one of which some ranks see a checkpoint that others do not: what a run that was killed left.
+---Collective.
+---@param session moonshard.Session
+---@param root string
+---@param after integer
+---@return table<integer, boolean>
+function newest.partial(session, root, after)
+  local found, limit = {}, math.huge
+  while true do
+    local path, step = folder.latest(root, limit)
+    if step and step <= after then path, step = nil, nil end
+    local save = path and newest.save_of(path) or 0
+    local steps, saves = session:gather_numbers(step or -1, "of later checkpoints", save)
+    local last = highest(steps)
+    if last < 0 then return found end
+    if not are_one(steps, saves) then found[last] = true end
+    limit = last - 1
+  end
 end
 
 local function note_of(session, root, step, steps)

@@ -1,14 +1,18 @@
 -- The option `checkpoint` of ms.trainer: when a trainer saves on its own, and what it resumes from.
 
+local branches = require("moonshard.checkpoint.branches")
 local checkpoint = require("moonshard.checkpoint")
 local clock = require("moonshard.base.clock")
 local disks = require("moonshard.checkpoint.disks")
 local errors = require("moonshard.base.error")
 local folder = require("moonshard.checkpoint.folder")
+local line = require("moonshard.checkpoint.line")
 local input_file = require("moonshard.base.input_file")
 local newest = require("moonshard.checkpoint.newest")
 local options = require("moonshard.base.options")
 local owned_ranges = require("moonshard.engine.owned_ranges")
+local rank_states = require("moonshard.checkpoint.rank_states")
+local same_run = require("moonshard.engine.same_run")
 local termination = require("moonshard.checkpoint.termination")
 local world = require("moonshard.distributed.world")
 
@@ -23,7 +27,9 @@ local world = require("moonshard.distributed.world")
 ---@class moonshard.CheckpointPolicy: moonshard.CheckpointOptions
 ---@field train moonshard.Trainer
 ---@field saved_step integer? the last step that was saved or loaded
+---@field saved_edits integer? how often weights had been written by hand then
 ---@field saved_path string? its checkpoint
+---@field resumed_after integer? step after which a run resumed without a position of data, until its first step
 ---@field last boolean? SIGTERM arrived: the next save is the last
 ---@field metrics moonshard.StepMetrics? of the latest step
 local Policy = {}
@@ -33,17 +39,29 @@ local policy = {}
 
 local WHO = "ms.trainer: checkpoint"
 
+-- What ranks would save at other steps, keep elsewhere or resume without each other.
+local COMPARED = {
+  { name = "dir" }, { name = "every" }, { name = "keep_last" }, { name = "async" }, { name = "resume" },
+  { name = "data", of = same_run.presence("data") },
+}
+
 local function parse(given)
   local o = options.parse(WHO, given, {
     dir = { "string", default = "" }, every = { "integer", default = 0 }, keep_last = { "positive", default = 2 },
     async = { "boolean", default = true }, resume = { "string|boolean", default = "" }, data = { "table" },
   })
+  for _, method in ipairs(o.data and { "state", "load_state" } or {}) do
+    rank_states.check_data(WHO, o.data, method)
+  end
   if o.every < 0 then errors.invalid("%s: every must be at least 0, not %d", WHO, o.every) end
   if o.resume == true then o.resume = "auto" end
   if not o.resume then o.resume = "" end
   if o.resume == "auto" and o.dir == "" then errors.invalid("%s: resume=auto needs a folder: give dir too", WHO) end
   return o
 end
+
+-- The step of what a run resumes from; -1: a fresh run, or unknown before it is read.
+local function step_of(path) return tonumber(path and path:match("step%-(%d+)[^/]*/*$")) or -1 end
 
 -- The checkpoint to resume from; nil for a fresh run. Collective with resume = "auto".
 local function source(o)
@@ -60,6 +78,17 @@ local function source(o)
   end
 end
 
+-- Makes the folder one of the line that this run goes on. Collective.
+local function settle(self, path)
+  local train = self.train
+  if folder.is_checkpoint(self.resume) then
+    branches.check_resumed(WHO, train, self.dir, path)
+    line.of(train).leaves = true
+  end
+  branches.arrange(train, self.dir, disks.of(train.session, self.dir))
+  if not folder.is_checkpoint(path) then self.saved_path = folder.of(self.dir, train.steps_done) end -- it was renamed
+end
+
 local function resume(self, path, skipped)
   local session = self.train.session
   session:require_same(path and 1 or 0, "of what to resume", function(rank)
@@ -68,10 +97,12 @@ local function resume(self, path, skipped)
   end)
   if not path then return end
   local loaded = checkpoint.load(self.train, path, { data = self.data })
-  self.saved_step, self.saved_path = loaded.step, loaded.path
+  self:note(loaded.path)
+  if not self.data then self.resumed_after = loaded.step end
+  if self.dir ~= "" then settle(self, loaded.path) end
   if world.rank == 0 then
-    require("moonshard.metrics.log").print(("resumed from %s, after step %d%s%s"):format(loaded.path, loaded.step,
-      loaded.ema or "", skipped or loaded.skipped or ""))
+    require("moonshard.metrics.log").print(("resumed from %s, after step %d%s%s%s"):format(loaded.path, loaded.step,
+      loaded.ema or "", loaded.frozen or "", skipped or loaded.skipped or ""))
     require("moonshard.metrics.log").resumed(loaded.step)
   end
 end
@@ -84,25 +115,46 @@ function policy.new(train, given)
   local self = setmetatable(parse(given), Policy)
   self.train = train
   if checkpoint.is_inert() then return nil end
+  if self.dir ~= "" or self.resume ~= "" then
+    same_run.new("ms.trainer", same_run.options(COMPARED, self, "checkpoint.%s of ms.trainer"), {})
+      :require(train.session, "of the options of checkpoints")
+  end
   if self.dir ~= "" then
     folder.make(WHO, self.dir)
     if disks.of(train.session, self.dir).is_first then folder.lock(WHO, self.dir) end
   end
   local path, skipped = source(self)
+  if self.dir ~= "" then folder.check_whole(WHO, self.dir, step_of(path)) end
   if self.resume ~= "" then resume(self, path, skipped) end
   if self.dir == "" then return nil end
   termination.register(self)
   return self
 end
 
----Saves now. The last save of a run is not asynchronous, because the run waits for it anyway.
-function Policy:save()
-  self.saved_path = checkpoint.save(self.train, self.dir,
-    { data = self.data, async = self.async and not self.last, keep_last = self.keep_last })
-  self.saved_step = self.train.steps_done
+---Notes that the trainer is as a checkpoint has it, which was just saved or loaded.
+---@param path string
+function Policy:note(path)
+  self.saved_path, self.saved_step, self.saved_edits = path, self.train.steps_done, self.train.session.edits
 end
 
-local function is_saved(self) return self.train.steps_done == 0 or self.saved_step == self.train.steps_done end
+---Saves now. The last save of a run is not asynchronous, because the run waits for it anyway.
+function Policy:save()
+  -- The weights were written by hand since: what the folder has of this step is another branch.
+  if self.saved_step == self.train.steps_done then line.of(self.train):step_back() end
+  checkpoint.save(self.train, self.dir, { async = self.async and not self.last, keep_last = self.keep_last })
+end
+
+local function is_saved(self)
+  local train = self.train
+  return train.steps_done == 0 or self.saved_step == train.steps_done and self.saved_edits == train.session.edits
+end
+
+---Whether the folder has the trainer as it is.
+---@return boolean
+function Policy:has_saved()
+  local step = self.train.steps_done
+  return step > 0 and is_saved(self) and self.saved_path == folder.of(self.dir, step)
+end
 
 ---Called when the ranks of this trainer agree that its run should end: after the step that they are about to make, or
 ---immediately if there is nothing to save. Collective.
@@ -111,9 +163,15 @@ function Policy:terminate()
   if is_saved(self) then termination.now(self) end
 end
 
----Ends a run whose last step is done. Collective.
-function Policy:before_step()
+---Ends a run whose last step is done, and warns of a loader that begins again after a resume. Collective.
+---@param batch table of the step
+function Policy:before_step(batch)
   if self.last then termination.now(self) end
+  local after, number = self.resumed_after, type(batch) == "table" and batch.batch_number
+  self.resumed_after = nil
+  if not after or type(number) ~= "number" or number > after or world.rank ~= 0 then return end
+  io.stderr:write(("moonshard: warning: the run goes on after step %d, but its data begins with batch %.0f again: give "
+    .. "checkpoint = { data = data } to save and to restore its position\n"):format(after, number))
 end
 
 ---Ends a run, instead of evaluating, when all its trainers have finished their last step. Collective.

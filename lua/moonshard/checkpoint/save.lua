@@ -7,22 +7,30 @@
 
 local agreement = require("moonshard.distributed.agreement")
 local args = require("moonshard.recipe.args")
-local create = require("moonshard.tensor.create")
+local branches = require("moonshard.checkpoint.branches")
 local disks = require("moonshard.checkpoint.disks")
 local ema = require("moonshard.engine.ema")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
 local folder = require("moonshard.checkpoint.folder")
 local hash = require("moonshard.base.hash")
+local line = require("moonshard.checkpoint.line")
+local log = require("moonshard.metrics.log")
 local manifest = require("moonshard.checkpoint.manifest")
 local newest = require("moonshard.checkpoint.newest")
 local owned_ranges = require("moonshard.engine.owned_ranges")
+local rank_states = require("moonshard.checkpoint.rank_states")
+local in_progress = require("moonshard.checkpoint.in_progress")
 local host_parts = require("moonshard.checkpoint.host_parts")
 local placements = require("moonshard.shard.placements")
+local same_run = require("moonshard.engine.same_run")
+local termination = require("moonshard.checkpoint.termination")
 local C, ffi, check = engine.C, engine.ffi, engine.check
 
 local save = {}
 
+-- Options of which all ranks need the same.
+local COMPARED = { { name = "async" }, { name = "keep_last", of = function(o) return o.keep_last or "all" end } }
 local NONE = -2 -- in the place of the number of a save
 
 ---@class moonshard.Saver the state of a session's saves
@@ -32,6 +40,7 @@ local NONE = -2 -- in the place of the number of a save
 ---@field target string? its final path
 ---@field disk moonshard.Disk of this rank
 ---@field save number? of the save in progress: different from every other's
+---@field entry moonshard.SaveInProgress? of the save in progress, if it is asynchronous
 ---@field older string[] checkpoints to remove after it, if there are several disks
 
 local function fill(sharding, list, kept, i, range)
@@ -76,6 +85,7 @@ end
 -- Forgets a save, and removes what it left. Where a disk has committed and another has not, there is no checkpoint.
 local function give_up(saver)
   C.ms_save_stop(saver.handle)
+  in_progress.remove(saver.entry)
   local unfinished, target = saver.unfinished, saver.target
   saver.unfinished, saver.target = nil, nil
   if not unfinished or not saver.disk.is_first then return end
@@ -103,6 +113,7 @@ function save.finish(session)
   -- No rank waits for the commit before all have written.
   all_do(session, saver, "of the save", wait, saver, C.MS_SAVE_WRITTEN)
   all_do(session, saver, "of the checkpoint", wait, saver, C.MS_SAVE_COMMITTED)
+  in_progress.remove(saver.entry)
   local target, older = saver.target, saver.older
   saver.unfinished, saver.target, saver.older = nil, nil, {}
   if saver.disk.split then
@@ -121,7 +132,12 @@ local function retired(root, keep, before)
   for _, one in ipairs(folder.list(root)) do
     if not before or one.step < before then found[#found + 1] = one.path end
   end
-  for i = 1, #found - keep + 1 do paths[i] = found[i] end
+  for i = 1, #found - keep + 1 do
+    paths[i] = found[i]
+    if folder.is_link(found[i]) then
+      log.print(("checkpoints: %s is a link: the link is removed, the files that it points to stay"):format(found[i]))
+    end
+  end
   return paths
 end
 
@@ -148,19 +164,18 @@ local function is_partial(session, saver)
   return partial
 end
 
-local function describe(train, saver, o)
+local function describe(train, saver, states)
   local hosts
   for i, rank in ipairs(saver.disk.split and train.session:ranks() or {}) do
     hosts = hosts or {}
     hosts[i] = disks.host_of(rank)
   end
   return manifest.head(train.session, {
-    step = train.steps_done, ranks = #train.session:ranks(), data = o.data and o.data:state() or nil,
-    save = hosts and saver.save, hosts = hosts,
-    generator = { seed = train.seed, micro_batches = train.micro_batches, eager = create.generator() },
+    step = train.steps_done, ranks = #train.session:ranks(), states = states,
+    save = hosts and saver.save, hosts = hosts, line = line.of(train):describe(),
     schedule = train.steps_done > 0 and { lr = train.optimizer.lr(train.steps_done),
       next_lr = train.optimizer.lr(train.steps_done + 1) } or nil,
-    model = require("moonshard.huggingface").layout(train.model), settings = next(args.texts) and args.texts,
+    model = require("moonshard.huggingface.layout").of(train.model), settings = next(args.texts) and args.texts,
   })
 end
 
@@ -185,6 +200,16 @@ local function start(train, saver, o, head)
   check(C.ms_save_start(saver.handle, config))
 end
 
+-- From here on whatever ends the run waits for the save.
+local function await(session, saver)
+  saver.entry = {
+    path = saver.target, handle = saver.handle, is_first = session:ranks()[1] == session.sharding.rank,
+    finish = function() return save.finish(session) end,
+  }
+  in_progress.add(saver.entry)
+  termination.catch()
+end
+
 ---Saves a trainer; see ms.checkpoint.save. Collective.
 ---@param train moonshard.Trainer
 ---@param o { root: string, async: boolean, keep_last: integer?, data: table? }
@@ -196,19 +221,27 @@ function save.run(train, o)
   ema.initialize(train)
   compare(session, step, "the saved step", "ms.checkpoint.save: after step %d", step)
   compare(session, hash.of_text(o.root), "the checkpoint's folder", "ms.checkpoint.save: into folder %s", o.root)
+  same_run.new("ms.checkpoint.save", same_run.options(COMPARED, o, "%s"), {})
+    :require(session, "of the options of a save")
   local disk = disks.of(session, o.root)
+  branches.arrange(train, o.root, disk)
   local saver = saver_of(session, disk)
   saver.save = session:gather_numbers(folder.nonce(), "of the save")[1]
   saver.target, saver.unfinished = folder.of(o.root, step), folder.unfinished(o.root, step, saver.save)
-  local partial, head = is_partial(session, saver), nil
+  local partial, mine, head = is_partial(session, saver), nil, nil
   all_do(session, saver, "of the checkpoint's folder", function()
     if disk.is_first then prepare(saver, o.root, partial) end
-    if session:ranks()[1] == session.sharding.rank then head = describe(train, saver, o) end
+    mine = rank_states.of(train, o.data)
+  end)
+  local states = rank_states.gather(session, mine)
+  all_do(session, saver, "of the manifest", function()
+    if session:ranks()[1] == session.sharding.rank then head = describe(train, saver, states) end
   end)
   if disk.split then head = agreement.text_of_first(session, "of the manifest", head) end
   all_do(session, saver, "of the save", start, train, saver, o, head)
+  line.of(train):advance(train, step)
   local target = saver.target
-  if not o.async then save.finish(session) end
+  if o.async then await(session, saver) else save.finish(session) end
   return target
 end
 

@@ -21,6 +21,7 @@ local KINDS = {
   number = { "a number", function(value) return type(value) == "number" end },
   boolean = { "true or false", function(value) return type(value) == "boolean" end },
   string = { "a string", function(value) return type(value) == "string" end },
+  any = { "a value", function(value) return value ~= nil end },
   table = { "an object", function(value) return type(value) == "table" end },
   f32 = { '"f32"', function(value) return value == "f32" end },
   file = { "the name of a file in the checkpoint's folder", function(value)
@@ -34,7 +35,9 @@ local KINDS = {
 local HEAD = {
   { "step", "count" }, { "ranks", "count" }, { "mesh", "table" }, { "parameters", "table" }, { "files", "table" },
   { "saved_at", "string", optional = true }, { "optimizer", "table", optional = true },
-  { "ema", "table", optional = true }, { "generator", "table", optional = true }, { "data", "table", optional = true },
+  { "ema", "table", optional = true }, { "generator", "table", optional = true }, { "line", "table", optional = true },
+  { "data", "any", optional = true },
+  { "generator_of_ranks", "table", optional = true }, { "data_of_ranks", "table", optional = true },
   { "schedule", "table", optional = true }, { "settings", "table", optional = true },
   { "model", "table", optional = true }, { "replicate_sync", "table", optional = true },
 }
@@ -49,6 +52,8 @@ local REPLICATE_SYNC = {
 }
 local GENERATOR = { { "seed", "count" }, { "eager", "table" } }
 local EAGER = { { "seed", "count" }, { "draws", "count" } }
+local LINE = { { "id", "count" }, { "forks", "table", optional = true } }
+local FORK = { { "id", "count" }, { "step", "count" } }
 local PARAMETER = { { "name", "string" }, { "shape", "table" }, { "dtype", "f32" }, { "frozen", "boolean" } }
 local FILE = { { "file", "file" }, { "tensors", "table" } }
 local TENSOR = {
@@ -178,10 +183,18 @@ function schema.check(read, path)
   check_fields(check, read.mesh, "mesh", MESH)
   check_shape(check, read.mesh.shape, "mesh.shape")
   for _, part in ipairs({ { "optimizer", OPTIMIZER }, { "ema", EMA }, { "generator", GENERATOR },
-    { "replicate_sync", REPLICATE_SYNC } }) do
+    { "replicate_sync", REPLICATE_SYNC }, { "line", LINE } }) do
     if read[part[1]] then check_fields(check, read[part[1]], part[1], part[2]) end
   end
   if read.generator then check_fields(check, read.generator.eager, "generator.eager", EAGER) end
+  each(check, read.line and read.line.forks or {}, "line.forks", function(fork, where)
+    check_fields(check, fork, where, FORK)
+  end)
+  for place, generator in pairs(read.generator_of_ranks or {}) do
+    local where = ("generator_of_ranks.%s"):format(tostring(place))
+    check_fields(check, generator, where, GENERATOR)
+    check_fields(check, generator.eager, where .. ".eager", EAGER)
+  end
   if read.optimizer and read.optimizer.states then
     each(check, read.optimizer.states, "optimizer.states", function(state, where)
       expect(check, state, where, "string")

@@ -9,6 +9,7 @@
 -- at its next call, and then waits for the ranks that save.
 
 local engine = require("moonshard.base.ffi")
+local in_progress = require("moonshard.checkpoint.in_progress")
 local log = require("moonshard.metrics.log")
 local world = require("moonshard.distributed.world")
 local C = engine.C
@@ -23,11 +24,16 @@ local termination = {
   policies = {},
 }
 
----Registers a policy, and from now on catches SIGTERM if `exit_rank` can end this process.
+---From now on catches SIGTERM if `exit_rank` can end this process: something saves here.
+function termination.catch()
+  if termination.exit_rank then C.ms_world_catch_termination(world.handle) end
+end
+
+---Registers a policy, which saves at the end of the run.
 ---@param policy moonshard.CheckpointPolicy
 function termination.register(policy)
   table.insert(termination.policies, policy)
-  if termination.exit_rank then C.ms_world_catch_termination(world.handle) end
+  termination.catch()
 end
 
 ---Whether this rank knows that the run should end; others may not know yet.
@@ -71,7 +77,7 @@ function termination.all_saved()
   return true
 end
 
----Saves if necessary, and waits until everything is on disk. Collective.
+---Saves if necessary, and waits until everything is on disk, also what the recipe has saved. Collective.
 ---@return string? the outcome of the run; nil when nothing saves
 ---@return boolean? whether this rank reports it
 function termination.finish()
@@ -81,8 +87,10 @@ function termination.finish()
     ends[i] = policy:describe_end()
     is_first = is_first or policy.train.session:ranks()[1] == world.rank
   end
+  local paths, is_first_of_one = in_progress.finish()
+  for _, path in ipairs(paths) do ends[#ends + 1] = "with the save of " .. path end
   if not ends[1] then return nil end
-  return "terminated " .. table.concat(ends, "; "), is_first
+  return "terminated " .. table.concat(ends, "; "), is_first or is_first_of_one
 end
 
 ---Ends the run. Logs the metrics of the last step if the recipe has not done so. Collective.

@@ -93,8 +93,9 @@ local function measure(words, text, shown)
   if ended.status ~= status.OK then
     show(0, "")
     if ended.interrupted then require("moonshard.distributed.world").check_interrupt() end
-    refuse("MS_EPEER", "calibrate: %s ended with %s:\n%s", text,
-      ended.status and "exit status " .. ended.status or "signal " .. tostring(ended.signal), ended.err)
+    refuse("MS_EPEER", "calibrate: %s ended with %s:\n  %s", text,
+      ended.status and "exit status " .. ended.status or "signal " .. tostring(ended.signal),
+      (ended.err:gsub("\n", "\n  ")))
   end
   for i, record in ipairs(records) do records[i] = assert(json.decode(record)) end
   shown.done = shown.done + #records
@@ -143,7 +144,8 @@ local function describe(line, records, ranks, cores, between, over)
   local facts = machine.inspect()
   local host = require("moonshard.host").name()
   local model = line.device == "cuda" and facts.gpu.devices[1].name or facts.cpu.model
-  local memory = line.device == "cuda" and facts.gpu.devices[1].memory_bytes or facts.memory.total_bytes
+  local memory = line.device == "cuda" and facts.gpu.devices[1].memory_bytes or facts.memory.limit_bytes
+    or facts.memory.total_bytes
   local by = ("moonshard calibrate on %s, %s"):format(host, os.date("%Y-%m-%d"))
   local fastest = calibration_fit.fastest(records)
   local points = calibration_fit.points(fastest, cores, line.device)

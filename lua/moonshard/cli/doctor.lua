@@ -22,6 +22,14 @@ local function size_or_unlimited(value)
   return type(value) == "number" and progress.size(value) or tostring(value)
 end
 
+local function size_or_unknown(bytes) return bytes and progress.size(bytes) or "unknown" end
+
+-- A plan that needs more is refused before anything is written.
+local function limit_of(memory)
+  if not memory.limit_bytes then return "no control group limits it" end
+  return ("a control group allows %s: %s"):format(progress.size(memory.limit_bytes), memory.limit_file)
+end
+
 -- The default core assignment of `moonshard run` (--pin auto).
 local function pinning(cpu)
   if cpu.core_quota < cpu.cores then
@@ -72,8 +80,9 @@ local function print_text(found)
     { "", pinning(cpu) },
     { "instructions", #isa > 0 and table.concat(isa, " ") or "none of " .. table.concat(machine.ISA_FLAGS, " ") },
     { "", bf16_support(cpu.isa) },
-    { "memory", ("%s, %s available"):format(progress.size(found.memory.total_bytes),
-      progress.size(found.memory.available_bytes)) },
+    { "memory", ("%s, %s available"):format(size_or_unknown(found.memory.total_bytes),
+      size_or_unknown(found.memory.available_bytes)) },
+    { "", limit_of(found.memory) },
     { "shared memory", "memfd: " .. yes(found.shared_memory.memfd)
       .. (found.shared_memory.memfd and "" or " (ranks cannot share memory: run with 1 rank)") },
     { "libraries", ("moonshard %s, %s, oneDNN %s, PCRE2 %s"):format(found.libraries.moonshard, found.libraries.luajit,

@@ -31,9 +31,15 @@ end
 
 local function kind_of(source, name, averages) return averages and source:kind_of_average(name) or "param" end
 
+-- The contents of config.json; nil for a model without a layout of Hugging Face's library.
+local function layout_of(source)
+  local noted = source.manifest.model and source.manifest.model.huggingface
+  return noted and require("moonshard.huggingface.config").noted(noted)
+end
+
 -- Parameters as exported: without the padding rows at the end of a padded vocabulary.
 local function exported(source)
-  local layout = source.manifest.model and source.manifest.model.huggingface
+  local layout = layout_of(source)
   local shapes = layout and require("moonshard.huggingface.write").vocabulary_shapes(layout) or {}
   local list = {}
   for i, param in ipairs(source.parameters) do
@@ -96,7 +102,7 @@ end
 ---@return integer tensors
 function export.run_huggingface(source, folder, averages)
   local noted = source.manifest.model or {}
-  local layout = noted.huggingface
+  local layout = layout_of(source)
   if not layout then
     refuse("MS_EUNSUPPORTED", "%s: its model has no Hugging Face layout; omit --huggingface to export it "
       .. "under its own names", source.path)
@@ -133,7 +139,7 @@ function export.run_adapters(source, folder, averages)
   local left_out = writer.left_out(noted.lora, trained)
   if left_out then io.stderr:write("moonshard: warning: ", left_out, "\n") end
   local written = writer.write(folder, {
-    records = noted.lora, layout = noted.huggingface, read = reader(source, averages),
+    records = noted.lora, layout = layout_of(source), read = reader(source, averages),
   })
   return folder, written.bytes, written.tensors
 end

@@ -104,8 +104,9 @@ moonshard trains neural networks whose parameters, gradients and optimizer state
                          continue a prompt with the recipe's model and the checkpoint's weights, or their averages
                          (--ema), or with the model in a Hugging Face folder
   moonshard tokenize --tokenizer tokenizer.json [--out FILE.bin] [--begin TOKEN] [--end TOKEN] [-j THREADS]
-                     [--replace-invalid] [--json] FILE...
-                         convert text files, one document each, to one token file; --decode FILE.bin... prints the text
+                     [--replace-invalid] [--raw] [--json] FILE...
+                         convert text files, one document each, to one token file; --raw: also files of JSON lines, as
+                         they are; --decode FILE.bin... prints the text
   moonshard doctor [--json]                              report this machine's hardware, libraries and limits
   moonshard help [COMMAND]                               show this text, or one command; COMMAND --help does the same
   moonshard --version

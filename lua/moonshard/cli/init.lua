@@ -1,6 +1,7 @@
 -- The command line of the executable: dispatches to a command and reports its errors.
 
 require("moonshard.base.luajit_defects") -- replaces pairs and next, before any loop is compiled
+local errors = require("moonshard.base.error")
 local help = require("moonshard.cli.help")
 local nearest = require("moonshard.base.nearest")
 local status = require("moonshard.base.exit_status")
@@ -69,7 +70,7 @@ end
 function cli.main(arguments)
   local ok, result = pcall(dispatch, arguments)
   if ok then return result end
-  io.stderr:write("moonshard: ", tostring(result), "\n")
+  io.stderr:write("moonshard: ", errors.text(result), "\n")
   return status.of(result)
 end
 

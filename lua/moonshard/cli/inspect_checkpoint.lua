@@ -35,7 +35,8 @@ function describe.table(checkpoint, checked)
   return {
     path = checkpoint.path, step = read.step, ranks = read.ranks, mesh = read.mesh.label, saved_at = read.saved_at,
     optimizer = read.optimizer, ema = read.ema, replicate_sync = read.replicate_sync,
-    data = read.data, generator = read.generator, schedule = read.schedule,
+    data = read.data, data_of_ranks = read.data_of_ranks, schedule = read.schedule,
+    generator = read.generator, generator_of_ranks = read.generator_of_ranks,
     settings = read.settings,
     missing = read.missing, adapters = read.model and read.model.lora,
     parameters = parameters, files = files, elements = elements, frozen = frozen, bytes = bytes,
@@ -43,18 +44,34 @@ function describe.table(checkpoint, checked)
   }
 end
 
+local function is_plain_list(value)
+  if value[1] == nil then return false end
+  for _, item in ipairs(value) do
+    if type(item) ~= "number" and type(item) ~= "string" then return false end
+  end
+  return true
+end
+
 -- "kind adamw, betas 0.9 0.999, ...": settings sorted by name.
 local function settings_text(settings)
+  if type(settings) ~= "table" then return tostring(settings) end
   local names, parts = {}, {}
   for name in pairs(settings) do names[#names + 1] = name end
   table.sort(names)
   for _, name in ipairs(names) do
     local value = settings[name]
-    if type(value) == "table" and value[1] ~= nil then value = table.concat(value, " ")
-    elseif type(value) == "table" then value = json.encode(value) end
+    if type(value) == "table" then value = is_plain_list(value) and table.concat(value, " ") or json.encode(value) end
     parts[#parts + 1] = ("%s %s"):format(name, tostring(value))
   end
   return table.concat(parts, ", ")
+end
+
+-- Of the first rank that has one.
+local function of_ranks_text(states, ranks)
+  local first = 0
+  while states[tostring(first)] == nil and first < ranks do first = first + 1 end
+  return ("differs between the %d ranks (--json has all); of rank %d: %s"):format(ranks, first,
+    settings_text(states[tostring(first)]))
 end
 
 -- "4 layers, rank 8, alpha 16": ranks and alphas that occur.
@@ -87,7 +104,9 @@ function describe.text(found)
   if #missing > 0 then head = ("%s; %d parts of other hosts are missing"):format(head, #missing) end
   local rows = {}
   for _, part in ipairs({ "optimizer", "ema", "replicate_sync", "data", "generator", "schedule" }) do
-    if found[part] then rows[#rows + 1] = { part, settings_text(found[part]) } end
+    if found[part] ~= nil then rows[#rows + 1] = { part, settings_text(found[part]) } end
+    local of_ranks = found[part .. "_of_ranks"]
+    if of_ranks then rows[#rows + 1] = { part, of_ranks_text(of_ranks, found.ranks) } end
   end
   if found.adapters then rows[#rows + 1] = { "adapters", adapters_text(found.adapters) } end
   for _, file in ipairs(found.files) do

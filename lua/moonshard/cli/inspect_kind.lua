@@ -1,6 +1,7 @@
 -- Detects the kind of a file for `moonshard inspect` by its first bytes, because names are unreliable.
 
 local errors = require("moonshard.base.error")
+local file_kind = require("moonshard.data.file_kind")
 local files = require("moonshard.data.files")
 
 local inspect_kind = {}
@@ -9,12 +10,6 @@ local inspect_kind = {}
 local HEAD_BYTES = 65536
 -- Bits per token, by llm.c's magic number in the first four bytes.
 local WIDTHS = { [20240520] = 16, [20240801] = 32 }
--- Formats that are recognised only to report them by name.
-local SIGNATURES = {
-  { "PK\3\4", "a zip archive (torch.save makes such files)" }, { "\128\2", "a pickle" }, { "\31\139", "gzip" },
-  { "GGUF", "a GGUF model" }, { "\147NUMPY", "a NumPy array" }, { "PAR1", "a Parquet table" },
-  { "\127ELF", "an executable or a library" },
-}
 local READ = "moonshard inspect reads safetensors files and folders of them, checkpoints, token files of llm.c (magic "
   .. "20240520 or 20240801), tokenizer.json and UTF-8 text"
 
@@ -64,9 +59,8 @@ function inspect_kind.of(path)
   local width = WIDTHS[integer(head, 1) or 0]
   if width then return "tokens", width end
   if is_safetensors(head) then return "safetensors" end
-  for _, signature in ipairs(SIGNATURES) do
-    if head:sub(1, #signature[1]) == signature[1] then raise(path, signature[2]) end
-  end
+  local kind = file_kind.of(head)
+  if kind then raise(path, kind.name) end
   if not is_text(head) then
     raise(path, ("binary, in an unknown format (it begins with the bytes %s)"):format(
       (head:sub(1, 4):gsub(".", function(char) return ("%02x "):format(char:byte()) end):gsub(" $", ""))))

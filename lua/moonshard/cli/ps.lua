@@ -43,18 +43,19 @@ local function unit_of(rank)
   return rank.activity and rank.unit or ""
 end
 
+-- Command lines and names of units are texts of other users.
+local function print_line(text) io.write(text_lines.trim_end(text_lines.escape(text)), "\n") end
+
 local function print_run(run)
-  io.write(("run %d  %s  %s\n"):format(run.pid, duration(run.seconds), run.command or ""))
+  print_line(("run %d  %s  %s"):format(run.pid, duration(run.seconds), run.command or ""))
   if run.unreadable then
-    io.write("  started by a different build of moonshard: ", run.unreadable, "\n")
+    print_line("  started by a different build of moonshard, or not by moonshard: " .. run.unreadable)
     return
   end
-  local head = FORMAT:format("rank", "pid", "step", "tokens/s", "activity", "unit", "elapsed", "waiting in")
-  io.write(text_lines.trim_end(head), "\n")
+  print_line(FORMAT:format("rank", "pid", "step", "tokens/s", "activity", "unit", "elapsed", "waiting in"))
   for _, rank in ipairs(run.ranks) do
-    local line = FORMAT:format(rank.rank, rank.pid, rank.step, ("%.0f"):format(rank.tokens_per_s), where(rank),
-      unit_of(rank), duration(rank.waits and rank.waits.seconds or rank.seconds), waiting(rank))
-    io.write(text_lines.trim_end(line), "\n")
+    print_line(FORMAT:format(rank.rank, rank.pid, rank.step, ("%.0f"):format(rank.tokens_per_s), where(rank),
+      unit_of(rank), duration(rank.waits and rank.waits.seconds or rank.seconds), waiting(rank)))
   end
 end
 

@@ -5,6 +5,7 @@ local args = require("moonshard.recipe.args")
 local command_line = require("moonshard.cli.command_line")
 local errors = require("moonshard.base.error")
 local hosts = require("moonshard.cli.hosts")
+local in_progress = require("moonshard.checkpoint.in_progress")
 local nodes = require("moonshard.cli.nodes")
 local recipe = require("moonshard.recipe.file")
 local run = require("moonshard.cli.run")
@@ -29,11 +30,17 @@ local function rank_main(line)
   args.overrides = line.settings
   local ok, ended = xpcall(function()
     local code, lost = require("moonshard.repl.session").new(world):run(line.recipe, args.check_taken)
-    if not lost then world.finish() end -- a rank of another host that ends earlier would be taken for one that died
+    if lost then
+      run.end_saves()
+      return code
+    end
+    in_progress.finish()
+    world.finish() -- a rank of another host that ends earlier would be taken for one that died
     return code
   end, errors.locate)
   if ok then return ended end
-  run.give_up(line, tostring(ended))
+  run.give_up(line, errors.text(ended))
+  run.end_saves()
   return status.FAILED_RUN
 end
 

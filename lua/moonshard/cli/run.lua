@@ -3,6 +3,7 @@
 local errors = require("moonshard.base.error")
 local command_line = require("moonshard.cli.command_line")
 local hosts = require("moonshard.cli.hosts")
+local in_progress = require("moonshard.checkpoint.in_progress")
 local nodes = require("moonshard.cli.nodes")
 local output_file = require("moonshard.base.output_file")
 local recipe = require("moonshard.recipe.file")
@@ -80,6 +81,15 @@ function run.give_up(line, message)
   end
 end
 
+local PATIENCE = 2 -- seconds without progress of a save in a run that has failed
+
+---Waits for the saves in the background that a failed run has begun, and reports those that do not end.
+function run.end_saves()
+  for _, text in ipairs(in_progress.drain(PATIENCE)) do
+    io.stderr:write("moonshard: ", text_lines.message(text), "\n")
+  end
+end
+
 -- If this rank never gets here, the others name it.
 local function end_together()
   require("moonshard.distributed.profile").finish()
@@ -111,8 +121,13 @@ end
 function run.rank_main(line, chunk)
   recipe.on_exit(function(call, succeeds)
     require("moonshard.base.progress").finish()
-    if succeeds then return status.OK end
+    if succeeds then
+      local lost = in_progress.drain()
+      if not lost[1] then return status.OK end
+      call = table.concat(lost, "; ")
+    end
     run.give_up(line, call)
+    run.end_saves()
     return status.FAILED_RUN
   end)
   io.stdout:setvbuf("line") -- for files too, so that the output of a killed rank is complete
@@ -126,7 +141,9 @@ function run.rank_main(line, chunk)
   end, errors.locate)
   require("moonshard.base.progress").finish()
   if ok then return status.OK end
-  run.give_up(line, errors.is(raised) and text_lines.indented(tostring(raised)) or text_lines.message(tostring(raised)))
+  require("moonshard.distributed.profile").forget()
+  run.give_up(line, errors.text(raised))
+  run.end_saves()
   return status.of(raised, require("moonshard.distributed.world").training)
 end
 

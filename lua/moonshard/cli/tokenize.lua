@@ -2,11 +2,13 @@
 
 local clock = require("moonshard.base.clock")
 local command_line = require("moonshard.cli.command_line")
+local decompressed = require("moonshard.data.decompressed")
 local files = require("moonshard.data.files")
 local json = require("moonshard.base.json")
 local progress = require("moonshard.base.progress")
 local status = require("moonshard.base.exit_status")
 local streams = require("moonshard.data.stream")
+local text_files = require("moonshard.data.text_files")
 local tokenizers = require("moonshard.data.tokenizer")
 local refuse = status.refuse
 
@@ -19,6 +21,7 @@ local OPTIONS = {
   ["--end"] = { name = "finish", value = "text", what = "a token" },
   ["-j"] = { name = "threads", value = "count" },
   ["--replace-invalid"] = { name = "replace_invalid", value = "flag" },
+  ["--raw"] = { name = "raw", value = "flag" },
   ["--decode"] = { name = "decode", value = "flag" },
   ["--json"] = { name = "json", value = "flag" },
 }
@@ -48,9 +51,17 @@ local function decode(tokenizer, paths)
   return status.OK
 end
 
+-- The texts of files, decompressed. What is no regular file the engine refuses.
+local function texts_of(line)
+  for _, path in ipairs(line.raw and {} or line.files) do
+    if files.bytes(path) then text_files.check(path, "--raw") end
+  end
+  return decompressed.paths(line.files)
+end
+
 local function encode(tokenizer, line, out)
   local began, cpu_began = clock.now(), os.clock()
-  local done = tokenizer:tokenize_files(line.files, out, line)
+  local done = tokenizer:tokenize_files(texts_of(line), out, line)
   local seconds = clock.now() - began
   if line.json then
     print(json.encode({

@@ -121,8 +121,8 @@ local function check_rules(run, found)
   end)
   automatic.replaced = nil
   if fingerprint == found.best.fingerprint then return end
-  errors.raise("MS_EINTERNAL", "tune: the rules of mesh %s give plan %s when they are read back, not %s:\n%s",
-    found.row.mesh, fingerprint, found.best.fingerprint, text.before .. text.options)
+  errors.raise("MS_EINTERNAL", "tune: the rules of mesh %s give plan %s when they are read back, not %s:\n  %s",
+    found.row.mesh, fingerprint, found.best.fingerprint, ((text.before .. text.options):gsub("\n", "\n  ")))
 end
 
 ---@param arguments string[] without "tune"

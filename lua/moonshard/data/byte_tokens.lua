@@ -1,6 +1,7 @@
 -- A tokenizer whose tokens are bytes, for models of up to 256 tokens: the one that is used if no other is given.
 
-local byte_tokens = {}
+---@field of_bytes boolean a text has no tokens but its bytes: none of a template's can be missing
+local byte_tokens = { of_bytes = true }
 
 ---@param text string
 ---@return integer[]

@@ -9,6 +9,8 @@
 local errors = require("moonshard.base.error")
 local conversations = require("moonshard.data.conversations")
 local files = require("moonshard.data.files")
+local json_lines = require("moonshard.data.json_lines")
+local line_fields = require("moonshard.data.line_fields")
 local message_tokens = require("moonshard.data.message_tokens")
 local options = require("moonshard.base.options")
 local packing = require("moonshard.data.packing")
@@ -19,6 +21,7 @@ local WHO = "ms.data.chat"
 
 ---@class moonshard.ChatOptions
 ---@field files string|string[] paths, patterns or folders of .jsonl and .jsonl.zst files
+---@field ignore? string[] fields of lines and of messages to train without; default none
 ---@field tokenizer? moonshard.Tokenizer default: a token is a byte
 ---@field template? string|moonshard.ChatTemplate "chatml" (default), "llama3", "gemma", "phi3", "plain", or a table
 ---@field train_on? string the role whose messages are trained on, or "all"; default "assistant"
@@ -30,6 +33,8 @@ local WHO = "ms.data.chat"
 ---@field global_batch? integer rows per step on all ranks, instead of batch
 ---@field seed? integer seed of the order of rows; default 0
 ---@field shuffle? boolean default true; false: in the order of the files
+---@field drop_last? boolean true: the samples that do not fill an epoch's last step begin the next epoch; false: that
+---  step is padded with rows without targets. Validation data is always padded, so that a pass has every sample once
 ---@field valid_fraction? number fraction of the rows held out for validation; default 0
 ---@field mesh? moonshard.Mesh its ranks share the rows; default: all ranks of the world
 
@@ -43,15 +48,14 @@ local WHO = "ms.data.chat"
 
 local function pack(o)
   local packed = packing.new(WHO, o.seq, o.pack)
-  for _, path in ipairs(files.find(o.files, conversations.is_file, ".jsonl")) do
-    for messages, where in conversations.of(path, o.train_on) do
-      packed:add(o.tokens:of(messages, where))
-    end
+  local reader = { trains = o.train_on, ignored = line_fields.ignored(WHO, o.ignore) }
+  for _, path in ipairs(files.find(o.files, json_lines.is_file, ".jsonl")) do
+    conversations.each(path, reader, function(messages, where) packed:add(o.tokens:of(messages, where)) end)
   end
   if packed.documents == 0 then errors.invalid("%s: files=%s have no conversation", WHO, files.show(o.files)) end
   if packed.trained == 0 then
-    errors.invalid("%s: nothing is trained on: no message has the role %s, or all are behind the first %d tokens", WHO,
-      options.describe(o.train_on), o.seq)
+    errors.invalid("%s: nothing is trained on: no message has the role %s, flags of messages leave all out, or all are "
+      .. "behind the first %d tokens", WHO, options.describe(o.train_on), o.seq)
   end
   return packed
 end
@@ -72,6 +76,7 @@ local function chat(given)
     tokenizer = { "any" },
     template = { "string|table", default = "chatml" },
     train_on = { "string", default = "assistant" },
+    ignore = { "table" },
     document_start = { "integer|string" },
     pack = { "boolean" },
     padding = { "integer", default = 0 },

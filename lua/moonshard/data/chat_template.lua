@@ -6,6 +6,7 @@
 -- A message's content and what ends it can be trained on; what begins it never is.
 
 local errors = require("moonshard.base.error")
+local line_fields = require("moonshard.data.line_fields")
 local nearest = require("moonshard.base.nearest")
 local options = require("moonshard.base.options")
 
@@ -62,6 +63,7 @@ end
 ---@class moonshard.ChatPiece
 ---@field text string
 ---@field trained boolean
+---@field of_template string what of the text the template wrote
 
 local function roles_of(template)
   local roles = {}
@@ -87,14 +89,27 @@ end
 ---@return moonshard.ChatPiece[]
 function chat_template.render(template, messages, where)
   local pieces = {}
-  if template.begin then pieces[1] = { text = template.begin, trained = false } end
+  local begin = template.begin
+  if begin then pieces[1] = { text = begin, trained = false, of_template = begin } end
   for _, message in ipairs(messages) do
     local texts = texts_of(template, message.role, where)
     local before = texts[1]:gsub("ROLE", (message.role:gsub("%%", "%%%%")))
-    pieces[#pieces + 1] = { text = before, trained = false }
-    pieces[#pieces + 1] = { text = message.content .. texts[2], trained = message.trained }
+    pieces[#pieces + 1] = { text = before, trained = false, of_template = before }
+    pieces[#pieces + 1] = { text = message.content .. texts[2], trained = message.trained, of_template = texts[2] }
   end
   return pieces
+end
+
+---What a template writes as tokens of their own: "<|im_start|>" in any template, "<bos>" in those that have a name.
+---@param template moonshard.ChatTemplate
+---@param text string of the template
+---@return string[]
+function chat_template.tokens_in(template, text)
+  local tokens = {}
+  for token in text:gmatch("<[^<>%s]+>") do
+    if is_named[template] or token:find("^<|.+|>$") then tokens[#tokens + 1] = token end
+  end
+  return tokens
 end
 
 ---The pieces before an answer.
@@ -121,6 +136,7 @@ function chat_template.before_answer(who, template, messages)
     if type(message) ~= "table" or type(message.role) ~= "string" or type(message.content) ~= "string" then
       errors.invalid("%s: message %d must be { role =, content = }, two texts", who, i)
     end
+    line_fields.MESSAGE:check(("%s: message %d"):format(who, i), message, {})
     begun[i], begun[i + 1] = message, { role = "assistant", content = "" }
   end
   local pieces = chat_template.render(template, begun, who)

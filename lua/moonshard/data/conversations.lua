@@ -1,18 +1,19 @@
 -- Conversations of JSON lines, one a line, in the forms that published datasets have:
 --
 --   { "messages": [ { "role": "user", "content": "..." }, { "role": "assistant", "content": "..." } ] }
+--   { "conversations": [ { "from": "human", "value": "..." }, { "from": "gpt", "value": "..." } ] }
 --   { "prompt": "...", "completion": "..." }
 --   { "instruction": "...", "input": "...", "output": "..." }      input may be missing or empty
 --
--- Files that end in .zst are decompressed. Pairs of answers (data/preferences.lua) are read through the same lines.
+-- Each can have `system`, a first message; the last two `history`, pairs of earlier questions and answers. Messages can
+-- say whether they are trained on: `train` (or `training`), true or false, overrides the role; `weight` 0 leaves one
+-- out.
+-- What else a line has is checked (line_fields.lua). Pairs of answers (preferences.lua) are read here, too.
 
-local decompressed = require("moonshard.data.decompressed")
 local errors = require("moonshard.base.error")
-local input_file = require("moonshard.base.input_file")
-local json = require("moonshard.base.json")
+local json_lines = require("moonshard.data.json_lines")
+local line_fields = require("moonshard.data.line_fields")
 local options = require("moonshard.base.options")
-local text_lines = require("moonshard.base.text_lines")
-local zstd = require("moonshard.base.zstd")
 
 local conversations = {}
 
@@ -20,6 +21,10 @@ local conversations = {}
 ---@field role string
 ---@field content string
 ---@field trained boolean
+
+---@class moonshard.ConversationReader
+---@field trains string the role whose messages are trained on, "all", or "none": flags of messages are refused then
+---@field ignored string[] names of fields that are taken for absent
 
 ---A field that must be a text.
 ---@param where string for messages
@@ -35,13 +40,65 @@ function conversations.text(where, row, field)
   return value
 end
 
+-- ---- messages ---------------------------------------------------------------------------------------------------
+
+-- What a message says of itself, in either of two namings.
+local NAMINGS = { { role = "role", content = "content" }, { role = "from", content = "value" } }
+-- What ShareGPT calls the roles.
+local SHAREGPT = { human = "user", gpt = "assistant", chatgpt = "assistant" }
+
+local function naming_of(at, message)
+  local plain, other = NAMINGS[1], NAMINGS[2]
+  if message[other.role] == nil and message[other.content] == nil then return plain end
+  for _, name in ipairs({ plain.role, plain.content }) do
+    if message[name] ~= nil then
+      errors.invalid("%s: it has %s and also from or value: which is meant?", at, name)
+    end
+  end
+  return other
+end
+
+-- The flags of a message, as one: true, false, or nil, which leaves it to the role. A weight of 1 is what others have
+-- that name none.
+local function flag_of(at, message)
+  local flag
+  for _, name in ipairs({ "train", "training" }) do
+    local given = message[name]
+    if given ~= nil and type(given) ~= "boolean" then
+      errors.invalid("%s: %s must be true or false, not %s", at, name, options.describe(given))
+    end
+    if given ~= nil and flag ~= nil and given ~= flag then
+      errors.invalid("%s: train and training say different things", at)
+    end
+    if given ~= nil then flag = given end
+  end
+  local weight = message.weight
+  if weight ~= nil and weight ~= 0 and weight ~= 1 then
+    errors.invalid("%s: weight must be 0 or 1, not %s: a message is trained on or not", at, options.describe(weight))
+  end
+  if flag ~= nil and weight ~= nil and flag ~= (weight == 1) then
+    errors.invalid("%s: its weight is %d, but train is %s", at, weight, tostring(flag))
+  end
+  if weight == 0 then return false end
+  return flag
+end
+
+local function is_trained(at, message, role, trains)
+  local flag = flag_of(at, message)
+  if flag ~= nil and trains == "none" then
+    errors.invalid("%s: train and weight are not used in pairs: the last answers alone are trained on", at)
+  end
+  if flag ~= nil then return flag end
+  return trains == "all" or role == trains
+end
+
 ---A list of messages.
 ---@param where string for messages
 ---@param row table a line
 ---@param field string of the line, which has the list
----@param trains string the role whose messages are trained on, "all", or "none"
+---@param reader moonshard.ConversationReader
 ---@return moonshard.ChatMessage[]
-function conversations.messages(where, row, field, trains)
+function conversations.messages(where, row, field, reader)
   local list = row[field]
   if type(list) ~= "table" or #list == 0 then
     errors.invalid("%s: %s must be a list of at least one { role, content }", where, field)
@@ -50,79 +107,123 @@ function conversations.messages(where, row, field, trains)
   for i, message in ipairs(list) do
     local at = ("%s: %s %d"):format(where, field == "messages" and "message" or field .. ": message", i)
     if type(message) ~= "table" then errors.invalid("%s must be { role, content }", at) end
-    local role, content = conversations.text(at, message, "role"), conversations.text(at, message, "content")
-    messages[i] = { role = role, content = content, trained = trains == "all" or role == trains }
+    line_fields.MESSAGE:check(at, message, reader.ignored)
+    local names = naming_of(at, message)
+    local role, content = conversations.text(at, message, names.role), conversations.text(at, message, names.content)
+    if names ~= NAMINGS[1] then role = SHAREGPT[role] or role end
+    messages[i] = { role = role, content = content, trained = is_trained(at, message, role, reader.trains) }
   end
   return messages
 end
 
-local function of_pair(asked, answered, trains)
+---Puts the line's `system` before its messages.
+---@param where string for messages
+---@param row table
+---@param messages moonshard.ChatMessage[]
+---@param trains string
+---@return moonshard.ChatMessage[] messages
+function conversations.with_system(where, row, messages, trains)
+  if row.system == nil or row.system == "" then return messages end
+  local text, first = conversations.text(where, row, "system"), messages[1]
+  if first and first.role == "system" then
+    if first.content == text then return messages end
+    errors.invalid("%s: system and the first message, which is one of the system, differ: which is meant?", where)
+  end
+  table.insert(messages, 1, { role = "system", content = text, trained = trains == "all" or trains == "system" })
+  return messages
+end
+
+-- ---- forms of lines ---------------------------------------------------------------------------------------------
+
+local function add_pair(messages, asked, answered, trains)
+  messages[#messages + 1] = { role = "user", content = asked, trained = trains == "all" or trains == "user" }
+  messages[#messages + 1] = {
+    role = "assistant", content = answered, trained = trains == "all" or trains == "assistant",
+  }
+  return messages
+end
+
+local function earlier(where, row, trains)
+  local messages, history = {}, row.history
+  if history == nil then return messages end
+  if type(history) ~= "table" then
+    errors.invalid("%s: history must be a list of pairs of texts, not %s", where, options.describe(history))
+  end
+  for i, pair in ipairs(history) do
+    if type(pair) ~= "table" or #pair ~= 2 or type(pair[1]) ~= "string" or type(pair[2]) ~= "string" then
+      errors.invalid("%s: history: pair %d must be a question and its answer, two texts", where, i)
+    end
+    add_pair(messages, pair[1], pair[2], trains)
+  end
+  return messages
+end
+
+-- UltraChat and others repeat what was asked first.
+local function check_prompt(where, row, messages)
+  if row.prompt == nil or row.prompt == "" then return end
+  for _, message in ipairs(messages) do
+    if message.role == "user" then
+      if message.content == row.prompt then return end
+      break
+    end
+  end
+  errors.invalid("%s: prompt is not the first message of the user, so it belongs to another form: to train without it: "
+    .. "ignore = { \"prompt\" }", where)
+end
+
+local function list_form(field, more)
   return {
-    { role = "user", content = asked, trained = trains == "all" or trains == "user" },
-    { role = "assistant", content = answered, trained = trains == "all" or trains == "assistant" },
+    has = field, fields = line_fields.new("a line with " .. field, field .. " system " .. (more or ""),
+      line_fields.SOURCE, line_fields.TOOLS),
+    read = function(where, row, reader)
+      local messages = conversations.messages(where, row, field, reader)
+      check_prompt(where, row, messages)
+      return messages
+    end,
   }
 end
 
-local function messages_of(where, row, trains)
-  if row.messages ~= nil then return conversations.messages(where, row, "messages", trains) end
-  if row.prompt ~= nil then
-    return of_pair(conversations.text(where, row, "prompt"), conversations.text(where, row, "completion"), trains)
-  end
-  if row.instruction ~= nil then
-    local asked, more = conversations.text(where, row, "instruction"), row.input
-    if more ~= nil and more ~= "" then asked = asked .. "\n\n" .. conversations.text(where, row, "input") end
-    return of_pair(asked, conversations.text(where, row, "output"), trains)
-  end
-  errors.invalid("%s: a conversation has messages, or prompt and completion, or instruction and output", where)
-end
+-- The first whose field a line has.
+local FORMS = {
+  list_form("messages", "prompt"), list_form("conversations"), list_form("conversation"),
+  {
+    has = "prompt", fields = line_fields.new("a line with prompt and completion", "prompt completion system history",
+      line_fields.SOURCE, line_fields.TOOLS),
+    read = function(where, row, reader)
+      local before = earlier(where, row, reader.trains)
+      return add_pair(before, conversations.text(where, row, "prompt"), conversations.text(where, row, "completion"),
+        reader.trains)
+    end,
+  },
+  {
+    has = "instruction", fields = line_fields.new("a line with instruction and output",
+      "instruction input output system history", line_fields.SOURCE, line_fields.TOOLS),
+    read = function(where, row, reader)
+      local asked, more = conversations.text(where, row, "instruction"), row.input
+      if more ~= nil and more ~= "" then asked = asked .. "\n\n" .. conversations.text(where, row, "input") end
+      return add_pair(earlier(where, row, reader.trains), asked, conversations.text(where, row, "output"),
+        reader.trains)
+    end,
+  },
+}
 
----@param path string
----@return boolean
-function conversations.is_file(path)
-  return path:lower():gsub("%.zst$", ""):find("%.jsonl$") ~= nil
-end
-
--- UTF-8's byte order mark, with which some editors begin a file.
-local MARK = "\239\187\191"
-
----Iterates over the objects of a file.
----@param path string
----@param what string for messages: "conversations"
----@return fun(): table?, string? the object, and where it is: "chats.jsonl:3"
-function conversations.lines(path, what)
-  decompressed.refuse_others(path)
-  local text = input_file.read(path, what .. " are read from files of JSON lines")
-  if path:find("%.zst$") then text = zstd.decompress(path, text) end
-  if text:sub(1, #MARK) == MARK then text = text:sub(#MARK + 1) end
-  local lines, number = text:gmatch("([^\n]*)\n?"), 0
-  return function()
-    for line in lines do
-      number = number + 1
-      if line:find("%S") then
-        local where = ("%s:%d"):format(path, number)
-        local wrong = text_lines.not_utf8(line)
-        if wrong then
-          errors.invalid("%s: byte %d, 0x%02x, is not UTF-8, which JSON is: convert the file (iconv -t UTF-8), or "
-            .. "leave the line out", where, wrong, line:byte(wrong))
-        end
-        local row, problem = json.decode(line)
-        if type(row) ~= "table" then errors.invalid("%s: %s", where, problem or "a line must be an object") end
-        return row, where
-      end
+local function messages_of(where, row, reader)
+  for _, form in ipairs(FORMS) do
+    if row[form.has] ~= nil then
+      form.fields:check(where, row, reader.ignored)
+      return conversations.with_system(where, row, form.read(where, row, reader), reader.trains)
     end
   end
+  errors.invalid("%s: a conversation has messages, or conversations, or prompt and completion, or instruction and "
+    .. "output", where)
 end
 
----Iterates over the conversations of a file.
+---Reads the conversations of a file in order.
 ---@param path string
----@param trains string the role whose messages are trained on, or "all"
----@return fun(): moonshard.ChatMessage[]?, string? messages, and where they are: "chats.jsonl:3"
-function conversations.of(path, trains)
-  local lines = conversations.lines(path, "conversations")
-  return function()
-    local row, where = lines()
-    if row then return messages_of(where, row, trains), where end
-  end
+---@param reader moonshard.ConversationReader
+---@param visit fun(messages: moonshard.ChatMessage[], where: string) takes a conversation, and where it is
+function conversations.each(path, reader, visit)
+  json_lines.each(path, "conversations", function(row, where) visit(messages_of(where, row, reader), where) end)
 end
 
 return conversations

@@ -1,68 +1,48 @@
 -- Files that zstd compressed, as files that can be mapped: samples are read in any order, so they are decompressed
 -- once, piece by piece, into the user's cache ($XDG_CACHE_HOME/moonshard, else ~/.cache/moonshard). The ranks of a
--- host, and later runs, use the same copy; one that the cache has for another size or time of the file is not used.
+-- host, and later runs, use the same copy.
+--
+-- A copy is named by a key of its source (path, size, time), its own length and a hash of its bytes. Who opens it
+-- checks both: a copy that a full disk, a crash or another program changed is made again.
 
 local errors = require("moonshard.base.error")
 local ffi = require("moonshard.base.ffi").ffi
+local file_kind = require("moonshard.data.file_kind")
 local files = require("moonshard.data.files")
 local hash = require("moonshard.base.hash")
 local output_file = require("moonshard.base.output_file")
+local text_lines = require("moonshard.base.text_lines")
 local world = require("moonshard.distributed.world")
 local zstd = require("moonshard.base.zstd")
 require("moonshard.base.posix") -- declares poll
 
-local PIECE = 2 ^ 20 -- bytes that are read at a time
+local PIECE = 2 ^ 20 -- bytes that are read, and hashed, at a time
 local PIECE_LOOKED_AT = 2 ^ 14 -- and when only the beginning is looked at
 local POLL_MS = 50 -- between two looks at a file that another rank decompresses
 
 local decompressed = {}
 
+---Whether a file is read through zstd: by what it contains; one that is named so and is none is an error there. Raises
+---for files that other programs compressed, and for other formats that are no data.
 ---@param path string
 ---@return boolean
-function decompressed.is_compressed(path) return path:find("%.zst$") ~= nil end
-
--- Files of other programs than zstd, by the endings of their names.
-local OTHERS = { gz = "gzip", xz = "xz", bz2 = "bzip2" }
-
----Raises for a file that another program than zstd compressed.
----@param path string
-function decompressed.refuse_others(path)
-  local program = OTHERS[path:lower():match("%.(%w+)$")]
-  if not program then return end
-  errors.raise("MS_EUNSUPPORTED", "%s: files that %s compressed are not read: decompress it, or compress it with zstd",
-    path, program)
+function decompressed.is_compressed(path)
+  if path:find("%.zst$") then return true end
+  local kind = files.bytes(path) and file_kind.of(files.beginning(path))
+  return kind and kind.reads == "zstd" or false
 end
 
--- The first bytes of a file, decompressed.
-local function beginning_of(path)
+---The first bytes of a file, decompressed.
+---@param path string
+---@return string
+function decompressed.beginning(path)
   if not decompressed.is_compressed(path) then return files.beginning(path) end
-  local source, why = io.open(path, "rb")
-  if not source then errors.raise("MS_EIO", "%s", why) end
+  local source = files.open(path)
   local function read() return source:read(PIECE_LOOKED_AT) end
   local ok, found = pcall(zstd.beginning, path, read, files.BEGINNING)
   source:close()
   if not ok then error(found, 0) end
   return found
-end
-
--- Published conversations are also named .json; other files of this name have their objects on several lines.
-local function has_json_lines(path, beginning)
-  local name = path:lower():gsub("%.zst$", "")
-  return name:find("%.jsonl$") ~= nil or name:find("%.json$") ~= nil and beginning:find('^%s*{[ \t]*"') ~= nil
-end
-
----For files.find: takes the files of a folder or pattern that are text by what they contain, also compressed. Raises
----for JSON lines, which text by bytes would take for prose, and for files that other programs compressed.
----@param path string
----@return boolean
-function decompressed.select_text(path)
-  decompressed.refuse_others(path)
-  local beginning = beginning_of(path)
-  if has_json_lines(path, beginning) then
-    errors.invalid("%s: JSON lines are among the texts: conversations and pairs of answers are read by ms.data.chat "
-      .. "and ms.data.preferences; to train on the bytes of this file, list the texts by their names", path)
-  end
-  return not beginning:find("\0", 1, true)
 end
 
 local function cache_folder(path)
@@ -81,59 +61,135 @@ local function wait_for_lock(file)
   world.set_activity(nil)
 end
 
-local function decompress(path, file, target)
-  local source, why = io.open(path, "rb")
-  if not source then errors.raise("MS_EIO", "%s", why) end
+-- ---- lengths and hashes -----------------------------------------------------------------------------------------
+
+-- A hash of pieces of PIECE bytes, however the bytes come.
+local Sum = {}
+Sum.__index = Sum
+
+local function new_sum() return setmetatable({ bytes = 0, left = "", hashes = {} }, Sum) end
+
+function Sum:add(text)
+  self.bytes = self.bytes + #text
+  if self.left ~= "" then text = self.left .. text end
+  local at = 1
+  while #text - at + 1 >= PIECE do
+    self.hashes[#self.hashes + 1] = ("%x"):format(hash.of_text(text:sub(at, at + PIECE - 1)))
+    at = at + PIECE
+  end
+  self.left = text:sub(at)
+end
+
+-- The length and the hash, as they are in a name.
+function Sum:text()
+  local hashes = table.concat(self.hashes, " ") .. " " .. ("%x"):format(hash.of_text(self.left))
+  return ("%x-%013x"):format(self.bytes, hash.of_text(hashes))
+end
+
+local checked = {} -- copies that this process has read through, with their size and time then
+
+local function stamp(path) return ("%.0f %s"):format(files.bytes(path) or -1, tostring(files.written_at(path))) end
+
+-- Whether a copy has the length and the hash of its name.
+local function is_whole(path)
+  local bytes = tonumber(path:match("%-(%x+)%-%x+%-[^/]*$") or "", 16)
+  if files.bytes(path) ~= bytes then return false end
+  if checked[path] == stamp(path) then return true end
+  local file = io.open(path, "rb")
+  if not file then return false end
+  local sum = new_sum()
+  for text in function() return file:read(PIECE) end do
+    world.check_interrupt()
+    sum:add(text)
+  end
+  file:close()
+  if not path:find("-" .. sum:text() .. "-", 1, true) then return false end
+  checked[path] = stamp(path)
+  return true
+end
+
+-- The copies whose names begin so: at most one, unless the source gave other bytes.
+local function copies(prefix) return files.match(files.literal(prefix) .. "-*-*-*") end
+
+-- A copy that can be used; those that are damaged are removed.
+local function whole_copy(prefix)
+  for _, path in ipairs(copies(prefix)) do
+    if is_whole(path) then return path end
+    io.stderr:write(("moonshard: warning: %s, a decompressed copy, is damaged: it is made again\n"):format(
+      text_lines.escape(path)))
+    os.remove(path)
+  end
+end
+
+-- ---- making a copy ----------------------------------------------------------------------------------------------
+
+local function decompress(path, file, partial)
+  local source = files.open(path)
+  local sum = new_sum()
   local ok, raised = pcall(zstd.stream, path, function()
     world.check_interrupt()
     return source:read(PIECE)
   end, function(text)
+    sum:add(text)
     local written, failed = file:write(text)
-    if not written then errors.raise("MS_EIO", "%s: decompressing it to %s: %s", path, target, failed) end
+    if not written then errors.raise("MS_EIO", "%s: decompressing it to %s: %s", path, partial, failed) end
   end)
   source:close()
   if not ok then error(raised, 0) end
+  output_file.sync(path, file)
+  return sum:text()
 end
 
 local function empty(path)
-  local file, why = io.open(path, "w")
+  local file, why = output_file.open_own(path, "w")
   if not file then errors.raise("MS_EIO", "decompressed data %s", why) end
   file:close()
 end
 
--- Writes next to the target, and renames: a rank that finds the target finds all of it. What fails is emptied and not
--- removed, since other ranks wait for the lock of this very file.
-local function make(path, target)
-  output_file.make_folders("decompressed data", target)
-  local partial = target .. ".partial"
-  local file, why = io.open(partial, "ae") -- keeps what another rank is writing
+-- Writes next to the target, and renames once all of it is on the disk: a rank that finds the target finds all of it.
+-- What fails is emptied and not removed, since other ranks wait for the lock of this very file.
+local function make(path, prefix, name)
+  output_file.make_folders("decompressed data", prefix)
+  local partial = ("%s.%s.partial"):format(prefix, name)
+  local file, why = output_file.open_own(partial, "ae") -- keeps what another rank is writing
   if not file then errors.raise("MS_EIO", "decompressed data %s", why) end
   file:setvbuf("no")
   wait_for_lock(file)
-  if files.exists(target) then -- another rank was first
+  local target = whole_copy(prefix)
+  if target then -- another rank was first
     os.remove(partial)
-    return file:close()
+    file:close()
+    return target
   end
   empty(partial)
-  local ok, raised = pcall(decompress, path, file, target)
-  if ok then ok, raised = os.rename(partial, target) else empty(partial) end
+  local ok, sum = pcall(decompress, path, file, partial)
+  if ok then
+    target = ("%s-%s-%s"):format(prefix, sum, name)
+    ok, sum = os.rename(partial, target)
+    if ok then
+      checked[target] = stamp(target)
+      ok, sum = pcall(output_file.sync_folder, path, target)
+    end
+  else
+    empty(partial)
+  end
   file:close()
-  if not ok then error(raised, 0) end
+  if not ok then error(sum, 0) end
+  return target
 end
 
 local function path_of(path)
-  decompressed.refuse_others(path)
   if not decompressed.is_compressed(path) then return path end
   local real, written = files.real_path(path), files.written_at(path)
   if not real then errors.invalid("%s: No such file or directory", path) end
   local key = ("%s\n%d\n%s"):format(real, files.bytes(path) or 0, written)
-  local name = real:match("([^/]+)%.zst$")
-  local target = ("%s%013x-%s"):format(cache_folder(path), hash.of_text(key), name)
-  if not files.exists(target) then make(path, target) end
-  return target
+  local name = real:match("[^/]+$"):gsub("%.zst$", "")
+  local prefix = ("%s%013x"):format(cache_folder(path), hash.of_text(key))
+  return whole_copy(prefix) or make(path, prefix, name)
 end
 
----The paths, with those of decompressed copies in place of .zst files, which are made where they are missing.
+---The paths, with those of decompressed copies in place of files that zstd compressed, which are made where they are
+---missing or damaged.
 ---@param list string[]
 ---@return string[]
 function decompressed.paths(list)

@@ -5,6 +5,7 @@
 
 local ffi = require "ffi"
 local errors = require "moonshard.base.error"
+local file_status = require "moonshard.base.file_status"
 
 ffi.cdef [[
 typedef struct {
@@ -16,28 +17,14 @@ void globfree(ms_lua_glob *found);
 char *realpath(const char *path, char *resolved);
 void free(void *pointer);
 char *strerror(int number);
-typedef struct {
-  uint32_t known, block; uint64_t attributes; uint32_t links, user, group; uint16_t mode; uint64_t inode, bytes;
-  char others[208];
-} ms_lua_statx;
-int statx(int folder, const char *path, int flags, unsigned wanted, ms_lua_statx *found);
 ]]
 
 local C = ffi.C
-local AT_FDCWD, STATX_TYPE_SIZE_AND_MTIME = -100, 0x241 -- Linux
-local TYPE, REGULAR, FOLDER = 0xf000, 0x8000, 0x4000
+local look_at, REGULAR, FOLDER = file_status.of_path, file_status.REGULAR, file_status.FOLDER
 
 local files = {
   BEGINNING = 4096, -- bytes in which text has no zero byte
 }
-
-local about = ffi.new("ms_lua_statx")
-
--- The type bits and the size in bytes of a file, following links; nil if it does not exist.
-local function look_at(path)
-  if C.statx(AT_FDCWD, path, 0, STATX_TYPE_SIZE_AND_MTIME, about) ~= 0 then return nil end
-  return bit.band(about.mode, TYPE), tonumber(about.bytes)
-end
 
 ---Whether a path exists, as any kind of file. Does not open it.
 ---@param path string
@@ -51,16 +38,7 @@ function files.bytes(path)
   return kind == REGULAR and bytes or nil
 end
 
-local MTIME_SECONDS, MTIME_NANOSECONDS = 64, 72 -- offsets in the fields of statx that follow the size
-
----When a file was last written, to the nanosecond; nil if it does not exist.
----@param path string
----@return string?
-function files.written_at(path)
-  if not look_at(path) then return nil end
-  local seconds = ffi.cast("int64_t *", about.others + MTIME_SECONDS)[0]
-  return ("%.0f.%d"):format(tonumber(seconds), ffi.cast("uint32_t *", about.others + MTIME_NANOSECONDS)[0])
-end
+files.written_at = file_status.written_at
 
 ---A path without links and dots; nil if it does not exist.
 ---@param path string
@@ -73,8 +51,15 @@ function files.real_path(path)
   return text
 end
 
--- Matching paths, sorted by bytes in every locale.
-local function match(pattern)
+---A path as a pattern that matches it alone.
+---@param path string
+---@return string
+function files.literal(path) return (path:gsub("[%[%]*?\\]", "\\%0")) end
+
+---The paths that a pattern matches, sorted by bytes in every locale.
+---@param pattern string
+---@return string[]
+function files.match(pattern)
   local found = ffi.new("ms_lua_glob")
   local paths = {}
   if C.glob(pattern, 0, nil, found) == 0 then
@@ -87,12 +72,25 @@ local function match(pattern)
   return paths
 end
 
+---Opens a regular file for reading. Raises MS_EINVAL for anything else: opening a pipe without a writer would wait for
+---ever, and data is read more than once.
+---@param path string
+---@return file*
+function files.open(path)
+  local kind = look_at(path)
+  if kind and kind ~= REGULAR then
+    errors.invalid("%s: it is not a regular file but %s", path, kind == FOLDER and "a folder" or "a pipe or a device")
+  end
+  local file, why = io.open(path, "rb")
+  if not file then errors.raise(kind and "MS_EIO" or "MS_EINVAL", "%s", why) end
+  return file
+end
+
 ---The first BEGINNING bytes of a file, or all.
 ---@param path string
 ---@return string
 function files.beginning(path)
-  local file, why = io.open(path, "rb")
-  if not file then errors.invalid("file %s", why) end
+  local file = files.open(path)
   local beginning = file:read(files.BEGINNING) or ""
   file:close()
   return beginning
@@ -112,10 +110,10 @@ end
 local function add_entry(list, entry, wanted, what)
   if look_at(entry) == FOLDER then
     local before = #list
-    add_found(list, match(entry:gsub("[%[%]*?\\]", "\\%0") .. "/*"), wanted)
+    add_found(list, files.match(files.literal(entry) .. "/*"), wanted)
     if #list == before then errors.invalid("folder %s contains no %s files", entry, what) end
   elseif entry:find("[*?%[]") and not files.real_path(entry) then
-    local paths = match(entry)
+    local paths = files.match(entry)
     if #paths == 0 then errors.invalid("files %s: no file matches", entry) end
     local before = #list
     add_found(list, paths, wanted)

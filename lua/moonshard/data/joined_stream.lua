@@ -81,11 +81,11 @@ end
 ---Fills tokens and targets with the batch at a position, and has the next one read; as moonshard.TokenReader.
 ---@param position number
 ---@param place fun(position: number, row: integer): number
----@param step number
+---@param following fun(position: number): number
 ---@param last number
 ---@param tokens ffi.cdata* int32_t [rows * columns]
 ---@param targets ffi.cdata* int32_t [rows * columns]
-function Reader:read(position, place, step, last, tokens, targets)
+function Reader:read(position, place, following, last, tokens, targets)
   if self.failed or self.asked[1] and self.asked[1].position ~= position then discard(self) end
   if not self.asked[1] then ask(self, position, place) end
   self.failed = true -- some rows of the batch may have been taken
@@ -93,10 +93,10 @@ function Reader:read(position, place, step, last, tokens, targets)
   if not ok then error(raised, 0) end
   self.failed = nil
   local newest = self.asked[#self.asked]
-  local following = (newest and newest.position or position) + step
-  while #self.asked < BATCHES and following <= last do
-    ask(self, following, place)
-    following = following + step
+  local ahead = following(newest and newest.position or position)
+  while #self.asked < BATCHES and ahead <= last do
+    ask(self, ahead, place)
+    ahead = following(ahead)
   end
 end
 

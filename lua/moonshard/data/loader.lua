@@ -3,9 +3,12 @@
 -- Samples are numbered 0..n-1. Epoch e visits them in the order of a permutation keyed by seed and epoch; position p of
 -- the run is sample p mod n of epoch floor(p / n). A step uses the next `global batch` positions, of which rank r gets
 -- the r-th equal share. The samples of a step therefore depend only on the seed and the global batch, not on the number
--- of ranks or the shape of the mesh. Ranks of a mesh are data-parallel: shard and replicate dimensions both divide
--- the batch; those of a tensor dimension have the same samples. Without a mesh, all ranks of the world share it.
+-- of ranks or the shape of the mesh. With drop_last = false the last step of an epoch has the samples that are left,
+-- and rows without targets in place of the others, so that an epoch has every sample once. Ranks of a mesh are
+-- data-parallel: shard and replicate dimensions both divide the batch; those of a tensor dimension have the same
+-- samples. Without a mesh, all ranks of the world share it.
 
+local call = require("moonshard.data.call")
 local clock = require("moonshard.base.clock")
 local errors = require("moonshard.base.error")
 local strict = require("moonshard.base.strict")
@@ -13,6 +16,7 @@ local meshes = require("moonshard.distributed.mesh")
 local permutation = require("moonshard.base.permutation")
 local progress = require("moonshard.base.progress")
 local saved = require("moonshard.data.saved")
+local sealed = require("moonshard.base.sealed")
 local profile = require("moonshard.distributed.profile")
 local roles = require("moonshard.shard.roles")
 local world = require("moonshard.distributed.world")
@@ -28,7 +32,8 @@ local ffi = require("moonshard.base.ffi").ffi
 ---@field seed integer
 ---@field given_seed integer|string what the user gave, for messages
 ---@field shuffle boolean
----@field restart boolean start every call of batches at position 0 (validation), instead of continuing
+---@field drop_last boolean whether a step that begins in one epoch ends in the next; false: it is padded instead
+---@field restart boolean make one pass at most in every call of batches (validation), instead of continuing
 ---@field locate? fun(position: number): number instead of `first` and `shuffle`: where the sample at a position begins
 ---@field rows? integer rows of a batch that a sample becomes, each of seq / rows tokens; default 1
 
@@ -36,12 +41,29 @@ local ffi = require("moonshard.base.ffi").ffi
 ---@field n integer samples
 ---@field batch integer samples per rank and step
 ---@field position number samples that the run has used, on all ranks
----@field counted integer? steps before the next call of batches (count_from)
+---@field call moonshard.Call? the latest call of batches
+---@field loaded_call moonshard.Call? the one in which the loaded state was saved
+---@field resumed { call: moonshard.Call, step: integer }? what the next call of batches goes on with (count_from)
 local Loader = { __name = "a data loader" }
 Loader.__index = Loader
-strict.refuse_ipairs(Loader, "for step, batch in data:batches(steps) do")
+strict.refuse_loops(Loader, "for step, batch in data:batches(steps) do")
 
 local loader = {}
+
+local STATE = "data:load_state(state) restores the position of a state that data:state() gave"
+
+---Seals data objects of a class: what they are asked for is read when they are made.
+---@param class table their metatable
+function loader.seal_class(class)
+  sealed.class(class, {
+    what = class.__name, answers = { position = STATE, epoch = STATE },
+    otherwise = "it is decided by the function of ms.data that makes the data: make another one, with this option",
+  })
+end
+
+loader.seal_class(Loader)
+
+local IGNORED = -100
 
 local MOST_TOKENS = 2 ^ 29 - 1 -- of a rank and step: LuaJIT's arrays are smaller than 2 GiB, and a token has 4 bytes
 
@@ -85,16 +107,23 @@ function Loader:__tostring()
     self.seq, self.batch, self.share.ranks, self.share.ranks == 1 and "" or "s", self.seed, self.position)
 end
 
+---Refuses batches that no array can hold.
+---@param who string for messages
+---@param seq integer
+---@param batch integer samples per rank and step
+function loader.check_tokens(who, seq, batch)
+  if batch * seq <= MOST_TOKENS then return end
+  errors.invalid("%s: seq=%.0f and %.0f sequences per rank are more than %d tokens: give fewer", who, seq, batch,
+    MOST_TOKENS)
+end
+
 ---@param o moonshard.LoaderOptions
 ---@return moonshard.Loader
 function loader.new(o)
   local self = setmetatable(o, Loader)
-  if self.batch * self.seq > MOST_TOKENS then
-    errors.invalid("ms.data: seq=%.0f and %.0f sequences per rank are more than %d tokens: give fewer", self.seq,
-      self.batch, MOST_TOKENS)
-  end
+  loader.check_tokens("ms.data", self.seq, self.batch)
   self.position, self.epoch = 0, nil
-  return self
+  return sealed.seal(self)
 end
 
 -- The sample at a position of the run.
@@ -125,12 +154,55 @@ function loader.method(name) return rawget(Loader, name) end
 ---@return boolean
 function loader.is(value) return getmetatable(value) == Loader end
 
+---A hash of the data's contents, as text; nil where only a plan is made.
+---@return string?
+function Loader:contents()
+  if not self.stream or world.plan_only then return nil end
+  self.contents_text = self.contents_text or ("%013x"):format(self.stream:contents())
+  return self.contents_text
+end
+
 -- What identifies the data and the order of its samples, on all ranks that share it.
 local function source_of(self)
-  local count, contents = self.stream.tokens, self.stream:contents()
+  local count, contents = self.stream.tokens, self:contents()
   local seed = type(self.given_seed) == "number" and ("%d"):format(self.given_seed) or self.given_seed
-  return ("%d tokens with contents %013x, %d samples of %d, %d per rank and step, seed %s%s"):format(count, contents,
+  return ("%d tokens with contents %s, %d samples of %d, %d per rank and step, seed %s%s"):format(count, contents,
     self.n, self.seq, self.batch, seed, self.shuffle and "" or ", in order")
+end
+
+-- The position of the run that so many steps after another one begin at.
+local function advance(self, position, steps)
+  local per_step = self.batch * self.share.ranks
+  if self.drop_last then return position + steps * per_step end
+  local epoch, begun = math.floor(position / self.n), position % self.n
+  local left, in_epoch = math.ceil((self.n - begun) / per_step), math.ceil(self.n / per_step)
+  if steps < left then return position + steps * per_step end
+  steps = steps - left
+  return (epoch + 1 + math.floor(steps / in_epoch)) * self.n + steps % in_epoch * per_step
+end
+
+-- Which batch of the run begins at a position, from 1.
+local function number_at(self, position)
+  local per_step = self.batch * self.share.ranks
+  if self.drop_last then return math.floor(position / per_step) + 1 end
+  return math.floor(position / self.n) * math.ceil(self.n / per_step) + math.floor(position % self.n / per_step) + 1
+end
+
+-- How many samples of this rank's batch count: the others are padding.
+local function counted_samples(self, position)
+  local samples = advance(self, position, 1) - position
+  return math.max(0, math.min(self.batch, samples - self.share.index * self.batch)), samples
+end
+
+-- Reads the batch at a position; padding is a copy of the last sample of the step, without targets.
+local function fill(self, position, last, tokens, targets)
+  self.reader = self.reader or self.stream:reader(self.batch, self.seq)
+  self.source = self.source or source_of(self)
+  self.reader:read(position, function(at, row)
+    local final = advance(self, at, 1) - 1
+    return self:begin_of(math.min(at + self.share.index * self.batch + row, final))
+  end, function(at) return advance(self, at, 1) end, last, tokens, targets)
+  for i = counted_samples(self, position) * self.seq, self.batch * self.seq - 1 do targets[i] = IGNORED end
 end
 
 -- This rank's batch of the step that begins at a position of the run. `last` is the position of the last batch.
@@ -141,85 +213,133 @@ local function read_batch(self, position, last)
   local tokens, targets = ffi.new("int32_t[?]", numel), ffi.new("int32_t[?]", numel)
   if not world.plan_only then
     world.set_activity("data")
-    self.reader = self.reader or self.stream:reader(self.batch, self.seq)
-    self.source = self.source or source_of(self)
-    self.reader:read(position, function(at, row)
-      return self:begin_of(at + self.share.index * self.batch + row)
-    end, self.batch * self.share.ranks, last, tokens, targets)
+    fill(self, position, last, tokens, targets)
     world.set_activity(nil)
     profile.mark("data", began)
   end
+  local counted, samples = counted_samples(self, position)
+  local is_padded = samples < self.batch * self.share.ranks
   return {
     tokens = { data = tokens, dtype = "i32", shape = shape },
     targets = { data = targets, dtype = "i32", shape = { unpack(shape) } },
     first_row = self.share.index * self.batch * rows, row_step = 1,
+    counted_rows = is_padded and counted * rows or nil, is_padded = is_padded or nil,
+    sample_rows = rows > 1 and rows or nil,
     source = self.source, shared_by = self.share.name, predicts = "next",
+    batch_number = number_at(self, position),
     data_ms = 1e3 * (clock.now() - began),
   }
 end
 
+-- Whether a step among those that begin at positions from `first` to `last` is padded: the last one of an epoch.
+local function is_padded_until(self, first, last)
+  if self.drop_last then return false end
+  local per_step = self.batch * self.share.ranks
+  local epochs = math.floor(advance(self, last, 1) / self.n) - math.floor(first / self.n)
+  return epochs > 0 and (self.n - first % self.n) % per_step ~= 0 or epochs > 1 and self.n % per_step ~= 0
+end
+
+-- Steps to the end of the epoch.
+local function steps_of_epoch(self)
+  local per_step = self.batch * self.share.ranks
+  if self.drop_last then return math.max(1, math.floor(self.n / per_step)) end
+  return math.ceil((self.n - self.position % self.n) / per_step)
+end
+
+-- The first step of a call less 1, and its last one.
+local function begin_call(self, steps)
+  local resumed, step, warning = self.resumed, 0, nil
+  self.resumed = nil
+  if resumed and steps then step, warning = call.begin(resumed.call, steps, resumed.step)
+  elseif resumed then
+    local rest = steps_of_epoch(self)
+    step, steps = call.begin_epoch(resumed.call, rest, not self.drop_last and rest or nil)
+  end
+  steps = steps or steps_of_epoch(self)
+  if warning and world.rank == 0 then io.stderr:write("moonshard: warning: ", warning, "\n") end
+  self.call = { steps = steps, done = step }
+  progress.expect(steps)
+  return step, steps
+end
+
+-- What a call without a number uses, on all ranks.
+local function samples_of_epoch(self)
+  local per_step = self.batch * self.share.ranks
+  return self.drop_last and steps_of_epoch(self) * per_step or self.n
+end
+
 ---Iterates over `steps` batches, continuing where the last call ended. A batch has tokens and targets, i32 [batch, seq]
 ---as { data, dtype, shape }; first_row and row_step, the places of its rows in the step's global batch; source and
----shared_by, texts that identify the data and the ranks that share it; predicts, "next" where targets are next tokens;
----and data_ms, the milliseconds that the step waited for it. While a step computes, a thread reads the next batches.
----@param steps integer? default: one epoch, without an incomplete last step
+---shared_by, texts that identify the data and the ranks that share it; batch_number, from 1: which of the run it is;
+---predicts, "next" where targets are next tokens; and data_ms, the milliseconds that the step waited for it. The last
+---batch of an epoch can be padded (drop_last): then it has is_padded, and counted_rows: so many of its rows, the first
+---ones, are samples; all batches of the call have will_be_padded. While a step computes, a thread reads the next
+---batches.
+---@param steps integer? default: the rest of the epoch, without an incomplete last step if drop_last says so.
+---  Validation data makes one pass at most
 ---@return fun(): integer?, table? step from 1 (see count_from), and its batch
 function Loader:batches(steps)
-  local per_step = self.batch * self.share.ranks
-  steps = steps or math.max(1, math.floor(self.n / per_step))
-  if type(steps) ~= "number" or steps % 1 ~= 0 or steps < 0 then
+  if self.restart then self.position = 0 end
+  if steps ~= nil and (type(steps) ~= "number" or steps % 1 ~= 0 or steps < 0) then
     errors.invalid("data:batches: the number of steps must be a whole number of at least 0, not %s", tostring(steps))
   end
-  if self.restart then
-    self.position = 0
-  else
-    progress.expect(steps)
-  end
-  local step = not self.restart and self.counted or 0
-  if not self.restart then self.counted = nil end
-  local last = self.position + (steps - 1 - step) * per_step
+  local step
+  if self.restart then step, steps = 0, math.min(steps or math.huge, steps_of_epoch(self))
+  else step, steps = begin_call(self, steps) end
+  local last = advance(self, self.position, math.max(0, steps - 1 - step))
+  local will_be_padded = is_padded_until(self, self.position, last) or nil
   return function()
     if step >= steps then return nil end
     world.check_interrupt()
     step = step + 1
     local batch = read_batch(self, self.position, last)
-    self.position = self.position + per_step
+    batch.will_be_padded = will_be_padded
+    self.position = advance(self, self.position, 1)
+    if not self.restart then self.call.done = step end
     return step, batch
   end
 end
 
----The next call of batches(steps) numbers its steps from `step` + 1 to `steps`, for a run that resumes after `step`: a
----loop over all steps of a run then performs the remaining ones.
+---The next call of batches goes on with the call that the loaded state was saved in (call.lua), for a run that resumes
+---after `step`: it gives the steps that were left, with their numbers.
 ---@param step integer
 function Loader:count_from(step)
-  self.counted = step
+  self.resumed = { call = self.loaded_call or { done = step }, step = step }
 end
 
 ---The position of the run, from which it can continue on any number of ranks. Inside the loop over batches, it is the
 ---position after the current batch. Contains only numbers and booleans, so it can be saved as JSON.
 ---@return moonshard.LoaderState
 function Loader:state()
+  local of = self.call or self.loaded_call or {}
   return {
+    call_steps = of.steps, call_done = of.done,
     seed = self.seed,
-    epoch = math.floor(self.position / self.n),
+    epoch = math.floor(self.position / samples_of_epoch(self)),
     position = self.position,
     samples = self.n,
     shuffle = self.shuffle,
+    contents = self:contents(),
   }
 end
 
 ---@class moonshard.LoaderState
 ---@field seed number
----@field epoch integer epoch in which the next batch begins
+---@field epoch integer epochs that are done, each as long as a call of batches without a number
 ---@field position number samples that the run has used, on all ranks
 ---@field samples integer samples of the dataset
 ---@field shuffle boolean
+---@field contents string? a hash of the data
+---@field call_steps integer? steps of the latest call of batches
+---@field call_done integer? of them
 
 ---Restores a state of the same data, seed and order: the next call of batches starts there.
 ---@param state moonshard.LoaderState
 function Loader:load_state(state)
-  saved.check("data:load_state", state, { seed = self.seed, samples = self.n, shuffle = self.shuffle })
+  saved.check("data:load_state", state, { seed = self.seed, samples = self.n, shuffle = self.shuffle,
+    contents = type(state) == "table" and state.contents and self:contents() or nil })
   self.position = saved.count("data:load_state", state, "position")
+  self.loaded_call, self.call = call.of(state), nil
 end
 
 return loader

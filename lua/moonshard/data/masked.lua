@@ -8,9 +8,11 @@
 
 local errors = require("moonshard.base.error")
 local hash = require("moonshard.base.hash")
+local loader = require("moonshard.data.loader")
 local options = require("moonshard.base.options")
 local permutation = require("moonshard.base.permutation")
 local saved = require("moonshard.data.saved")
+local sealed = require("moonshard.base.sealed")
 local strict = require("moonshard.base.strict")
 local tokenizers = require("moonshard.data.tokenizer")
 
@@ -38,7 +40,8 @@ function Masked:__index(name)
   return Masked[name]
 end
 
-strict.refuse_ipairs(Masked, "for step, batch in data:batches(steps) do")
+strict.refuse_loops(Masked, "for step, batch in data:batches(steps) do")
+loader.seal_class(Masked)
 
 function Masked:__tostring()
   return ("%s; masked: %g %% by token %d, seed %d"):format(tostring(self.data), 100 * self.fraction, self.mask,
@@ -69,7 +72,7 @@ end
 local function mask_batch(self, position, batch)
   local rows, length = unpack(batch.tokens.shape)
   local first = position + self.data.share.index * rows
-  for row = 0, rows - 1 do
+  for row = 0, (batch.counted_rows or rows) - 1 do -- padding has no targets
     local at = row * length
     mask_row(self, first + row, batch.tokens.data + at, batch.targets.data + at, length)
   end
@@ -178,11 +181,11 @@ local function read_special(o)
 end
 
 local function new(o, data)
-  local valid = rawget(data, "valid")
-  return setmetatable({
+  local valid = rawget(sealed.fields(data), "valid")
+  return sealed.seal(setmetatable({
     data = data, valid = valid and new(o, valid) or nil, mask = o.mask, vocab = o.vocab,
     fraction = o.fraction, seed = o.seed, is_special = o.is_special, special = o.special,
-  }, Masked)
+  }, Masked))
 end
 
 ---Data for masked language models: BERT's (ms.models.bert).

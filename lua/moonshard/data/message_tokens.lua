@@ -14,6 +14,7 @@ local message_tokens = {}
 
 ---@class moonshard.MessageTokens
 ---@field document_start integer? the token before each conversation
+---@field whole table<string, boolean> texts of the template whose tokens the tokenizer has
 local MessageTokens = {}
 MessageTokens.__index = MessageTokens
 
@@ -47,14 +48,30 @@ function message_tokens.new(who, o)
   check(who, o)
   return setmetatable({
     who = who, document_start = start_of(who, o), template = chat_template.find(who, o.template),
-    tokenizer = o.tokenizer or byte_tokens,
+    tokenizer = o.tokenizer or byte_tokens, whole = {},
   }, MessageTokens)
+end
+
+-- A tokenizer that cuts a template's tokens into pieces is another model's: what it gives means nothing to a model that
+-- was trained with them. Bytes have no tokens to know.
+local function check_template(self, text)
+  if self.whole[text] or self.tokenizer.of_bytes then return end
+  for _, token in ipairs(chat_template.tokens_in(self.template, text)) do
+    local pieces = #self.tokenizer:encode(token)
+    if pieces ~= 1 then
+      errors.raise("MS_EUNSUPPORTED", "%s: the template has the token %s, which %s cuts into %d pieces: give the "
+        .. "template of this tokenizer's model, or one of your own, or add the token to the tokenizer", self.who, token,
+        self.tokenizer.path or "the tokenizer", pieces)
+    end
+  end
+  self.whole[text] = true
 end
 
 -- A template can begin with document_start itself.
 local function encode(self, pieces)
   local tokens, trained, start = {}, {}, self.document_start
   for _, piece in ipairs(pieces) do
+    check_template(self, piece.of_template)
     for _, id in ipairs(self.tokenizer:encode(piece.text)) do
       if id == start and #tokens > 0 then
         errors.invalid("%s: the token document_start (%d) is in the text %s: documents would begin there", self.who,

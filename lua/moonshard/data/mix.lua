@@ -7,11 +7,13 @@
 -- depends on the weights alone, and which of its samples on its seed: both are the same on every mesh. A source that
 -- has run out begins its next epoch, in another order.
 
+local call = require("moonshard.data.call")
 local errors = require("moonshard.base.error")
 local joined_stream = require("moonshard.data.joined_stream")
 local loader = require("moonshard.data.loader")
 local options = require("moonshard.base.options")
 local saved = require("moonshard.data.saved")
+local sealed = require("moonshard.base.sealed")
 local strict = require("moonshard.base.strict")
 
 local WHO = "ms.data.mix"
@@ -22,6 +24,7 @@ local STRATEGIES = { first_exhausted = true, all_exhausted = true }
 ---  the others', default 1
 ---@field batch? integer samples per rank and step; default: that of the sources
 ---@field global_batch? integer samples per step on all ranks, instead of batch
+---@field drop_last? boolean as of ms.data.text; default true
 ---@field stopping_strategy? "first_exhausted"|"all_exhausted" what an epoch is, for calls of batches without a number:
 ---  until the first source has run out (default), or until all have, the others repeating
 
@@ -29,7 +32,7 @@ local STRATEGIES = { first_exhausted = true, all_exhausted = true }
 ---@field sources moonshard.Loader[]
 ---@field shares number[] of each source, 1 in all
 local Mix = { __name = "a mix of data" }
-strict.refuse_ipairs(Mix, "for step, batch in data:batches(steps) do")
+strict.refuse_loops(Mix, "for step, batch in data:batches(steps) do")
 
 function Mix:__index(name)
   if Mix[name] ~= nil then return Mix[name] end
@@ -38,6 +41,8 @@ function Mix:__index(name)
   end
   return loader.method(name)
 end
+
+loader.seal_class(Mix)
 
 function Mix:__tostring()
   local parts = {}
@@ -116,7 +121,7 @@ local function read(given)
     if type(name) ~= "number" then named[name] = value end
   end
   local o = options.parse(WHO, named, {
-    batch = { "positive" }, global_batch = { "positive" },
+    batch = { "positive" }, global_batch = { "positive" }, drop_last = { "boolean", default = true },
     stopping_strategy = { "string", default = "first_exhausted" },
   })
   if not STRATEGIES[o.stopping_strategy] then
@@ -208,6 +213,13 @@ local function texts_of(self)
   }
 end
 
+-- A hash of each source's contents.
+local function contents_of(self)
+  local list = {}
+  for i, source in ipairs(self.sources) do list[i] = source:contents() end
+  return list[1] and table.concat(list, " ") or nil
+end
+
 ---@class moonshard.MixState
 ---@field position number samples that the run has used, on all ranks
 ---@field used string? of each source, so many of these; without it they are counted again
@@ -215,6 +227,9 @@ end
 ---@field samples string of each source
 ---@field seed string of each source
 ---@field shuffle string of each source
+---@field contents string? a hash of each source's data
+---@field call_steps integer? steps of the latest call of batches
+---@field call_done integer? of them
 
 ---The position of the run, from which it can continue on any number of ranks.
 ---@return moonshard.MixState
@@ -222,7 +237,9 @@ function Mix:state()
   local state, used = texts_of(self), {}
   self.saved:go_to(self.position)
   for i, count in ipairs(self.saved.used) do used[i] = ("%.0f"):format(count) end
-  state.position, state.used = self.position, table.concat(used, " ")
+  state.position, state.used, state.contents = self.position, table.concat(used, " "), contents_of(self)
+  local of = self.call or self.loaded_call or {}
+  state.call_steps, state.call_done = of.steps, of.done
   return state
 end
 
@@ -244,12 +261,15 @@ end
 ---Restores a state of the same sources and weights.
 ---@param state moonshard.MixState
 function Mix:load_state(state)
-  saved.check("data:load_state", state, texts_of(self), "the same sources in the same order, with the same weights, "
+  local own = texts_of(self)
+  own.contents = type(state) == "table" and state.contents and contents_of(self) or nil
+  saved.check("data:load_state", state, own, "the same sources in the same order, with the same weights, "
     .. "files, seq, seed and shuffle")
   local position = saved.count("data:load_state", state, "position")
   local used = used_of(self, state, position)
   count_from(self, used and { position = position, used = used } or { position = 0, used = zeros(#self.shares) })
   self.position = position
+  self.loaded_call, self.call = call.of(state), nil
 end
 
 ---Batches of several sources, which train alike: { data, weight } each, with the same seq and mesh. Each source's
@@ -266,7 +286,7 @@ local function mix(given, more)
   local self = {
     sources = sources, shares = shares, n = samples_of(sources, shares, o.stopping_strategy), position = 0,
     seq = first.seq, batch = batch_of(o, sources), rows = first.rows, share = first.share,
-    shuffle = true, restart = false,
+    shuffle = true, restart = false, drop_last = o.drop_last,
   }
   local texts = texts_of(self)
   self.given_seed = texts.seed
@@ -275,7 +295,7 @@ local function mix(given, more)
   self.stream = stream
   self.locate = stream and function(position) return locate(self, position) end
   count_from(self, { position = 0, used = zeros(#shares) })
-  return setmetatable(self, Mix)
+  return sealed.seal(setmetatable(self, Mix))
 end
 
 return mix

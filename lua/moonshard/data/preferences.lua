@@ -3,7 +3,8 @@
 --   { "prompt": "...", "chosen": "...", "rejected": "..." }           prompt may also be a list of messages
 --   { "chosen": [ messages ], "rejected": [ messages ] }              whole conversations, which end with an answer
 --
--- A line can have both: where chosen and rejected begin with the messages of the prompt, these are not repeated.
+-- A line can have both: where chosen and rejected begin with the messages of the prompt, these are not repeated. Either
+-- can have `system`, a first message of both.
 --
 -- Rows of a batch are chosen and rejected in turn, so ranks and micro-batches never separate a pair. Only answers have
 -- targets. All ranks read all files and keep the tokens in memory, 8 bytes each, twice that while rows are joined.
@@ -11,6 +12,8 @@
 local conversations = require("moonshard.data.conversations")
 local errors = require("moonshard.base.error")
 local files = require("moonshard.data.files")
+local json_lines = require("moonshard.data.json_lines")
+local line_fields = require("moonshard.data.line_fields")
 local message_tokens = require("moonshard.data.message_tokens")
 local options = require("moonshard.base.options")
 local packing = require("moonshard.data.packing")
@@ -21,6 +24,7 @@ local WHO = "ms.data.preferences"
 
 ---@class moonshard.PreferenceOptions
 ---@field files string|string[] paths, patterns or folders of .jsonl and .jsonl.zst files
+---@field ignore? string[] fields of lines and of messages to train without; default none
 ---@field tokenizer? moonshard.Tokenizer default: a token is a byte
 ---@field template? string|moonshard.ChatTemplate as of ms.data.chat; default "chatml"
 ---@field padding? integer the token of what is left of a row; default 0
@@ -29,6 +33,8 @@ local WHO = "ms.data.preferences"
 ---@field global_batch? integer pairs per step on all ranks, instead of batch
 ---@field seed? integer seed of the order of pairs; default 0
 ---@field shuffle? boolean default true; false: in the order of the files
+---@field drop_last? boolean true: the samples that do not fill an epoch's last step begin the next epoch; false: that
+---  step is padded with rows without targets. Validation data is always padded, so that a pass has every sample once
 ---@field valid_fraction? number fraction of the pairs held out for validation; default 0
 ---@field mesh? moonshard.Mesh its ranks share the pairs; default: all ranks of the world
 
@@ -40,9 +46,17 @@ local WHO = "ms.data.preferences"
 
 -- ---- lines ------------------------------------------------------------------------------------------------------
 
-local function prompt_of(where, row)
+local FIELDS = line_fields.new("a pair", "prompt chosen rejected system messages", line_fields.SOURCE
+  .. " score_chosen score_rejected chosen_score rejected_score chosen_rating rejected_rating chosen_model "
+  .. "rejected_model", {
+    tools = line_fields.TOOLS.tools, functions = line_fields.TOOLS.functions,
+    margin = "ms.loss.dpo knows no margins",
+    history = "write earlier messages into prompt, a list of { role, content }",
+  })
+
+local function prompt_of(where, row, reader)
   if row.prompt == nil then return {} end
-  if type(row.prompt) == "table" then return conversations.messages(where, row, "prompt", "none") end
+  if type(row.prompt) == "table" then return conversations.messages(where, row, "prompt", reader) end
   return { { role = "user", content = conversations.text(where, row, "prompt"), trained = false } }
 end
 
@@ -56,8 +70,8 @@ local function begins_with(messages, prompt)
 end
 
 -- The messages of one answer behind its prompt. Of a whole conversation only the last message is the answer.
-local function conversation(where, row, field)
-  local messages = prompt_of(where, row)
+local function conversation(where, row, field, reader)
+  local messages = prompt_of(where, row, reader)
   if type(row[field]) ~= "table" then
     if #messages == 0 then
       errors.invalid("%s: a pair has prompt, chosen and rejected; or chosen and rejected that are lists of messages",
@@ -66,17 +80,31 @@ local function conversation(where, row, field)
     messages[#messages + 1] = {
       role = "assistant", content = conversations.text(where, row, field), trained = true,
     }
-    return messages
+    return conversations.with_system(where, row, messages, "none")
   end
-  local answer = conversations.messages(where, row, field, #messages > 0 and "assistant" or "none")
+  local answer = conversations.messages(where, row, field, reader)
   local first = begins_with(answer, messages) and #messages + 1 or 1 -- a whole conversation repeats the prompt
   if answer[#answer].role ~= "assistant" then
     errors.invalid("%s: the last message of %s has the role %s, not \"assistant\"", where, field,
       options.describe(answer[#answer].role))
   end
-  answer[#answer].trained = true
+  -- Behind a prompt all answers count, and of a whole conversation the last one.
+  for i = #messages > 0 and first or #answer, #answer do
+    answer[i].trained = answer[i].role == "assistant"
+  end
   for i = first, #answer do messages[#messages + 1] = answer[i] end
-  return messages
+  return conversations.with_system(where, row, messages, "none")
+end
+
+-- UltraFeedback repeats the chosen conversation.
+local function check_messages(where, row, chosen, reader)
+  if row.messages == nil then return end
+  local given = conversations.with_system(where, row, conversations.messages(where, row, "messages", reader), "none")
+  local alike = #given == #chosen
+  for i = 1, alike and #given or 0 do alike = alike and same(given[i], chosen[i]) end
+  if alike then return end
+  errors.invalid("%s: messages are not the chosen conversation, so they belong to another form: to train without them: "
+    .. "ignore = { \"messages\" }", where)
 end
 
 -- A pair without a difference, or with nothing for one of its answers, teaches nothing.
@@ -115,9 +143,12 @@ end
 
 local function read_pairs(o)
   local rows, left_out = packing.new(WHO, o.seq, false), 0
-  for _, path in ipairs(files.find(o.files, conversations.is_file, ".jsonl")) do
-    for row, where in conversations.lines(path, "pairs of answers") do
-      local answers = { conversation(where, row, "chosen"), conversation(where, row, "rejected") }
+  local reader = { trains = "none", ignored = line_fields.ignored(WHO, o.ignore) }
+  for _, path in ipairs(files.find(o.files, json_lines.is_file, ".jsonl")) do
+    json_lines.each(path, "pairs of answers", function(row, where)
+      FIELDS:check(where, row, reader.ignored)
+      local answers = { conversation(where, row, "chosen", reader), conversation(where, row, "rejected", reader) }
+      check_messages(where, row, answers[1], reader)
       check_pair(where, row, answers[1], answers[2])
       local chosen, of_chosen = o.tokens:of(answers[1], where)
       local rejected, of_rejected = o.tokens:of(answers[2], where)
@@ -127,7 +158,7 @@ local function read_pairs(o)
       else
         left_out = left_out + 1
       end
-    end
+    end)
   end
   return rows, left_out
 end
@@ -155,6 +186,7 @@ local function preferences(given)
   local o = options.parse(WHO, given, windows.specs {
     tokenizer = { "any" },
     template = { "string|table", default = "chatml" },
+    ignore = { "table" },
     padding = { "integer", default = 0 },
     valid_fraction = { "number", default = 0 },
   })
@@ -162,6 +194,7 @@ local function preferences(given)
   o.tokens = message_tokens.new(WHO, o)
   o.of_pairs = {
     seq = 2 * o.seq, rows = 2, batch = o.batch, share = o.share, seed = o.seed, shuffle = o.shuffle,
+    drop_last = o.drop_last,
     valid_fraction = o.valid_fraction,
   }
   if world.plan_only then return windows.loaders(o.of_pairs, nil, windows.tokens_needed(o.of_pairs)) end

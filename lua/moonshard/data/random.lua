@@ -9,10 +9,13 @@ local errors = require("moonshard.base.error")
 local strict = require("moonshard.base.strict")
 local options = require("moonshard.base.options")
 local permutation = require("moonshard.base.permutation")
+local loader = require("moonshard.data.loader")
 local saved = require("moonshard.data.saved")
+local sealed = require("moonshard.base.sealed")
 local profile = require("moonshard.distributed.profile")
 local world = require("moonshard.distributed.world")
 
+local MOST_NUMBERS = 2 ^ 27 -- of the matrix of targets, 1 GiB
 local TEACHER = 2 ^ 32 -- a sample's number that no sample has
 
 ---@class moonshard.RandomData
@@ -21,7 +24,8 @@ local TEACHER = 2 ^ 32 -- a sample's number that no sample has
 ---@field targets integer numbers per target
 local RandomData = { __name = "random data" }
 RandomData.__index = RandomData
-strict.refuse_ipairs(RandomData, "for step, batch in data:batches(sampler, batch) do")
+strict.refuse_loops(RandomData, "for step, batch in data:batches(sampler, batch) do")
+loader.seal_class(RandomData)
 
 -- Uniform in (0, 1) from 32 bits.
 local function uniform(word)
@@ -59,20 +63,25 @@ local function random(o)
     targets = { "positive", required = true },
     seed = { "seed", default = 0 },
   })
+  if o.inputs * o.targets > MOST_NUMBERS then
+    errors.invalid("ms.data.random: inputs=%g and targets=%g need a matrix of %g numbers, more than %g: give fewer",
+      o.inputs, o.targets, o.inputs * o.targets, MOST_NUMBERS)
+  end
   o.teacher = ffi.new("double[?]", o.inputs * o.targets)
   fill_normal(o.teacher, o.inputs * o.targets, o.seed, TEACHER, 1 / math.sqrt(o.inputs))
-  return setmetatable(o, RandomData)
+  return sealed.seal(setmetatable(o, RandomData))
 end
 
 local function read(self, sample, row, inputs, targets)
-  local x = inputs + row * self.inputs
-  fill_normal(x, self.inputs, self.seed, sample, 1)
-  for j = 0, self.targets - 1 do
+  local n_inputs, n_targets, teacher = self.inputs, self.targets, self.teacher
+  local x = inputs + row * n_inputs
+  fill_normal(x, n_inputs, self.seed, sample, 1)
+  for j = 0, n_targets - 1 do
     local sum = 0
-    for i = 0, self.inputs - 1 do
-      sum = sum + x[i] * self.teacher[i * self.targets + j]
+    for i = 0, n_inputs - 1 do
+      sum = sum + x[i] * teacher[i * n_targets + j]
     end
-    targets[row * self.targets + j] = sum
+    targets[row * n_targets + j] = sum
   end
 end
 
@@ -101,15 +110,19 @@ function RandomData:read(samples)
   }
 end
 
----Iterates over one epoch of a sampler in full batches; the samples of an incomplete last batch are left out.
+---Iterates over one epoch of a sampler.
 ---@param sampler moonshard.Sampler
 ---@param batch integer samples per batch
+---@param o { drop_last: boolean? }? true (default): the samples of an incomplete last batch are left out; false: it has
+---  fewer rows, rows_of_last in all batches; if some ranks repeat a sample there, counted_rows is how many of its rows
+---  the epoch has not had
 ---@return fun(): integer?, table? position from 1, and the batch
-function RandomData:batches(sampler, batch)
+function RandomData:batches(sampler, batch, o)
+  o = options.parse("data:batches", o, { drop_last = { "boolean", default = true } })
   if type(batch) ~= "number" or batch < 1 or batch % 1 ~= 0 then
     errors.invalid("data:batches: a batch must be a whole number of at least 1, not %s", tostring(batch))
   end
-  if sampler:count() < batch then
+  if o.drop_last and sampler:count() < batch then
     errors.invalid("data:batches: a batch of %d exceeds the %d samples per rank", batch, sampler:count())
   end
   if self.loaded then
@@ -117,17 +130,25 @@ function RandomData:batches(sampler, batch)
     self.loaded = nil
   end
   self.sampler = sampler
+  local rest = not o.drop_last and sampler:left() % batch or 0
   local next_sample, position = sampler:samples(), 0
+  local source = ("%s; %s"):format(tostring(self), sampler:describe())
   return function()
-    local samples = {}
+    local samples, repeated = {}, 0
     while #samples < batch do
-      local _, sample = next_sample()
-      if not sample then return nil end
-      samples[#samples + 1] = sample
+      local _, sample, had = next_sample()
+      if not sample then break end
+      samples[#samples + 1], repeated = sample, repeated + (had and 1 or 0)
     end
+    if #samples == 0 or o.drop_last and #samples < batch then return nil end
     position = position + 1
     local read_now = self:read(samples)
+    -- All ranks say so where one repeats a sample, which is at the end of the epoch.
+    if sampler.position > sampler.length then read_now.counted_rows = #samples - repeated end
+    read_now.rows_of_last = rest > 0 and rest or nil
     read_now.first_row, read_now.row_step = sampler.rank, sampler.world -- as the sampler divides them
+    read_now.source, read_now.shared_by = source, ("a sampler over %d ranks"):format(sampler.world)
+    read_now.batch_number = sampler.epoch * math.ceil(sampler:count() / batch) + position -- as epochs follow another
     return position, read_now
   end
 end

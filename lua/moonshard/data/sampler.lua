@@ -9,6 +9,7 @@ local loader = require("moonshard.data.loader")
 local options = require("moonshard.base.options")
 local permutation = require("moonshard.base.permutation")
 local saved = require("moonshard.data.saved")
+local sealed = require("moonshard.base.sealed")
 
 ---@class moonshard.Sampler
 ---@field length integer samples of the dataset
@@ -16,7 +17,14 @@ local saved = require("moonshard.data.saved")
 ---@field position integer samples of the epoch that all ranks together have visited
 local Sampler = { __name = "a sampler" }
 Sampler.__index = Sampler
-strict.refuse_ipairs(Sampler, "for _, sample in sampler:samples() do")
+strict.refuse_loops(Sampler, "for _, sample in sampler:samples() do")
+
+sealed.class(Sampler, {
+  what = Sampler.__name,
+  answers = { epoch = "sampler:set_epoch(epoch) sets it",
+    position = "sampler:load_state(state) restores the position of a state that sampler:state() gave" },
+  otherwise = "it is decided by ms.data.sampler: make another sampler, with this option",
+})
 
 function Sampler:__tostring()
   return ("sampler: %d samples, %d per rank and epoch, seed %d%s, epoch %d, position %d"):format(self.length,
@@ -54,13 +62,26 @@ local function sampler(o)
       o.world)
   end
   o.epoch, o.position, o.resume_at = 0, 0, 0
-  return setmetatable(o, Sampler)
+  return sealed.seal(setmetatable(o, Sampler))
+end
+
+---What ranks must have in common for each sample to be visited once.
+---@return string
+function Sampler:describe()
+  return ("a sampler of %d samples, seed %s, epoch %d%s%s"):format(self.length, tostring(self.seed), self.epoch,
+    self.shuffle and "" or ", in order", self.drop_last and ", drop_last" or "")
 end
 
 ---Samples that each rank visits in an epoch.
 ---@return integer
 function Sampler:count()
   return (self.drop_last and math.floor or math.ceil)(self.length / self.world)
+end
+
+---Samples that the next call of samples gives to each rank: of an epoch, or what a loaded state leaves of it.
+---@return integer
+function Sampler:left()
+  return (self.drop_last and math.floor or math.ceil)((self.length - self.resume_at) / self.world)
 end
 
 ---Sets the epoch, which determines the order of the samples. Without a call, every epoch has the order of epoch 0.
@@ -73,19 +94,21 @@ function Sampler:set_epoch(epoch)
   self.epoch, self.epoch_was_set = epoch, true
 end
 
----This rank's samples of the epoch, in order. The first call after load_state continues at the loaded position.
----@return fun(): integer?, integer? position from 1, and the sample, 0 to length - 1
+---This rank's samples of the epoch, in order. The first call after load_state continues at the loaded position. Without
+---drop_last the last sample of some ranks can be one that another rank has had, too: evaluations must not count it.
+---@return fun(): integer?, integer?, boolean? position from 1; sample, 0 to length - 1; whether the epoch has had it
 function Sampler:samples()
   local order = self.shuffle and permutation.new(self.length, self.seed, self.epoch) or function(i) return i end
-  local first, position = self.resume_at, 0
-  local count = (self.drop_last and math.floor or math.ceil)((self.length - first) / self.world)
+  local first, position, rank, length, ranks = self.resume_at, 0, self.rank, self.length, self.world
+  local count = self:left()
   self.position, self.resume_at = first, 0
+  local fields = sealed.fields(self)
   return function()
     if position >= count then return nil end
-    local at = first + position * self.world
+    local at = first + position * ranks
     position = position + 1
-    self.position = at + self.world
-    return position, order((at + self.rank) % self.length)
+    fields.position = at + ranks
+    return position, order((at + rank) % length), at + rank >= length
   end
 end
 

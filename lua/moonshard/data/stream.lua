@@ -137,11 +137,11 @@ end
 ---Fills tokens and targets with the batch at a position, and has the next ones read.
 ---@param position number of the run
 ---@param place fun(position: number, row: integer): number the token at which a row's sample begins
----@param step number from the position of a batch to that of the next
+---@param following fun(position: number): number the position of the next batch
 ---@param last number position of the last batch that will be asked for
 ---@param tokens ffi.cdata* int32_t [rows * columns]
 ---@param targets ffi.cdata* int32_t [rows * columns]
-function Reader:read(position, place, step, last, tokens, targets)
+function Reader:read(position, place, following, last, tokens, targets)
   if self.asked[1] and self.asked[1] ~= position then
     check(C.ms_token_reader_discard(self.handle, READ_SECONDS))
     self.asked = {}
@@ -151,10 +151,10 @@ function Reader:read(position, place, step, last, tokens, targets)
   local failed = C.ms_token_reader_take(self.handle, READ_SECONDS, tokens, targets)
   if failed ~= C.MS_EINTERRUPT then table.remove(self.asked, 1) end
   check(failed)
-  local following = (self.asked[#self.asked] or position) + step
-  while #self.asked < SLOTS and following <= last do
-    ask(self, following, place)
-    following = following + step
+  local ahead = following(self.asked[#self.asked] or position)
+  while #self.asked < SLOTS and ahead <= last do
+    ask(self, ahead, place)
+    ahead = following(ahead)
   end
 end
 

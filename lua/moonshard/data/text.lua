@@ -1,20 +1,22 @@
 -- Text by bytes: the token of a byte is its value, so the vocabulary is 256 and the loss is in nats per byte.
 
-local decompressed = require("moonshard.data.decompressed")
-local files = require("moonshard.data.files")
 local options = require("moonshard.base.options")
 local streams = require("moonshard.data.stream")
+local text_files = require("moonshard.data.text_files")
 local windows = require("moonshard.data.windows")
 local world = require("moonshard.distributed.world")
 
 ---@class moonshard.TextOptions
 ---@field files string|string[] paths, folders or patterns; a string can list several, separated by commas or blanks;
----  .zst files are decompressed
+---  files that zstd compressed are decompressed
+---@field raw? boolean take the bytes of any file, also of JSON and of other formats; false
 ---@field seq? integer bytes a sequence; 256
 ---@field batch? integer sequences a rank and step; 8
 ---@field global_batch? integer sequences of all ranks a step, instead of batch
 ---@field seed? integer of the order of samples; 0
 ---@field shuffle? boolean true; false: in the order of the text
+---@field drop_last? boolean true: the samples that do not fill an epoch's last step begin the next epoch; false: that
+---  step is padded with rows without targets. Validation data is always padded, so that a pass has every sample once
 ---@field valid_fraction? number of the windows that are held out for validation; 0.05; 0: none, and no data.valid
 ---@field mesh? moonshard.Mesh whose ranks share the samples; all ranks of the world
 
@@ -27,14 +29,14 @@ local world = require("moonshard.distributed.world")
 ---@return moonshard.TextData
 local function text(o)
   local who = "ms.data.text"
-  o = options.parse(who, o, windows.specs { valid_fraction = { "number", default = 0.05 } })
+  o = options.parse(who, o, windows.specs { valid_fraction = { "number", default = 0.05 }, raw = { "boolean" } })
   windows.share(who, o)
   local stream, bytes
   if world.plan_only then
     bytes = windows.tokens_needed(o)
   else
-    local paths = files.find(o.files, decompressed.select_text, "text")
-    stream = streams.open(decompressed.paths(paths), "MS_TOKEN_BYTES", paths)
+    local paths, shown = text_files.find(o.files, o.raw)
+    stream = streams.open(paths, "MS_TOKEN_BYTES", shown)
     bytes = stream.tokens
     windows.check_size(who, o.files, "bytes", bytes, o)
   end

@@ -5,6 +5,7 @@ local errors = require("moonshard.base.error")
 local files = require("moonshard.data.files")
 local nearest = require("moonshard.base.nearest")
 local options = require("moonshard.base.options")
+local tokenizer_config = require("moonshard.data.tokenizer_config")
 local C, ffi, check = engine.C, engine.ffi, engine.check
 
 ---@class moonshard.Tokenizer
@@ -17,7 +18,7 @@ Tokenizer.__index = Tokenizer
 local tokenizer = {}
 
 ---Reads a tokenizer.json, or the one in a folder. MS_EUNSUPPORTED names a field that asks for something else than
----byte-level BPE; MS_EINVAL one that is wrong.
+---byte-level BPE, or what the folder's tokenizer_config.json changes; MS_EINVAL one that is wrong.
 ---@param path string
 ---@return moonshard.Tokenizer
 function tokenizer.open(path)
@@ -32,6 +33,7 @@ function tokenizer.open(path)
   end
   check(status)
   local handle = ffi.gc(out[0], C.ms_tokenizer_close)
+  tokenizer_config.check(path, function(token) return C.ms_tokenizer_find(handle, token) end)
   return setmetatable({ path = path, handle = handle, vocab = C.ms_tokenizer_vocab(handle) }, Tokenizer)
 end
 

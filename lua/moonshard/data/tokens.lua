@@ -20,6 +20,8 @@ local world = require("moonshard.distributed.world")
 ---@field global_batch? integer sequences per step on all ranks, instead of batch
 ---@field seed? integer seed of the order of samples; default 0
 ---@field shuffle? boolean default true; false: in the order of the files
+---@field drop_last? boolean true: the samples that do not fill an epoch's last step begin the next epoch; false: that
+---  step is padded with rows without targets. Validation data is always padded, so that a pass has every sample once
 ---@field valid_fraction? number fraction of the windows held out for validation; default 0.05, or 0 with valid_files
 ---@field mesh? moonshard.Mesh its ranks share the samples; default: all ranks of the world
 
@@ -62,7 +64,7 @@ local function tokens(o)
     count = stream.tokens
     windows.check_size(who, o.files, "tokens", count, o)
     valid_stream = o.valid_files and open(o.valid_files, "valid_files")
-    if valid_stream then windows.check_size(who, o.valid_files, "tokens", valid_stream.tokens, o) end
+    if valid_stream then windows.check_validation(who, o.valid_files, "tokens", valid_stream.tokens, o) end
   end
   local data = windows.loaders(o, stream, count)
   data.tokens = count

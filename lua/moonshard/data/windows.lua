@@ -20,16 +20,20 @@ local windows = {}
 ---@field share moonshard.Share
 ---@field seed number
 ---@field shuffle boolean
+---@field drop_last boolean
 ---@field valid_fraction number
 ---@field rows integer? rows of a batch that a window becomes; default 1
 
 local function all_of(sample) return sample end
 
+-- Blocks of a cycle, of which the last is for validation.
+local function period_of(valid_fraction) return math.max(2, math.floor(1 / valid_fraction + 0.5)) end
+
 -- Divides `count` windows: the number of samples of each kind, and the window of each sample. In every cycle of
 -- `period` blocks, the last block is for validation. The windows after the last full cycle are for training.
 local function divide(count, valid_fraction)
   if valid_fraction == 0 then return { train = count, valid = 0, train_window = all_of } end
-  local period = math.max(2, math.floor(1 / valid_fraction + 0.5))
+  local period = period_of(valid_fraction)
   local block = math.max(1, math.min(LONGEST_BLOCK, math.floor(count / (4 * period))))
   local cycle, kept = block * period, block * (period - 1)
   local cycles = math.floor(count / cycle)
@@ -51,17 +55,21 @@ local function group_digits(number)
   return (text:gsub("^,", ""))
 end
 
+-- Samples of a step, or those that it needs where the others can be padding.
+local function samples_needed(o) return o.drop_last and o.batch * o.share.ranks or 1 end
+
 ---Number of tokens needed for one step and, with validation, one validation sample.
 ---@param o moonshard.WindowOptions
 ---@return number
 function windows.tokens_needed(o)
-  local samples = o.batch * o.share.ranks
-  local count = samples
-  while true do
-    local parts = divide(count, o.valid_fraction)
-    if parts.train >= samples and (o.valid_fraction == 0 or parts.valid >= 1) then return count * o.seq + 1 end
-    count = count + 1
-  end
+  local samples = samples_needed(o)
+  if o.valid_fraction == 0 then return samples * o.seq + 1 end
+  -- Of c windows at most c (period - 1) / period + LONGEST_BLOCK are for training, and a cycle needs `period` of them:
+  -- no smaller count is enough, and the least one is a few windows away.
+  local period = period_of(o.valid_fraction)
+  local count = math.max(samples, period, math.floor((samples - LONGEST_BLOCK) * period / (period - 1)))
+  while divide(count, o.valid_fraction).train < samples do count = count + 1 end
+  return count * o.seq + 1
 end
 
 ---Raises if a stream has too few tokens for one step.
@@ -74,8 +82,18 @@ function windows.check_size(who, spec, unit, tokens, o)
   local needed = windows.tokens_needed(o)
   if tokens >= needed then return end
   errors.invalid("%s: files=%s %s, but seq=%d and %d sequences per step need at least %s %s", who, files.show(spec),
-    tokens == 0 and "is empty" or ("has %s %s"):format(group_digits(tokens), unit), o.seq, o.batch * o.share.ranks,
+    tokens == 0 and "is empty" or ("has %s %s"):format(group_digits(tokens), unit), o.seq, samples_needed(o),
     group_digits(needed), unit)
+end
+
+---Raises if a stream of validation data has too few tokens for one sample.
+---@param who string for messages
+---@param spec string|string[] the files
+---@param unit string "bytes" or "tokens"
+---@param tokens number
+---@param o moonshard.WindowOptions
+function windows.check_validation(who, spec, unit, tokens, o)
+  windows.check_size(who, spec, unit, tokens, { seq = o.seq, valid_fraction = 0, drop_last = false })
 end
 
 ---The options that all data in windows has, with further ones.
@@ -89,6 +107,7 @@ function windows.specs(more)
     global_batch = { "positive" },
     seed = { "seed", default = 0 },
     shuffle = { "boolean", default = true },
+    drop_last = { "boolean", default = true },
     mesh = { "table" },
   }
   for name, spec in pairs(more) do specs[name] = spec end
@@ -104,6 +123,7 @@ function windows.share(who, o)
   end
   o.share = loader.share(who, o.mesh)
   o.batch = loader.batch_of_rank(who, o.share, o.batch, o.global_batch)
+  loader.check_tokens(who, o.seq, o.batch)
 end
 
 local function make_loader(o, stream, n, window, restart)
@@ -116,6 +136,7 @@ local function make_loader(o, stream, n, window, restart)
     share = o.share,
     seed = o.seed + (restart and VALIDATION_SEED or 0), given_seed = o.seed,
     shuffle = o.shuffle,
+    drop_last = o.drop_last and not restart,
     restart = restart,
     rows = o.rows,
   })

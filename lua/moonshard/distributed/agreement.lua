@@ -28,8 +28,8 @@ function agreement.uninterrupted(call, ...)
   return result
 end
 
--- Errors that follow from another rank or from the user are not causes.
-local FOLLOWS = { MS_EPEER = true, MS_EINTERRUPT = true }
+-- Errors that follow from another rank or from the user are not causes; nor are those of ranks that disagree.
+local FOLLOWS = { MS_EPEER = true, MS_EINTERRUPT = true, MS_EMISMATCH = true }
 
 local function note_failure(raised)
   if not (errors.is(raised) or type(raised) == "string") or FOLLOWS[raised.status] then return end
@@ -74,7 +74,7 @@ function agreement.raise_first_failure(session, what, ok, raised)
     mine.code = code
     ffi.copy(mine.text, text:sub(1, TEXT_BYTES - 1))
   end
-  local state = session:ensure_state()
+  local state = session:open_state()
   world.set_activity(what)
   local status = C.ms_state_all_gather_bytes(state, mine, ffi.sizeof(mine), all)
   world.set_activity(nil)
@@ -92,25 +92,43 @@ local PIECE_BYTES = 4080
 
 ffi.cdef(("typedef struct { int bytes; char text[%d]; } ms_lua_piece;"):format(PIECE_BYTES))
 
----The text that the first rank of a model gives. Collective over its ranks.
+---The text that each rank of a model gives, in the order of session:ranks(). Collective over its ranks.
 ---@param session moonshard.Session
----@param what string for reports: "of the manifest"
----@param text string? what this rank gives; the first rank's counts
----@return string
-function agreement.text_of_first(session, what, text)
-  local mine, all = ffi.new("ms_lua_piece"), ffi.new("ms_lua_piece[?]", #session:ranks())
-  local state, received, at = session:ensure_state(), {}, 0
-  repeat
-    local rest = text and text:sub(at + 1, at + PIECE_BYTES) or ""
+---@param what string for reports: "of what ranks run"
+---@param text string? what this rank gives; nil: nothing
+---@return string[]
+function agreement.texts(session, what, text)
+  local ranks, received, at = #session:ranks(), {}, 0
+  local mine, all = ffi.new("ms_lua_piece"), ffi.new("ms_lua_piece[?]", ranks)
+  local state = session:open_state()
+  for place = 1, ranks do received[place] = {} end
+  while true do
+    local rest, ended = text and text:sub(at + 1, at + PIECE_BYTES) or "", true
     mine.bytes, at = #rest, at + PIECE_BYTES
     ffi.copy(mine.text, rest, #rest)
     world.set_activity(what)
     local status = C.ms_state_all_gather_bytes(state, mine, ffi.sizeof(mine), all)
     world.set_activity(nil)
     check(status)
-    received[#received + 1] = ffi.string(all[0].text, all[0].bytes)
-  until all[0].bytes < PIECE_BYTES
-  return table.concat(received)
+    for place, pieces in ipairs(received) do
+      local piece = all[place - 1]
+      pieces[#pieces + 1] = ffi.string(piece.text, piece.bytes)
+      ended = ended and piece.bytes < PIECE_BYTES
+    end
+    if ended then break end
+  end
+  for place, pieces in ipairs(received) do received[place] = table.concat(pieces) end
+  return received
+end
+
+---The text that the first rank of a model gives. Collective over its ranks.
+---@param session moonshard.Session
+---@param what string for reports: "of the manifest"
+---@param text string? what this rank gives; the first rank's counts
+---@return string
+function agreement.text_of_first(session, what, text)
+  local is_first = session:ranks()[1] == world.rank
+  return agreement.texts(session, what, is_first and text or nil)[1]
 end
 
 return agreement

@@ -5,12 +5,16 @@
 
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
+local input_file = require("moonshard.base.input_file")
+local output_file = require("moonshard.base.output_file")
 local world = require("moonshard.distributed.world")
 local C, ffi = engine.C, engine.ffi
 
 local profile = {}
 
-local wanted -- { path, first, last }, or nil
+-- { path, first, last, file, is_new }, or nil. file: rank 0's, which keeps other runs from writing it; is_new: it did
+-- not exist before.
+local wanted
 local recorder -- ms_profile*, from the first chosen step to the last
 local recorded = 0 -- the last recorded step
 
@@ -20,6 +24,20 @@ local recorded = 0 -- the last recorded step
 ---@param last integer
 function profile.request(path, first, last)
   wanted = { path = path, first = first, last = last }
+  if world.rank ~= 0 then return end
+  output_file.make_folders("trace", path)
+  wanted.is_new = not input_file.exists(path)
+  wanted.file = output_file.claim("trace", path)
+end
+
+---Ends the request. A file that this run has made, but not written, is removed.
+---@param is_written boolean?
+function profile.forget(is_written)
+  local ended = wanted
+  wanted = nil
+  if not ended or not ended.file then return end
+  if ended.is_new and not is_written then os.remove(ended.path) end
+  ended.file:close()
 end
 
 -- The first chosen step is about to begin.
@@ -39,7 +57,7 @@ local function write()
     io.stderr:write(("moonshard: %s traced in %s: open it in ui.perfetto.dev, or `moonshard trace %s`\n")
       :format(steps, wanted.path, wanted.path))
   end
-  wanted = nil
+  profile.forget(true)
 end
 
 ---Called by the trainer at the start of a step.
@@ -80,10 +98,11 @@ end
 function profile.finish(cut_short)
   if not wanted then return end
   if recorded > 0 then return write() end
+  local first, last = wanted.first, wanted.last
+  profile.forget()
   if cut_short then return end
-  errors.invalid("--trace-steps %d-%d: the run ended before step %d, so there is nothing to trace", wanted.first,
-    wanted.last, wanted.first)
+  errors.invalid("--trace-steps %d-%d: the run ended before step %d, so there is nothing to trace", first, last,
+    first)
 end
-
 
 return profile

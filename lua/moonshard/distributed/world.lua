@@ -171,6 +171,10 @@ end
 ---Waits for every rank. Collective.
 ---@param what string? the reason, for reports
 function world.barrier(what)
+  if what ~= nil and type(what) ~= "string" then
+    errors.invalid("ms.world().barrier takes a text, the reason, not a %s: write a dot, ms.world().barrier()",
+      type(what))
+  end
   if world.plan_only then return end
   world.set_activity(what)
   local status = C.ms_world_barrier(world.handle)

@@ -1,31 +1,64 @@
--- Reads batches: which fields are arrays, their shapes for one micro-batch, and which rows of the global batch they
+-- Reads batches: which fields are inputs, their shapes for one micro-batch, and which rows of the global batch they
 -- contain. Copies micro-batches into the inputs of a plan.
+--
+-- Inputs are arrays and numbers. A number is an f32 of shape {}, such as the weight of a loss that changes during
+-- training. It belongs to the whole batch, as an array without axes does, or one whose first size is 1 where the batch
+-- has more rows: every micro-batch is given all of it.
 
 local dtypes = require("moonshard.base.dtypes")
+local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
 local options = require("moonshard.base.options")
+local ffi = engine.ffi
 
 local batch_of = {}
 
--- The names of the array fields of a batch, sorted. Only these are passed to the engine.
-local function arrays_of(batch)
+-- Numbers of a batch that say something about it, and are no inputs.
+local ABOUT_IT = { first_row = true, row_step = true, data_ms = true, counted_rows = true, sample_rows = true,
+  batch_number = true, rows_of_last = true }
+
+-- Texts and booleans of loaders that do the same.
+local SAID = { source = true, shared_by = true, predicts = true, is_padded = true, will_be_padded = true }
+
+local LARGEST = 3.4028234663852886e38 -- of f32
+
+local function check_number(name, value)
+  if math.abs(value) <= LARGEST or value ~= value or math.abs(value) == math.huge then return end
+  errors.invalid("batch.%s is %g, which f32 cannot hold: scale it, or leave it out of the batch", name, value)
+end
+
+-- The names of the inputs of a batch, sorted. Only these are passed to the engine.
+local function inputs_of(batch)
+  if type(batch) == "number" then
+    errors.invalid("a batch is a table of arrays, not the number %g: data:batches gives the step first, for step, "
+      .. "batch in data:batches(steps) do", batch)
+  end
   if type(batch) ~= "table" or rawget(batch, "data") ~= nil then
     errors.invalid("a batch is a table of arrays, { inputs = ..., targets = ... }, not %s", options.describe(batch))
   end
-  local names = {}
+  local names, arrays = {}, 0
   for name, value in pairs(batch) do
-    if type(value) == "cdata" then
+    if type(value) == "number" and type(name) == "string" and not ABOUT_IT[name] then
+      check_number(name, value)
+      names[#names + 1] = name
+    elseif type(value) == "cdata" then
       errors.invalid("batch.%s is memory without a shape: write { data = memory, dtype = \"f32\", shape = "
         .. "{ rows, ... } }", tostring(name))
+    elseif type(name) ~= "string" then
+      errors.invalid("a batch has fields with names, { inputs = ..., targets = ... }, not %s",
+        options.describe(name))
     elseif type(value) == "table" then
       if type(value.data) == "nil" or not value.shape or not value.dtype then
         errors.invalid("batch.%s must be a tensor (ms.tensor), or a table with data, dtype and shape", tostring(name))
       end
-      names[#names + 1] = name
+      names[#names + 1], arrays = name, arrays + 1
+    elseif type(value) ~= "number" and not SAID[name] then
+      errors.invalid("batch.%s is %s, which forward cannot be given: write a number (1 or 0 for true or false, from "
+        .. "which ms.ops.where chooses), or keep it out of the batch", tostring(name), options.describe(value))
     end
   end
   table.sort(names)
-  if #names == 0 then
+  if arrays == 0 then
     errors.invalid("a batch needs arrays, e.g. tokens and targets, each { data =, dtype =, shape = }")
   end
   return names
@@ -40,11 +73,42 @@ function batch_of.numel(shape)
   return n
 end
 
----Elements that count as the tokens of a batch: those of its targets, or without targets of its first array.
+-- The first of these fields determines the number of rows of a batch. Without them it is the first array with several
+-- rows, or else the first one that has an axis.
+local PRIMARY = { "tokens", "inputs", "targets" }
+
+local function has_rows(value)
+  return type(value) == "table" and type(value.shape) == "table" and value.shape[1] ~= nil
+end
+
+local function primary(batch)
+  for _, name in ipairs(PRIMARY) do
+    if has_rows(batch[name]) then return batch[name] end
+  end
+  local first
+  for name, value in pairs(batch) do
+    if has_rows(value) then
+      local is_single = value.shape[1] == 1
+      if not first or first.is_single and not is_single or first.is_single == is_single and name < first.name then
+        first = { name = name, is_single = is_single }
+      end
+    end
+  end
+  if first then return batch[first.name] end
+  errors.raise("MS_ESHAPE", "no array of the batch has an axis: one needs rows, { rows, ... }")
+end
+
+---The rows of a batch, or of a trace's inputs.
+---@param batch table<string, moonshard.Array|moonshard.Tensor>
+---@return integer
+function batch_of.rows(batch) return primary(batch).shape[1] end
+
+---Elements that count as the tokens of a batch: those of its targets, or without targets of the array that has its
+---rows.
 ---@param batch table<string, moonshard.Array>
 ---@return integer
 function batch_of.tokens(batch)
-  return batch_of.numel((batch.targets or batch[arrays_of(batch)[1]]).shape)
+  return batch_of.numel((has_rows(batch.targets) and batch.targets or primary(batch)).shape)
 end
 
 -- A double represents every integer up to here.
@@ -55,6 +119,7 @@ local function check_shape(name, shape)
     errors.raise("MS_ESHAPE", "batch.%s: its shape must be a list of sizes, not %s", name, options.describe(shape))
   end
   local rows = shape[1]
+  if rows == nil and next(shape) == nil then return end
   if type(rows) ~= "number" or rows < 1 or rows % 1 ~= 0 then
     errors.raise("MS_ESHAPE", "batch.%s has %s rows on this rank; it must be a whole number of at least 1", name,
       tostring(rows))
@@ -70,49 +135,54 @@ local function check_shape(name, shape)
   end
 end
 
-local function spec_of(name, array, micro_batches, fed)
-  local _, dtype = dtypes.id(array.dtype)
+local function spec_of(name, given, rows, micro_batches, fed)
+  if type(given) == "number" then return { name = name, dtype = "f32", shape = {}, numel = 1, is_whole = true } end
+  local _, dtype = dtypes.id(given.dtype)
   dtypes.check_whole_bytes("batch." .. name, dtype)
-  check_shape(name, array.shape)
-  local shape = { unpack(array.shape) }
-  if fed then dtypes.check_memory(("batch.%s.data"):format(name), array.data, dtype, batch_of.numel(shape)) end
-  if shape[1] % micro_batches ~= 0 then
+  check_shape(name, given.shape)
+  local shape = { unpack(given.shape) }
+  if fed then dtypes.check_memory(("batch.%s.data"):format(name), given.data, dtype, batch_of.numel(shape)) end
+  local is_whole = #shape == 0 or shape[1] == 1 and rows > 1
+  if not is_whole and shape[1] % micro_batches ~= 0 then
     errors.raise("MS_ESHAPE", "batch.%s has %d rows, not a multiple of %d micro-batches", name, shape[1],
       micro_batches)
   end
-  shape[1] = shape[1] / micro_batches
-  return { name = name, dtype = dtype, shape = shape, numel = batch_of.numel(shape) }
+  if not is_whole then shape[1] = shape[1] / micro_batches end
+  return { name = name, dtype = dtype, shape = shape, numel = batch_of.numel(shape), is_whole = is_whole }
 end
 
--- The first of these fields, or else the first array, determines the number of rows of a batch.
-local PRIMARY = { "tokens", "inputs", "targets" }
+---@class moonshard.InputSpec an input of one micro-batch
+---@field name string
+---@field dtype string
+---@field shape integer[]
+---@field numel integer
+---@field rows integer number of rows of the micro-batch if the first size is a multiple of it; 0: it is not per row
+---@field is_whole boolean every micro-batch has all of it
 
----The rows of a batch, or of a trace's inputs.
----@param batch table<string, moonshard.Array|moonshard.Tensor>
----@return integer
-function batch_of.rows(batch)
-  for _, name in ipairs(PRIMARY) do
-    if type(batch[name]) == "table" then return batch[name].shape[1] end
-  end
-  local first
-  for name, value in pairs(batch) do
-    if type(value) == "table" and (not first or name < first) then first = name end
-  end
-  return batch[first].shape[1]
-end
-
----The inputs of one micro-batch: the first dimension is divided by the number of micro-batches. `rows` is the number of
----rows of the micro-batch if the field's first dimension is a multiple of it, or else 0: the field is not per row.
----@param batch table<string, moonshard.Array>
+---The inputs of one micro-batch: the first dimension is divided by the number of micro-batches, but for inputs of the
+---whole batch.
+---@param batch table<string, moonshard.Array|number>
 ---@param micro_batches integer
 ---@param fed boolean? false: only use the shapes, to compile a plan, and do not check the data; default true
----@return { name: string, dtype: string, shape: integer[], numel: integer, rows: integer }[] specs sorted by name
+---@return moonshard.InputSpec[] specs sorted by name
 function batch_of.specs(batch, micro_batches, fed)
-  local specs = {}
-  for i, name in ipairs(arrays_of(batch)) do specs[i] = spec_of(name, batch[name], micro_batches, fed ~= false) end
-  local rows = batch_of.rows(batch) / micro_batches
-  for _, spec in ipairs(specs) do spec.rows = spec.shape[1] % rows == 0 and rows or 0 end
+  local names, specs = inputs_of(batch), {}
+  local all = batch_of.rows(batch)
+  for i, name in ipairs(names) do specs[i] = spec_of(name, batch[name], all, micro_batches, fed ~= false) end
+  local rows = all / micro_batches
+  for _, spec in ipairs(specs) do
+    spec.rows = not spec.is_whole and spec.shape[1] % rows == 0 and rows or 0
+  end
   return specs
+end
+
+---The values of an input.
+---@param batch table<string, moonshard.Array|number>
+---@param spec moonshard.InputSpec
+---@return ffi.cdata*
+function batch_of.data(batch, spec)
+  local given = batch[spec.name]
+  return type(given) == "number" and ffi.new("float[1]", given) or given.data
 end
 
 ---Which rows of a step's global batch each micro-batch contains: row i of the micro-batch is row first + i * step of
@@ -139,13 +209,13 @@ end
 
 ---Copies a micro-batch into a plan's inputs.
 ---@param exec moonshard.Exec
----@param specs table from batch_of.specs
----@param batch table<string, moonshard.Array>
+---@param specs moonshard.InputSpec[]
+---@param batch table<string, moonshard.Array|number>
 ---@param micro integer from 0
 function batch_of.feed(exec, specs, batch, micro)
   for _, spec in ipairs(specs) do
-    local array = { data = batch[spec.name].data, dtype = spec.dtype }
-    exec:write(spec.name, array, micro * spec.numel, spec.numel)
+    local array = { data = batch_of.data(batch, spec), dtype = spec.dtype }
+    exec:write(spec.name, array, spec.is_whole and 0 or micro * spec.numel, spec.numel)
   end
 end
 

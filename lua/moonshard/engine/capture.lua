@@ -2,9 +2,11 @@
 -- for one set of input shapes; plans are compiled from it.
 
 local context = require("moonshard.base.context")
+local create = require("moonshard.tensor.create")
 local dtypes = require("moonshard.base.dtypes")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
+local op_places = require("moonshard.engine.op_places")
 local options = require("moonshard.base.options")
 local recompute = require("moonshard.nn.recompute")
 local regather = require("moonshard.nn.regather")
@@ -13,21 +15,37 @@ local tensor = require("moonshard.tensor")
 local tree = require("moonshard.nn.tree")
 local C, ffi = engine.C, engine.ffi
 
+---@class moonshard.LossWeight of a loss in means over ranks and micro-batches
+---@field weight moonshard.Tensor f32 []: 1 if none of its `terms` is ignored
+---@field terms integer
+---@field mean moonshard.Tensor the loss itself, 0 where its weight is 0
+---@field by_rank boolean? each rank's loss counts once, or not at all
+
+---@class moonshard.Constant an eager tensor that a trace uses
+---@field name string of the input
+---@field tensor moonshard.Tensor
+---@field op string that first reads it
+---@field path string of the module in which it does, "" for the root
+---@field where string? the recipe's line there
+
 ---@class moonshard.Trace
 ---@field handle ffi.cdata* ms_graph*
 ---@field inputs table<string, moonshard.Tensor>
 ---@field loss moonshard.Tensor?
----@field weights table<integer, { weight: moonshard.Tensor, terms: integer }> by value of a loss: its weight in means
----  over micro-batches, which is 1 if none of its `terms` is ignored
----@field counts { weight: moonshard.Tensor, terms: integer }? the entry of `weights` for the returned loss
+---@field weights table<integer, moonshard.LossWeight> by value of a loss
+---@field means moonshard.Tensor[] of each mean over targets: 1, or 0 where it has none
+---@field counts moonshard.LossWeight? the entry of `weights` for the returned loss
 ---@field outputs table<string, moonshard.Tensor>
----@field constants { name: string, tensor: moonshard.Tensor }[] eager tensors: inputs written before every run
+---@field constants moonshard.Constant[] eager tensors: inputs written before every run
 ---@field trained table<integer, boolean> by value: whether it depends on a parameter that trains, other than by detach
 ---@field routers moonshard.RouterTerms[] of the routers that were called, which train:step adds to the loss
 ---@field returned table the result of the traced function
+---@field generator { seed: number, draws: integer } state of ms.rand and ms.randn before it
 ---@field sharding moonshard.Sharding
 ---@field paths table<moonshard.Module, string> FQN of every module of the model
+---@field untrained table<moonshard.Parameter, true> parameters that are constants in it
 ---@field recompute table<moonshard.Module, moonshard.Recompute>
+---@field places moonshard.OpPlaces? where the recipe calls its ops
 ---@field regather table<moonshard.Module, moonshard.Regather>
 ---@field regathers moonshard.Regather the current one
 ---@field region moonshard.Region recomputation region of new nodes
@@ -56,11 +74,15 @@ function Trace:parameter(parameter)
   local index = self.sharding.index[parameter]
   if not index then
     errors.raise("MS_ENAME", "parameter [%s] is not part of the model: assign it to a field of a module before "
-      .. "ms.fully_shard or the first step", table.concat(parameter.shape, ","))
+      .. "ms.fully_shard or the first step; if it is another model's, make both models fields of one model, and let "
+      .. "each have a trainer that leaves out the other with the option freeze", table.concat(parameter.shape, ","))
   end
   engine.check(C.ms_graph_param(self.handle, index, value))
+  local is_constant = self.untrained[parameter]
+  -- Not with a method of tensors: this is called while the inputs of another op are collected.
+  if is_constant then engine.check(C.ms_graph_op(self.handle, "detach", 1, value, nil, value)) end
   known = tensor.new(self, value[0])
-  self.values[parameter], self.trained[known.id] = known, not parameter.frozen
+  self.values[parameter], self.trained[known.id] = known, not (is_constant or parameter.frozen)
   return known
 end
 
@@ -73,16 +95,40 @@ end
 
 ---The value of an eager tensor in this trace: a separate input, written before every run.
 ---@param eager moonshard.Tensor
+---@param op string that reads it, for messages
 ---@return moonshard.Tensor
-function Trace:constant(eager)
+function Trace:constant(eager, op)
   local known = self.values[eager]
   if known then return known end
   local name = "constant " .. #self.constants + 1
   known = add_input(self, name, eager.dtype, eager.shape, 0)
   self.values[eager] = known
-  table.insert(self.constants, { name = name, tensor = eager })
+  table.insert(self.constants, { name = name, tensor = eager, op = op, path = context.path, where = errors.caller() })
   return known
 end
+
+---Called for every op, before it is in the graph.
+---@param op string
+---@param inputs (moonshard.Tensor|moonshard.Parameter)[]
+---@param count integer
+function Trace:note(op, inputs, count)
+  if self.places then op_places.note(self.places, context.path, op, inputs, count) end
+end
+
+---Makes constants of parameters, before forward reads them: gradients pass through what they are used with.
+---@param parameters table<moonshard.Parameter, true>
+function Trace:leave_untrained(parameters) self.untrained = parameters end
+
+---Frees the graph immediately. Its plans stay as they are.
+function Trace:free()
+  C.ms_graph_free(ffi.gc(self.handle, nil))
+  self.handle = nil
+end
+
+-- What only tracing needs.
+local OF_TRACING = {
+  "values", "trained", "untrained", "routers", "paths", "precision", "recompute", "regather", "regathers", "region",
+}
 
 ---Sets the module path of the nodes that follow.
 ---@param path string
@@ -108,7 +154,7 @@ local function declare_input(self, given)
 end
 
 local function check_tensor(self, what, result)
-  if tensor.is_eager(result) then return self:constant(result) end
+  if tensor.is_eager(result) then return self:constant(result, what) end
   if tensor.is(result) then return result end
   errors.invalid("trace: %s must be a tensor, not %s", what, options.describe(result))
 end
@@ -120,8 +166,9 @@ local function take_results(self, results)
   end
   if results.loss then
     self.loss = check_tensor(self, "loss", results.loss)
-    engine.check(C.ms_graph_set_loss(self.handle, self.loss.id))
     self.counts = self.weights[self.loss.id]
+    self.loss = self.counts and self.counts.mean or self.loss
+    engine.check(C.ms_graph_set_loss(self.handle, self.loss.id))
     if self.counts then engine.check(C.ms_graph_set_loss_weight(self.handle, self.counts.weight.id)) end
   end
   local names = {}
@@ -140,8 +187,8 @@ local function new_trace(model, sharding)
   local self = setmetatable({
     handle = ffi.gc(out[0], C.ms_graph_free), sharding = sharding, model_handle = model_handle,
     inputs = {}, outputs = {}, constants = {}, values = {}, trained = {}, routers = {}, paths = {},
-    weights = {},
-    precision = sharding:precision(),
+    weights = {}, means = {}, untrained = {},
+    precision = sharding:precision(), places = op_places.new(sharding),
     recompute = sharding.recompute, region = recompute.none(), regions = 0,
     regather = sharding.regather, regathers = regather.DEFAULT,
   }, Trace)
@@ -158,6 +205,7 @@ end
 ---@return moonshard.Trace
 function capture.graph(model, config)
   local self = new_trace(model, config.sharding or shardings.of(model))
+  self.generator = create.generator()
   local outer_trace, outer_path = context.trace, context.path
   context.trace, context.path = self, ""
   local ok, raised = xpcall(function()
@@ -167,6 +215,7 @@ function capture.graph(model, config)
   end, errors.adopt)
   context.trace, context.path = outer_trace, outer_path
   if not ok then error(raised, 0) end
+  for _, name in ipairs(OF_TRACING) do self[name] = nil end
   return self
 end
 

@@ -57,7 +57,7 @@ end
 ---@param train moonshard.Trainer
 function ema.initialize(train)
   local session = train.session
-  if session.ema and train.steps_done == 0 and not session.averaged then
+  if session.ema and session.updates == 0 and not session.averaged then
     check(C.ms_state_restart_ema(session:ensure_state()))
   end
 end

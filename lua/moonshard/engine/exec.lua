@@ -95,6 +95,22 @@ end
 ---@param phase string
 function Exec:run(phase) check(self:try(phase)) end
 
+---Bytes of memory of the exec and its plan, and of its graph, outside the arenas.
+---@return number, number
+function Exec:host_bytes()
+  local bytes = ffi.new("int64_t[2]")
+  check(C.ms_exec_host_bytes(self.handle, bytes))
+  check(C.ms_graph_host_bytes(self.plan.graph.handle, bytes + 1))
+  return tonumber(bytes[0]), tonumber(bytes[1])
+end
+
+---Frees the exec immediately, and its plan unless a recipe has it (Trainer:plan).
+function Exec:free()
+  C.ms_exec_free(ffi.gc(self.handle, nil))
+  self.handle = nil
+  if not self.plan.is_lent then self.plan:free() end
+end
+
 ---A pointer to a named output.
 ---@param name string
 ---@param dtype string the dtype with which it was traced

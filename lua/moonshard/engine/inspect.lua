@@ -44,8 +44,9 @@ end
 -- shape: of a tensor that has another one than the parameter.
 local function read_full(around, index, param, what, factor, shape)
   shape = shape or { unpack(param.shape) }
+  local state = around:ensure_state()
   local data, count = values.allocate("f32", shape)
-  check(C.ms_state_gather(around:ensure_state(), index, what, data))
+  check(C.ms_state_gather(state, index, what, data))
   if factor then values.scale(data, count, factor) end
   return tensor.eager("f32", shape, data, not around.sharding.single_rank and "replicated" or nil)
 end
@@ -62,21 +63,30 @@ local function describe_shard(sharding, param, first, count, row)
     whole)
 end
 
-local function read_shard(around, index, param, what, factor)
-  local first, count, data = ffi.new("int64_t[1]"), ffi.new("int64_t[1]"), ffi.new("float *[1]")
-  check(C.ms_state_shard(around:ensure_state(), index, what, first, count, data))
-  local begin, owned = tonumber(first[0]), tonumber(count[0])
-  local shape = { owned }
+---The shape of the part of a parameter that a rank owns: rows, or a vector where it does not own whole rows.
+---@param around moonshard.Session
+---@param param moonshard.Param
+---@param begin integer its first element
+---@param owned integer elements
+---@return integer[] shape
+---@return integer? row elements of a row; nil: a vector
+function inspect.shard_shape(around, param, begin, owned)
   local part, row = placements.part(around.sharding, param), nil
   if param.unit.layout == "rows" then
     row = 1
     for d = 2, #part do row = row * part[d] end
   end
   if row and (begin % row ~= 0 or owned % row ~= 0) then row = nil end -- a replica's slice of a gradient
-  if row then
-    shape = part
-    shape[1] = owned / row
-  end
+  if not row then return { owned }, nil end
+  if #part > 0 or owned == 0 then part[1] = owned / row end
+  return part, row
+end
+
+local function read_shard(around, index, param, what, factor)
+  local first, count, data = ffi.new("int64_t[1]"), ffi.new("int64_t[1]"), ffi.new("float *[1]")
+  check(C.ms_state_shard(around:ensure_state(), index, what, first, count, data))
+  local begin, owned = tonumber(first[0]), tonumber(count[0])
+  local shape, row = inspect.shard_shape(around, param, begin, owned)
   local placement = not around.sharding.single_rank and describe_shard(around.sharding, param, begin, owned, row) or nil
   local shard = values.copy("f32", shape, data[0], placement)
   if factor then values.scale(shard.data, owned, factor) end
@@ -189,6 +199,7 @@ function inspect.set_parameter(module, name, given)
   new = new:cast("f32")
   check_equal(around, index, name, new.data, param.numel)
   check(C.ms_state_write_full(around:ensure_state(), index, new.data))
+  around.edits = around.edits + 1
   if around.unsharded[param.unit] then around.unsharded[param.unit][index] = new end
 end
 

@@ -1,35 +1,21 @@
 -- Checks, before anything is mapped, that this host or this rank's GPU has the memory that a plan needs.
 --
--- Arenas are mapped without being touched, so a plan that does not fit would only fail in the middle of a step, through
--- the kernel's out-of-memory killer. All ranks reach the same verdict, so no rank waits for one that was refused.
+-- Arenas are mapped without being touched, those of a new model's values too until they are drawn, so a plan that does
+-- not fit would only fail in the middle of a step, through the kernel's out-of-memory killer. All ranks reach the same
+-- verdict, so no rank waits for one that was refused.
 
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
-local input_file = require("moonshard.base.input_file")
+local host_memory = require("moonshard.base.host_memory")
 local world = require("moonshard.distributed.world")
 local C, ffi, check = engine.C, engine.ffi, engine.check
 local size = require("moonshard.base.progress").size
 
 local memory = {}
 
--- Bytes left in the control group of this process. Cached pages of files count as used, but the kernel frees them.
-local function group_available()
-  local limit = tonumber(input_file.text("/sys/fs/cgroup/memory.max") or "")
-  local used = tonumber(input_file.text("/sys/fs/cgroup/memory.current") or "")
-  if not limit or not used then return math.huge end
-  local cached = 0
-  for name, bytes in (input_file.text("/sys/fs/cgroup/memory.stat") or ""):gmatch("(%S+) (%d+)") do
-    if name == "inactive_file" or name == "active_file" then cached = cached + tonumber(bytes) end
-  end
-  return math.max(0, limit - used + cached)
-end
-
----Bytes that are left on this host, or in this process's control group; math.huge if unknown.
+---Bytes that are left on this host, or in this process's control groups; math.huge if unknown.
 ---@return number
-function memory.available()
-  local kilobytes = tonumber((input_file.text("/proc/meminfo") or ""):match("MemAvailable:%s*(%d+)"))
-  return math.min(kilobytes and 1024 * kilobytes or math.huge, group_available())
-end
+function memory.available() return host_memory.read().available or math.huge end
 
 -- Each rank uses a different GPU.
 local function check_gpus(who, ranks, growths, available)
@@ -44,15 +30,16 @@ end
 -- Checks that every host has enough memory for all of its ranks, or every GPU for its rank. Collective.
 local function check_available(session, who, growth, free_on_gpu)
   local ranks, needed = session:ranks(), {}
-  local growths, available = session:gather_numbers(growth, "of memory needs"),
-    session:gather_numbers(free_on_gpu or memory.available(), "of available memory")
+  local growths, available, limits = session:gather_numbers(growth, "of memory needs",
+    free_on_gpu or memory.available(), host_memory.read().limit or 0)
   if free_on_gpu then return check_gpus(who, ranks, growths, available) end
   for place, more in ipairs(growths) do
     local node = session.sharding.single_rank and 0 or C.ms_world_node_of(world.handle, ranks[place])
     needed[node] = (needed[node] or 0) + more
     if needed[node] > available[place] then
-      errors.raise("MS_ENOMEM", "%s needs at least %s more on the host of rank %d, which has %s available", who,
-        size(needed[node]), ranks[place], size(available[place]))
+      errors.raise("MS_ENOMEM", "%s needs at least %s more on the host of rank %d, which has %s available%s", who,
+        size(needed[node]), ranks[place], size(available[place]), limits[place] > 0
+          and (" (of %s that its control group allows, as moonshard doctor shows)"):format(size(limits[place])) or "")
     end
   end
 end
@@ -73,11 +60,8 @@ local function growth(state, plan)
   return tonumber(bytes[0])
 end
 
----Refuses a plan that exceeds the available memory or its own limit. Collective.
----@param session moonshard.Session
----@param state ffi.cdata* ms_state*
----@param plan moonshard.Plan its memory_limit bounds the arenas of a rank, in bytes; nil: no limit
-function memory.check(session, state, plan)
+-- Refuses a plan whose peak exceeds its own limit. Collective.
+local function check_limit(session, plan)
   local ranks = session:ranks()
   local peak, limit = plan:summary().peak_bytes, plan.memory_limit or math.huge
   for place, over in ipairs(session:gather_numbers(math.max(0, peak - limit), "of memory needs")) do
@@ -86,8 +70,33 @@ function memory.check(session, state, plan)
         .. "memory_limit %s)", ranks[place], size(over), size(peak), size(limit))
     end
   end
+end
+
+local function free_on_gpu(session)
   local on_gpu = session:device_memory()
-  check_available(session, "the plan", growth(state, plan), on_gpu and on_gpu.free)
+  return on_gpu and on_gpu.free
+end
+
+---Refuses a plan that exceeds the available memory or its own limit. Collective.
+---@param session moonshard.Session
+---@param state ffi.cdata* ms_state*
+---@param plan moonshard.Plan its memory_limit bounds the arenas of a rank, in bytes; nil: no limit
+function memory.check(session, state, plan)
+  check_limit(session, plan)
+  check_available(session, "the plan", growth(state, plan), free_on_gpu(session))
+end
+
+---Refuses a state of which nothing is written yet, with the plan that needs it, if there is not enough memory.
+---Collective.
+---@param session moonshard.Session
+---@param state ffi.cdata* ms_state*
+---@param plan moonshard.Plan?
+function memory.check_new(session, state, plan)
+  if plan then check_limit(session, plan) end
+  local free = free_on_gpu(session)
+  local bytes = free and 0 or memory.arena_bytes(state) -- a GPU's is allocated by now
+  if plan then bytes = bytes + growth(state, plan) end
+  check_available(session, plan and "the plan" or "the model", bytes, free)
 end
 
 ---Refuses copies of parameters outside the arenas that exceed the available memory or memory_limit.

@@ -24,7 +24,8 @@ function Module:local_parameter(name) return require("moonshard.engine.inspect")
 function Module:state_dict(o) return require("moonshard.engine.state_dict").get(self, o) end
 
 ---Overwrites the parameters: each rank's shards from its state_dict, or with full = true, on any mesh, from the first
----rank's. Missing, extra and misshapen entries raise an error that lists them, and nothing changes. Collective.
+---rank's. Missing, extra and misshapen entries raise an error that lists them, and so do shards that differ between
+---ranks which have copies of them; then nothing changes. Collective.
 ---@param dict table<string, moonshard.Tensor>
 ---@param o { full: boolean? }?
 function Module:load_state_dict(dict, o) require("moonshard.engine.state_dict").set(self, dict, o) end

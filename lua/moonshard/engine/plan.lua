@@ -3,6 +3,7 @@
 local bit = require("bit")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
+local op_places = require("moonshard.engine.op_places")
 local roles = require("moonshard.shard.roles")
 local C, ffi, check = engine.C, engine.ffi, engine.check
 
@@ -294,7 +295,8 @@ function plan.compile(graph, mesh, configure)
   configure(config)
   if list then take_compiled(graph) end
   local out = ffi.new("ms_plan *[1]")
-  check(C.ms_plan_compile(graph.handle, config, out))
+  local status = C.ms_plan_compile(graph.handle, config, out)
+  if status ~= 0 then engine.check(status, function(message) return op_places.put_in(graph.places, message) end) end
   return setmetatable({
     handle = ffi.gc(out[0], C.ms_plan_free),
     config = config,

@@ -1,7 +1,6 @@
 -- Ranks along the mesh dimensions context and tensor compute the same rows together, so they must be given the same
 -- inputs: otherwise they mix parts of different samples, and the results are wrong. A sampler that has the mesh gives
--- them the same inputs; batches made by hand can differ, so all are compared, and so are eager tensors that a forward
--- or a loss uses, which are inputs of the graph.
+-- them the same inputs; batches made by hand can differ, so all are compared.
 --
 -- Every rank hashes its inputs, which takes one pass over their bytes, and sends the hash along with numbers that ranks
 -- exchange anyway. If they do not exchange in every step (local SGD), a hash covers all inputs since the last exchange.
@@ -17,7 +16,6 @@ local world = require("moonshard.distributed.world")
 ---@field places table<integer, string> which rows each rank has, in the order of session:ranks(): equal for the same
 ---@field hashes table<string, number> by input
 ---@field names string[] of the inputs, sorted
----@field constants table<string, string> which of them are eager tensors, and what messages call these
 ---@field is_compared boolean whether ranks have compared
 local SameRows = {}
 SameRows.__index = SameRows
@@ -47,9 +45,9 @@ function same_rows.new(session, before)
   if session.row_places == nil then session.row_places = places_of(session) or false end
   if not session.row_places then return nil end
   local self = setmetatable({ session = session, places = session.row_places, hashes = {}, names = {},
-    constants = {}, is_compared = false }, SameRows)
+    is_compared = false }, SameRows)
   for i, name in ipairs(before and before.names or {}) do
-    self.names[i], self.hashes[name], self.constants[name] = name, before.hashes[name], before.constants[name]
+    self.names[i], self.hashes[name] = name, before.hashes[name]
   end
   return self
 end
@@ -66,17 +64,6 @@ function SameRows:add(name, dtype, data, count)
     table.sort(self.names)
   end
   self.hashes[name] = before and hash.of_text(("%.0f %.0f"):format(before, value)) or value
-end
-
----Adds the eager tensors that a graph uses.
----@param graph moonshard.Graph
-function SameRows:add_constants(graph)
-  for _, constant in ipairs(graph.constants) do
-    local value = constant.tensor
-    self:add(constant.name, value.dtype, value.data, value:numel())
-    self.constants[constant.name] = ("an eager tensor %s [%s] that the forward or the loss uses"):format(value.dtype,
-      table.concat(value.shape, ","))
-  end
 end
 
 ---What ranks exchange.
@@ -116,11 +103,9 @@ function SameRows:check(numbers, who, when)
   for _, name in ipairs(self.names) do
     local one, other = find_pair(self, self.session:gather_numbers(self.hashes[name], "of the input " .. name))
     if one then
-      local constant = self.constants[name]
-      errors.raise("MS_EMISMATCH", "%s: %s differs in %s between %s and %s, which compute the same samples "
-        .. "together, along dimension %s of mesh %s: %s", who, constant or "input " .. name, when,
-        world.rank_name(one), world.rank_name(other), dimensions_between(mesh, one, other), mesh:label(),
-        constant and "it must not depend on the rank" or "give both the same, as data with mesh = mesh does")
+      errors.raise("MS_EMISMATCH", "%s: input %s differs in %s between %s and %s, which compute the same samples "
+        .. "together, along dimension %s of mesh %s: give both the same, as data with mesh = mesh does", who, name,
+        when, world.rank_name(one), world.rank_name(other), dimensions_between(mesh, one, other), mesh:label())
     end
   end
   errors.raise("MS_EMISMATCH", "%s: ranks that compute the same samples together were given inputs of other names in "

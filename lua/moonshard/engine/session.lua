@@ -1,26 +1,25 @@
 -- The state of a model on this rank: the training state, and one bound plan per set of input shapes.
 --
 -- A model has one session; the trainer, evaluation, sampling and eager calls share it, so they use the same weights.
--- Rule changes during training (train/change_rules.lua) compile further plans over the same state; all plans are
--- kept.
+-- Rule changes during training (train/change_rules.lua) compile further plans over the same state. Plans are kept while
+-- there is room for them (engine/plan_cache.lua).
 
 local agreement = require("moonshard.distributed.agreement")
 local shardings = require("moonshard.shard.sharding")
 local single_rank = require("moonshard.distributed.single_rank")
 local clipping = require("moonshard.engine.clipping")
-local context = require("moonshard.base.context")
 local device = require("moonshard.distributed.device")
 local ema = require("moonshard.engine.ema")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
-local exec = require("moonshard.engine.exec")
 local initial_values = require("moonshard.engine.initial_values")
 local memory = require("moonshard.engine.memory")
 local move_state = require("moonshard.engine.move_state")
 local plan = require("moonshard.engine.plan")
 local replicate_sync = require("moonshard.shard.replicate_sync")
 local roles = require("moonshard.shard.roles")
-local session_ranks = require("moonshard.engine.session_ranks")
+local plan_cache = require("moonshard.engine.plan_cache")
+local session_plans = require("moonshard.engine.session_plans")
 local storage = require("moonshard.shard.storage")
 local capture = require("moonshard.engine.capture")
 local world = require("moonshard.distributed.world")
@@ -31,14 +30,18 @@ local C, ffi, check = engine.C, engine.ffi, engine.check
 ---@field dtype string "f32", "bf16" or "i32"
 ---@field shape integer[]
 
----@class moonshard.Session: moonshard.SessionRanks
+---@class moonshard.Session: moonshard.SessionPlans
 ---@field model moonshard.Module
 ---@field sharding moonshard.Sharding
 ---@field optimizer moonshard.Optimizer?
 ---@field ema { decay: number, warmup: boolean }? option of the weights' averages; nil: none are kept
 ---@field averaged boolean? whether the averages currently replace the weights
----@field execs table<string, moonshard.Exec> by what they compute and the rules under which they were compiled
----@field graphs table<string, moonshard.Trace> by what they compute
+---@field opened ffi.cdata*? ms_state*, as long as nothing is written to it
+---@field opened_for ffi.cdata*? ms_model* that it was opened for
+---@field edits integer how often weights were loaded or written by hand
+---@field updates integer of its weights, by steps of all its trainers: at the first one averages begin
+---@field plans moonshard.PlanCache
+---@field plan_memory number? of the last trainer: maximum bytes of plans and graphs, outside the arenas
 ---@field rules string key of the current rules; "" until they first change
 ---@field kept_rules string[] keys of the rules whose plans are kept, oldest first
 ---@field group_key { optimizer: moonshard.Optimizer, text: string }? key of the optimizer's current groups
@@ -51,37 +54,43 @@ local C, ffi, check = engine.C, engine.ffi, engine.check
 ---@field ended string? why it cannot run any more
 ---@field in_full_params boolean whether ms.with_full_params is running
 ---@field loaded { bytes: number, seconds: number }? initial values that this rank read from files
+---@field same_weights moonshard.SameWeights|false|nil what replicas compare of their weights
 ---@field row_places table<integer, string>|false|nil which rows each rank computes (engine/same_rows.lua)
-local Session = setmetatable({}, session_ranks)
+local Session = setmetatable({}, session_plans)
 Session.__index = Session
 
 local session = {}
 
 local function new(model, sharding, optimizer)
-  return setmetatable({ model = model, sharding = sharding, optimizer = optimizer, execs = {}, graphs = {}, rules = "",
-    kept_rules = {}, owners = 0, unsharded = {}, in_full_params = false }, Session)
+  return setmetatable({
+    model = model, sharding = sharding, optimizer = optimizer, plans = plan_cache.new(), watched = {}, compiled = {},
+    rules = "", kept_rules = {}, owners = 0, updates = 0, unsharded = {}, edits = 0, in_full_params = false,
+  }, Session)
 end
 
----The session of a model, created at the first call. A model trains with one optimizer.
+local function refuse_second(existing, optimizer)
+  if optimizer:is_same(existing.optimizer) then
+    errors.invalid("the model has a trainer with a different ema; use the same ema for both")
+  end
+  errors.invalid("the model has a trainer with a different optimizer, and its state belongs to that one: give this "
+    .. "trainer the same optimizer object, or equal rules with the same objects if parameters need different ones")
+end
+
+---The session of a model, created at the first call. A model trains with one optimizer: that of the first trainer that
+---was made. One whose making failed leaves the choice open.
 ---@param model moonshard.Module
 ---@param settings { optimizer: moonshard.Optimizer?, ema: table? }?
 ---@return moonshard.Session
 function session.of(model, settings)
   local existing, optimizer = model.session, settings and settings.optimizer
   if existing and optimizer == nil then return existing end
-  if existing and optimizer == existing.optimizer then
-    if not ema.same(existing.ema, settings.ema) then
-      errors.invalid("the model has a trainer with a different ema; use the same ema for both")
-    end
-    return existing
-  end
-  if existing and existing.optimizer then
-    errors.invalid("the model has a trainer with a different optimizer; a model trains with one")
-  end
+  local same_ema = existing and ema.same(existing.ema, settings.ema)
+  if existing and same_ema and existing.optimizer and optimizer:is_same(existing.optimizer) then return existing end
+  if existing and existing.owners > 0 then refuse_second(existing, optimizer) end
   if existing then return existing:set_optimizer(optimizer, settings.ema) end
   local sharding = shardings.of(model)
   sharding:handle(optimizer)
-  model.session = new(model, sharding, optimizer)
+  rawset(model, "session", new(model, sharding, optimizer)) -- no field of the user's
   model.session.ema = settings and settings.ema
   return model.session
 end
@@ -101,7 +110,8 @@ function session.around(module)
   return own
 end
 
----A number for a new trainer of this model, which separates its plans from those of other trainers.
+---A number for a new trainer of this model, which separates its plans from those of other trainers. From now on the
+---model's optimizer is this trainer's.
 ---@return integer
 function Session:new_owner()
   self.owners = self.owners + 1
@@ -169,7 +179,11 @@ function Session:under(sharding, call)
   return ok and result or error(result, 0)
 end
 
-local function trace_inputs(self, inputs, forward)
+---Traces a function of these inputs.
+---@param inputs moonshard.InputSpec[]
+---@param forward function
+---@return moonshard.Trace
+function Session:trace(inputs, forward)
   return capture.graph(self.model, { inputs = inputs, fn = forward, sharding = self.sharding })
 end
 
@@ -180,10 +194,11 @@ end
 ---@param settings moonshard.PlanSettings
 ---@return moonshard.Plan
 function Session:plan(name, inputs, forward, settings)
-  return self:compile(name, trace_inputs(self, inputs, forward), settings)
+  return self:compile(name, self:trace(inputs, forward), settings)
 end
 
-local function new_state(self)
+-- Reserves memory for a state, of which nothing is written.
+local function open_state(self)
   local config, out = ffi.new("ms_plan_config"), ffi.new("ms_state *[1]")
   C.ms_plan_config_default(config, ffi.sizeof(config))
   config.train = self.optimizer and 1 or 0
@@ -194,25 +209,49 @@ local function new_state(self)
   if self.optimizer then self.optimizer:configure(config) end
   local handle = self.sharding.single_rank and single_rank.world() or world.handle
   return agreement.uninterrupted(function()
-    check(C.ms_state_new(handle, self.sharding:handle(), config, out))
+    check(C.ms_state_open(handle, self.sharding:handle(), config, out))
     return ffi.gc(out[0], C.ms_state_free)
   end)
 end
 
-local function check_goes_on(self)
+local function new_state(self)
+  local state = open_state(self)
+  agreement.uninterrupted(function() check(C.ms_state_draw(state)) end)
+  return state
+end
+
+---Raises an error if the model was sharded again, and another session has its values.
+function Session:check_goes_on()
   if self.ended then errors.invalid("this trainer is over: %s", self.ended) end
 end
 
----The state, created at the first call: parameters (with values from files if they have a source), and gradients and
----optimizer state if the model has an optimizer. Collective.
+---The state in which nothing is written yet if it has no values, else the state: through it ranks exchange numbers.
+---Collective.
 ---@return ffi.cdata* ms_state*
-function Session:ensure_state()
-  check_goes_on(self)
+function Session:open_state()
+  self:check_goes_on()
   if self.state then return self.state end
   if world.plan_only and not self.sharding.single_rank then
     errors.invalid("the model has no values while only its plan is compiled: call or inspect it after the first step")
   end
-  self.state = new_state(self)
+  local handle = self.sharding:handle()
+  if not self.opened or self.opened_for ~= handle then
+    self.opened, self.opened_for = open_state(self), handle
+  end
+  return self.opened
+end
+
+---The state, created at the first call: parameters (with values from files if they have a source), and gradients and
+---optimizer state if the model has an optimizer. Refused before anything is written if there is not enough memory.
+---Collective.
+---@param first_plan moonshard.Plan? needs memory too, as soon as there is a state
+---@return ffi.cdata* ms_state*
+function Session:ensure_state(first_plan)
+  local state = self:open_state()
+  if self.state then return state end
+  memory.check_new(self, state, first_plan)
+  agreement.uninterrupted(function() check(C.ms_state_draw(state)) end)
+  self.state, self.opened = state, nil
   local ok, read = pcall(initial_values.read, self)
   if not ok then
     self.state = nil -- its values are incomplete
@@ -223,8 +262,25 @@ function Session:ensure_state()
   return self.state
 end
 
--- Adds an optimizer to the session of a model that was called or inspected before its trainer was created: rebuilds the
--- engine's model with the optimizer's groups and copies the parameters. Collective if there is a state.
+-- A state for the engine's model as it is now, with the parameters of another; nil if there is no other.
+local function with_values_of(self, before)
+  if not before then return nil end
+  local after = new_state(self)
+  for i, param in ipairs(self.sharding.params) do
+    if storage.is_quantised(param) then
+      move_state.copy_stored(before, i - 1, after, i - 1)
+    else
+      local values = ffi.new("float[?]", param.numel)
+      check(C.ms_state_gather(before, i - 1, C.MS_TENSOR_PARAM, values))
+      check(C.ms_state_write_full(after, i - 1, values))
+    end
+  end
+  return after
+end
+
+-- Adds an optimizer to the session of a model that was called or inspected before its trainer was created, or whose
+-- trainer could not be made: rebuilds the engine's model with the optimizer's groups and copies the parameters.
+-- Collective if there is a state.
 function Session:set_optimizer(optimizer, averages)
   if self.state then return agreement.uninterrupted(self.rebuild_with_optimizer, self, optimizer, averages) end
   return self:rebuild_with_optimizer(optimizer, averages)
@@ -234,18 +290,16 @@ function Session:rebuild_with_optimizer(optimizer, averages)
   local before = self.state
   if before then self:gather_numbers(0, "of the new optimizer") end
   self.sharding:handle(optimizer)
-  self.optimizer, self.ema, self.state, self.execs, self.graphs = optimizer, averages, nil, {}, {}
-  if not before then return self end
-  self.state = new_state(self)
-  for i, param in ipairs(self.sharding.params) do
-    if storage.is_quantised(param) then
-      move_state.copy_stored(before, i - 1, self.state, i - 1)
-    else
-      local values = ffi.new("float[?]", param.numel)
-      check(C.ms_state_gather(before, i - 1, C.MS_TENSOR_PARAM, values))
-      check(C.ms_state_write_full(self.state, i - 1, values))
-    end
+  self.opened = nil -- without room for the optimizer
+  local optimizer_before, ema_before = self.optimizer, self.ema
+  self.optimizer, self.ema = optimizer, averages
+  local ok, after = pcall(with_values_of, self, before)
+  if not ok then -- the model keeps its values
+    self.optimizer, self.ema = optimizer_before, ema_before
+    error(after, 0)
   end
+  self.plans:clear()
+  self.state = after
   return self
 end
 
@@ -270,6 +324,7 @@ function session.succeed(model, before, ended, change)
   after.state = agreement.uninterrupted(function()
     return move_state.all(after, old, new_state(after), { index = before.sharding.index, change = change })
   end)
+  before.plans:clear()
   before.ended, before.unsharded = ended, {}
   return after
 end
@@ -280,7 +335,7 @@ end
 function Session:decide_again(changes)
   local sharding, before = self.sharding, self.sharding:handle()
   sharding:decide_again(changes)
-  self.execs, self.graphs = {}, {}
+  self.plans:clear()
   if sharding:handle() == before or not self.state then return end
   self.state, self.unsharded = agreement.uninterrupted(self.redivided_state, self), {}
 end
@@ -296,62 +351,10 @@ end
 ---@return integer ranks
 ---@return integer index from 0
 function Session:data_ranks()
+  if self.sharding.single_rank then return 1, 0 end -- of a model before ms.fully_shard, which each rank computes whole
   local mesh = roles.data_mesh(self.sharding.mesh)
   if not mesh then return 1, 0 end
   return mesh:size(), mesh:get_index()
-end
-
----Binds a plan to this session's state, if all ranks have enough memory for it. Collective.
----@param compiled moonshard.Plan
----@param state ffi.cdata*? ms_state*; nil: the session's
----@return moonshard.Exec
-function Session:bind(compiled, state)
-  state = state or self:ensure_state()
-  memory.check(self, state, compiled)
-  return exec.bind(state, compiled)
-end
-
----The exec for these inputs under the current rules, compiled and bound at the first call.
----@param name string
----@param inputs { name: string, dtype: string, shape: integer[] }[]
----@param forward function
----@param settings table moonshard.PlanSettings, and owner: separates users that compute different things by this name
----@return moonshard.Exec
-function Session:exec(name, inputs, forward, settings)
-  if self.in_full_params then
-    errors.invalid("the model cannot run inside ms.with_full_params, which changes its weights: run it after that "
-      .. "returns")
-  end
-  check_goes_on(self)
-  if context.trace then
-    errors.invalid("a model cannot run inside a forward or loss, which are traced and not run: do it between steps")
-  end
-  if settings.train and self.averaged then
-    errors.invalid("train:with_ema has replaced the weights by the averages: train after it returns")
-  end
-  self.sharding:check_unchanged()
-  if settings.train then self.unsharded = {} end
-  local key = { name, tostring(settings.owner), tostring(settings.train), tostring(settings.accumulate) }
-  for _, input in ipairs(inputs) do
-    key[#key + 1] = input.name .. ":" .. input.dtype .. ":" .. table.concat(input.shape, "x")
-  end
-  if settings.outer then key[#key + 1] = ("outer %d %d"):format(settings.outer.fragment, settings.outer.parts) end
-  local id = table.concat(key, " ")
-  local found = self.execs[id .. self.rules]
-  if not found then
-    local function trace() return trace_inputs(self, inputs, forward) end
-    self.graphs[id] = self.graphs[id] or trace()
-    local compiled = self:compile(name, self.graphs[id], settings)
-    self:ensure_state() -- can read files, and fail on a single rank
-    found = agreement.uninterrupted(function()
-      local bound = self:bind(compiled)
-      bound.id, bound.settings, bound.trace = id, settings, trace
-      self.execs[id .. self.rules] = bound
-      return bound
-    end)
-  end
-  if settings.train then self.train_exec = found end
-  return found
 end
 
 ---Memory of this rank's GPU in bytes; nil on the CPU.
@@ -359,21 +362,12 @@ end
 function Session:device_memory()
   if self.sharding.mesh.device == "cpu" then return nil end
   local m = ffi.new("ms_device_memory")
-  check(C.ms_state_memory(self:ensure_state(), m))
+  check(C.ms_state_memory(self:open_state(), m))
   local bytes = {}
   for _, name in ipairs({ "total", "free", "arenas", "context", "communicators", "pinned" }) do
     bytes[name] = tonumber(m[name])
   end
   return bytes
-end
-
----The counters of an exec with a name.
----@param name string "train", "evaluate", "generate"
----@return moonshard.Counters?
-function Session:counters(name)
-  for _, bound in pairs(self.execs) do
-    if bound.plan.name == name then return bound:report() end
-  end
 end
 
 return session

@@ -1,6 +1,7 @@
 -- What the ranks of a session tell each other outside its plans: numbers that must agree, and whether all succeeded. A
 -- session has these methods.
 
+local context = require("moonshard.base.context")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
 local world = require("moonshard.distributed.world")
@@ -8,7 +9,7 @@ local C, ffi, check = engine.C, engine.ffi, engine.check
 
 ---@class moonshard.SessionRanks
 ---@field sharding moonshard.Sharding
----@field ensure_state fun(self: moonshard.SessionRanks): ffi.cdata*
+---@field open_state fun(self: moonshard.SessionRanks): ffi.cdata*
 local SessionRanks = {}
 SessionRanks.__index = SessionRanks
 
@@ -22,17 +23,26 @@ function SessionRanks:gather_numbers(number, what, ...)
   return unpack(self:gather_lists({ number, ... }, what))
 end
 
+---Refuses what ranks do together, a step or a save, in the method of a data object that a save or a load calls: it
+---would run within that, on other weights and another position than those that the checkpoint records.
+function SessionRanks.refuse_within_data()
+  if not context.in_data then return end
+  errors.invalid("%s is called while a checkpoint is saved or loaded, and must not train, evaluate, save or load "
+    .. "itself: let it only return or restore a position, and call the other before or after", context.in_data)
+end
+
 ---Gathers a list of numbers from every rank that trains this model, as many of each. Collective over them.
 ---@param mine number[] this rank's
 ---@param what string? as for gather_numbers
 ---@return number[][] lists for each number, in the order of ranks()
 function SessionRanks:gather_lists(mine, what)
+  SessionRanks.refuse_within_data()
   local lists = {}
   for i, value in ipairs(mine) do lists[i] = { value } end
   if world.plan_only and not self.sharding.single_rank then return lists end
   local n, count = self.sharding.mesh:size(), #mine
   local given, all = ffi.new("double[?]", count, mine), ffi.new("double[?]", count * n)
-  local state = self:ensure_state()
+  local state = self:open_state()
   world.set_activity(what)
   local status = C.ms_state_all_gather_bytes(state, given, 8 * count, all)
   world.set_activity(nil)

@@ -3,8 +3,11 @@
 local agreement = require("moonshard.distributed.agreement")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
+local hash = require("moonshard.base.hash")
 local inspect = require("moonshard.engine.inspect")
 local options = require("moonshard.base.options")
+local owned_ranges = require("moonshard.engine.owned_ranges")
+local placements = require("moonshard.shard.placements")
 local session = require("moonshard.engine.session")
 local tensor = require("moonshard.tensor")
 local values = require("moonshard.tensor.values")
@@ -39,12 +42,13 @@ function state_dict.get(model, o)
   return dict
 end
 
--- The elements of a parameter that this rank needs: shape (nil if any), count, first, and whether no replica has them.
+-- The elements of a parameter that this rank needs: shape, count, first, and whether no replica has them.
 local function expected(around, i, param, full)
   if full then return param.shape, param.numel, 0 end
   local first, count, sliced = ffi.new("int64_t[1]"), ffi.new("int64_t[1]"), ffi.new("int[1]")
   check(C.ms_state_kept(around.state, i - 1, C.MS_TENSOR_PARAM, first, count, sliced))
-  return nil, tonumber(count[0]), tonumber(first[0]), sliced[0] ~= 0
+  local shape = inspect.shard_shape(around, param, tonumber(first[0]), tonumber(count[0]))
+  return shape, tonumber(count[0]), tonumber(first[0]), sliced[0] ~= 0
 end
 
 local function check_entry(around, i, param, given, full, wrong)
@@ -84,7 +88,48 @@ local function check_all(around, dict, full)
     wrong[MOST_LISTED] = ("and %d more"):format(#wrong - MOST_LISTED + 1)
     for i = #wrong, MOST_LISTED + 1, -1 do wrong[i] = nil end
   end
-  errors.raise("MS_ENAME", "load_state_dict: %s", table.concat(wrong, "; "))
+  errors.raise("MS_ENAME", "load_state_dict: %s: it takes every parameter of the model and nothing else; for some of "
+    .. "them, give each to model:set_parameter(name, tensor)", table.concat(wrong, "; "))
+end
+
+-- Which ranks have copies of the same elements of a parameter, as text by place in session:ranks(): they differ along
+-- replicate, or along tensor if it does not divide the parameter.
+local function copies_of(around, param, sliced)
+  local sharding, list = around.sharding, {}
+  for place, rank in ipairs(around:ranks()) do
+    local coordinate = sharding.mesh:coordinate_of(rank)
+    if sharding.replicate_dim >= 0 and not sliced then coordinate[sharding.replicate_dim + 1] = 0 end
+    if sharding.tensor_dim >= 0 and not placements.divides(sharding, param) then
+      coordinate[sharding.tensor_dim + 1] = 0
+    end
+    list[place] = table.concat(coordinate, " ")
+  end
+  return list
+end
+
+-- Refuses parts of which ranks that have copies were given different ones: what they compute would be of neither.
+-- Replicas that take local steps have weights of their own. Collective.
+local function check_copies(around, dict)
+  local hashes, ranks = {}, around:ranks()
+  if #ranks == 1 then return end
+  for i, param in ipairs(around.sharding.params) do
+    local given = dict[param.fqn]
+    hashes[i] = owned_ranges.is_local(param) and 0 or hash.of_bytes(given.data, values.bytes(given))
+  end
+  for i, of_ranks in ipairs(around:gather_lists(hashes, "of parts to load")) do
+    local param, first = around.sharding.params[i], {}
+    local _, _, _, sliced = expected(around, i, param, false)
+    for place, copy in ipairs(copies_of(around, param, sliced)) do
+      local one = first[copy] or place
+      first[copy] = one
+      if of_ranks[one] ~= of_ranks[place] then
+        errors.raise("MS_EMISMATCH", "load_state_dict: %s differs between %s and %s, which have copies of the same "
+          .. "elements, so nothing is loaded: give each rank its part of one model, as its own state_dict returned it, "
+          .. "or all of it to the first rank, with { full = true }", param.fqn, world.rank_name(ranks[one]),
+          world.rank_name(ranks[place]))
+      end
+    end
+  end
 end
 
 local function write(around, dict, full)
@@ -121,7 +166,9 @@ function state_dict.set(model, dict, o)
   end)
   -- This also ensures that no peer reads the old values after it.
   agreement.raise_first_failure(around, "of load_state_dict", ok, raised)
+  if not o.full then check_copies(around, dict) end
   around.unsharded = {} -- copies of the old values
+  around.edits = around.edits + 1
   write(around, dict, o.full)
 end
 

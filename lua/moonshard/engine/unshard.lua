@@ -246,6 +246,7 @@ local function give_back(around, module, lent, returned, o)
     return o.writeback and changes_of(around, module, lent) or {}
   end)
   check_equal(around, changes)
+  if changes[1] then around.edits = around.edits + 1 end
   for _, change in ipairs(changes) do
     check(C.ms_state_write_full(around:ensure_state(), change.index, change.new.data))
     local unsharded = around.unsharded[around.sharding.params[change.index + 1].unit]

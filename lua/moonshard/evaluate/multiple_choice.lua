@@ -6,6 +6,8 @@
 local conversations = require("moonshard.data.conversations")
 local errors = require("moonshard.base.error")
 local files = require("moonshard.data.files")
+local json_lines = require("moonshard.data.json_lines")
+local line_fields = require("moonshard.data.line_fields")
 local message_tokens = require("moonshard.data.message_tokens")
 local options = require("moonshard.base.options")
 local score = require("moonshard.evaluate.score")
@@ -15,6 +17,7 @@ local WHO = "ms.evaluate.multiple_choice"
 
 ---@class moonshard.MultipleChoiceOptions
 ---@field files string|string[] paths, folders or patterns of .jsonl and .jsonl.zst files
+---@field ignore? string[] fields of lines that do not matter; default none
 ---@field tokenizer? string|moonshard.Tokenizer default: a token is a byte
 ---@field template? string|moonshard.ChatTemplate makes a context the user's message of a conversation, as of
 ---  ms.data.chat, and the answers what follows
@@ -41,6 +44,8 @@ local WHO = "ms.evaluate.multiple_choice"
 ---@field label integer from 0
 ---@field where string "arc.jsonl:3"
 
+local FIELDS = line_fields.new("a question", "context choices label", line_fields.SOURCE, {})
+
 local function question_of(o, row, where)
   local context, choices, label = conversations.text(where, row, "context"), row.choices, row.label
   if choices == nil then errors.invalid("%s: choices is missing: it must be a list of at least 2 texts", where) end
@@ -65,10 +70,12 @@ end
 
 local function read_questions(o)
   local questions = {}
-  for _, path in ipairs(files.find(o.files, conversations.is_file, ".jsonl")) do
-    for row, where in conversations.lines(path, "questions") do
+  local ignored = line_fields.ignored(WHO, o.ignore)
+  for _, path in ipairs(files.find(o.files, json_lines.is_file, ".jsonl")) do
+    json_lines.each(path, "questions", function(row, where)
+      FIELDS:check(where, row, ignored)
       questions[#questions + 1] = question_of(o, row, where)
-    end
+    end)
   end
   if not questions[1] then
     errors.invalid("%s: files=%s have no question: give files with lines of JSON that have context, choices and label",
@@ -84,12 +91,12 @@ local function encode(question, choice, o, subject)
   if question.asked then
     local whole = {}
     for i, id in ipairs(question.asked) do whole[i] = id end -- a context is longer than a call has room for arguments
-    for _, id in ipairs(subject.encode(o.delimiter .. choice)) do whole[#whole + 1] = id end
+    for _, id in ipairs(subject.tokenizer:encode(o.delimiter .. choice)) do whole[#whole + 1] = id end
     return question.asked, whole
   end
   local context = question.context:gsub("%s+$", "")
-  return subject.encode(context),
-    subject.encode(context .. question.context:sub(#context + 1) .. o.delimiter .. choice)
+  return subject.tokenizer:encode(context),
+    subject.tokenizer:encode(context .. question.context:sub(#context + 1) .. o.delimiter .. choice)
 end
 
 -- An answer behind its context, as one row.
@@ -150,20 +157,23 @@ local function summarize(questions, values)
   }
 end
 
----How many questions a model answers rightly, the same on every mesh. Collective: all ranks call it with the same
----files.
+---How many questions a model answers rightly. Meshes of replicas and shards give the same bits; `tensor` and `context`
+---sum in another order, which can decide between answers that are equally likely. Collective: all ranks call it with
+---the same files.
 ---@param model moonshard.Module|moonshard.Trainer
 ---@param o moonshard.MultipleChoiceOptions
 ---@return moonshard.MultipleChoice
 return function(model, o)
-  local specs = { files = { "string|table", required = true }, delimiter = { "string" }, template = { "string|table" } }
+  local specs = {
+    files = { "string|table", required = true }, delimiter = { "string" }, template = { "string|table" },
+    ignore = { "table" },
+  }
   for name, spec in pairs(score.OPTIONS) do specs[name] = spec end
   o = options.parse(WHO, o, specs)
   o.delimiter = o.delimiter or (o.template and "" or " ")
   local subject = score.subject(WHO, model, o)
   if o.template then
-    local tokenizer = { encode = function(_, text) return subject.encode(text) end }
-    o.asks = message_tokens.new(WHO, { tokenizer = tokenizer, template = o.template })
+    o.asks = message_tokens.new(WHO, { tokenizer = subject.tokenizer, template = o.template })
   end
   if world.plan_only then
     return { acc = 0 / 0, acc_norm = 0 / 0, acc_stderr = 0 / 0, acc_norm_stderr = 0 / 0, questions = 0, cut = 0,

@@ -1,18 +1,18 @@
 -- Perplexity of a text: windows of the model's length, a stride apart, of which only what no earlier window has scored
 -- counts. With a stride below the length, tokens at the beginning of a window have context, too.
 
-local decompressed = require("moonshard.data.decompressed")
 local errors = require("moonshard.base.error")
-local files = require("moonshard.data.files")
 local input_file = require("moonshard.base.input_file")
 local options = require("moonshard.base.options")
 local score = require("moonshard.evaluate.score")
+local text_files = require("moonshard.data.text_files")
 local world = require("moonshard.distributed.world")
 
 local WHO = "ms.evaluate.perplexity"
 
 ---@class moonshard.PerplexityOptions
 ---@field files? string|string[] paths, folders or patterns of texts, which follow one another
+---@field raw? boolean take the bytes of any file, also of JSON and of other formats; false
 ---@field text? string instead of files
 ---@field tokens? integer[] instead of files or text
 ---@field tokenizer? string|moonshard.Tokenizer default: a token is a byte
@@ -33,14 +33,14 @@ local function read_text(o)
   if given ~= 1 then errors.invalid("%s: give one of files, text and tokens", WHO) end
   if not o.files then return o.text end
   local parts = {}
-  for i, path in ipairs(decompressed.paths(files.find(o.files, decompressed.select_text, "text"))) do
+  for i, path in ipairs((text_files.find(o.files, o.raw))) do
     parts[i] = input_file.read(path, "its perplexity is wanted")
   end
   return table.concat(parts)
 end
 
 local function tokens_of(o, text, subject)
-  if text then return subject.encode(text) end
+  if text then return subject.tokenizer:encode(text) end
   for i, id in ipairs(o.tokens) do
     if type(id) ~= "number" or id % 1 ~= 0 or id < 0 or id >= subject.vocab then
       errors.invalid("%s: token %d is %s; the model has tokens 0 to %d", WHO, i, options.describe(id),
@@ -62,13 +62,15 @@ local function windows_of(tokens, seq, stride)
   return rows
 end
 
----Perplexity of a text, the same on every mesh. Collective: all ranks call it with the same text.
+---Perplexity of a text. Meshes of replicas and shards give the same bits, `tensor` and `context` others in the last
+---places. Collective: all ranks call it with the same text.
 ---@param model moonshard.Module|moonshard.Trainer
 ---@param o moonshard.PerplexityOptions
 ---@return moonshard.Perplexity
 return function(model, o)
   local specs = {
     files = { "string|table" }, text = { "string" }, tokens = { "table" }, stride = { "positive" },
+    raw = { "boolean" },
   }
   for name, spec in pairs(score.OPTIONS) do specs[name] = spec end
   o = options.parse(WHO, o, specs)

@@ -2,7 +2,7 @@
 -- evaluations.
 --
 -- Every batch has the same shape, so one plan computes all, and a row's number does not depend on the rank that has it.
--- All ranks get all numbers, in the order of the rows; sums in that order are the same on every mesh.
+-- All ranks get all numbers, in the order of the rows, and sum them in that order.
 
 local byte_tokens = require("moonshard.data.byte_tokens")
 local engine = require("moonshard.base.ffi")
@@ -40,7 +40,7 @@ score.OPTIONS = {
 ---@field trainer moonshard.Trainer?
 ---@field seq integer tokens of a row
 ---@field vocab integer
----@field encode fun(text: string): integer[]
+---@field tokenizer { encode: fun(self: table, text: string): integer[], of_bytes: boolean?, path: string? }
 
 local function length_of(who, model, seq)
   local config = rawget(model, "config")
@@ -54,7 +54,8 @@ local function length_of(who, model, seq)
   return seq or config.seq, config.vocab
 end
 
-local function encoder(who, tokenizer, vocab)
+-- The tokenizer, which also refuses tokens that the model does not have.
+local function checked_tokenizer(who, tokenizer, vocab)
   if type(tokenizer) == "string" then tokenizer = tokenizers.open(tokenizer) end
   if tokenizer and not tokenizer.encode then
     errors.invalid("%s: tokenizer must be one that ms.tokenizer(path) returns, or its path, not %s", who,
@@ -63,16 +64,20 @@ local function encoder(who, tokenizer, vocab)
   if not tokenizer and vocab > 256 then
     errors.invalid("%s: the model has %d tokens, so they are not bytes: give its tokenizer", who, vocab)
   end
-  return function(text)
-    local ids = (tokenizer or byte_tokens):encode(text)
-    for _, id in ipairs(ids) do
-      if id >= vocab then
-        errors.invalid("%s: the text contains token %d, but the model has %d tokens: is %s its tokenizer?", who, id,
-          vocab, tokenizer and tokenizer.path or "a vocabulary of bytes")
+  local used = tokenizer or byte_tokens
+  return {
+    of_bytes = used.of_bytes, path = used.path,
+    encode = function(_, text)
+      local ids = used:encode(text)
+      for _, id in ipairs(ids) do
+        if id >= vocab then
+          errors.invalid("%s: the text contains token %d, but the model has %d tokens: is %s its tokenizer?", who, id,
+            vocab, used.path or "a vocabulary of bytes")
+        end
       end
-    end
-    return ids
-  end
+      return ids
+    end,
+  }
 end
 
 ---What an evaluation needs of a model or a trainer, and of its options.
@@ -91,7 +96,7 @@ function score.subject(who, given, o)
   local seq, vocab = length_of(who, model, o.seq)
   return {
     model = model, trainer = o.ema and trainer or nil, seq = seq, vocab = vocab,
-    encode = encoder(who, o.tokenizer, vocab),
+    tokenizer = checked_tokenizer(who, o.tokenizer, vocab),
   }
 end
 

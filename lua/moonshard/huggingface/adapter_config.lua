@@ -2,7 +2,6 @@
 -- it. A field that would change the numbers and is not implemented is an error, and so is an unknown one that is set.
 
 local errors = require("moonshard.base.error")
-local fields = require("moonshard.huggingface.fields")
 local input_file = require("moonshard.base.input_file")
 local json = require("moonshard.base.json")
 local options = require("moonshard.base.options")
@@ -59,12 +58,11 @@ local function check_fields(path, given)
   end
 end
 
--- As in PEFT, an absent field has a default, and null is no number.
-local function number(path, text, given, name, least, default)
+-- Fields whose null is a mistake; that of any other field is its absence, as in PEFT.
+local NUMBERS = { r = true, lora_alpha = true, lora_dropout = true }
+
+local function number(path, given, name, least, default)
   local value = given[name]
-  if value == nil and fields.is_null(text, name) then
-    errors.invalid("%s: %s must be a number of at least %g, not null", path, name, least)
-  end
   if value == nil then value = default end
   if type(value) ~= "number" or value < least or value == math.huge then
     errors.invalid("%s: %s must be a number of at least %g, not %s", path, name, least, options.describe(value))
@@ -100,13 +98,15 @@ end
 function adapter_config.read(folder, names)
   local path = folder:gsub("(.)/+$", "%1") .. "/" .. adapter_config.NAME
   local text = input_file.read(path, "a folder of adapters needs an adapter_config.json")
-  local given, problem = json.decode(text)
-  if type(given) ~= "table" or given[1] ~= nil then
-    errors.invalid("%s: %s", path, problem or "it must be an object")
+  local members, problem = json.fields(text)
+  if not members then errors.invalid("%s: %s", path, problem) end
+  local given = {}
+  for _, member in ipairs(members) do
+    if member.value ~= json.null or NUMBERS[member.name] then given[member.name] = member.value end
   end
   check_fields(path, given)
-  local rank, alpha = number(path, text, given, "r", 1, 8), number(path, text, given, "lora_alpha", 0, 8)
-  local dropout = number(path, text, given, "lora_dropout", 0, 0)
+  local rank, alpha = number(path, given, "r", 1, 8), number(path, given, "lora_alpha", 0, 8)
+  local dropout = number(path, given, "lora_dropout", 0, 0)
   if dropout >= 1 then errors.invalid("%s: lora_dropout must be below 1, not %g", path, dropout) end
   local ranks = pattern_values(path, given, "rank_pattern", names)
   local alphas = pattern_values(path, given, "alpha_pattern", names)

@@ -18,7 +18,7 @@ local adapter_names = {}
 ---@field rows { layer: string, row: integer, rows: integer }[] all layers in it: rows of B, without padding
 
 ---The modules of a layout that can have adapters, by the names of their layers. A model without a layout has its own.
----@param layout table? contents of config.json
+---@param layout string|table? contents of config.json
 ---@param own { layer: string, inputs: integer, outputs: integer }[] linear layers of a model without a layout
 ---@return moonshard.AdaptedModule[] in the order of the model
 ---@return moonshard.HuggingFaceFamily? family
@@ -31,7 +31,7 @@ function adapter_names.modules(layout, own)
     end
     return list
   end
-  local family, model = config.parse(layout, "config.json")
+  local family, model = config.parse(config.noted(layout), "config.json")
   for _, tensor in ipairs(family.tensors(model)) do
     local short, slices = tensor.name:match("^(.*)%.weight$"), tensor.slices
     if short and #tensor.shape == 2 and not slices[1].parts then -- experts are one parameter, and no layers

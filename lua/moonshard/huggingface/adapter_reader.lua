@@ -5,8 +5,8 @@ local adapter = require("moonshard.nn.adapter")
 local adapter_config = require("moonshard.huggingface.adapter_config")
 local adapter_names = require("moonshard.huggingface.adapter_names")
 local errors = require("moonshard.base.error")
-local huggingface = require("moonshard.huggingface")
 local input_file = require("moonshard.base.input_file")
+local layouts = require("moonshard.huggingface.layout")
 local nearest = require("moonshard.base.nearest")
 local safetensors = require("moonshard.base.safetensors")
 local ffi = require("ffi")
@@ -24,7 +24,7 @@ local function modules_of(model)
       own[#own + 1] = { layer = name, inputs = module.weight.shape[2], outputs = module.weight.shape[1] }
     end
   end
-  local layout = huggingface.layout(model)
+  local layout = layouts.of(model)
   for _, module in ipairs((adapter_names.modules(layout and layout.huggingface, own))) do
     if linear[module.rows[1].layer] then list[#list + 1] = module end
   end

@@ -15,7 +15,7 @@ local FILE = "adapter_model.safetensors"
 
 ---@class moonshard.AdapterSource
 ---@field records moonshard.AdapterRecord[] not empty
----@field layout table? contents of the model's config.json
+---@field layout string|table? contents of the model's config.json
 ---@field read fun(name: string, first: number, count: number): ffi.cdata* elements of a parameter as const float *,
 ---  valid until the next read; collective if the parameters are divided over ranks
 ---@field writes boolean? false: only take part in collective reads, write nothing; default true

@@ -1,7 +1,6 @@
 -- A folder's config.json: the model family, and the equivalent options of our model.
 
 local errors = require("moonshard.base.error")
-local fields = require("moonshard.huggingface.fields")
 local input_file = require("moonshard.base.input_file")
 local json = require("moonshard.base.json")
 local options = require("moonshard.base.options")
@@ -57,9 +56,19 @@ local function supported()
   return table.concat(names, ", ", 1, #names - 1) .. " and " .. names[#names]
 end
 
--- Fields whose null means something else than their absence, which is a default: null is false here.
-local NULLS = { "sliding_window", "attn_logit_softcapping", "final_logit_softcapping", "bos_token_id", "eos_token_id",
-  "pad_token_id" }
+-- A config that was read keeps its text, and is written from it: fields that did not change keep their types, digits,
+-- nulls and order.
+---The table of a config.json's text. A null is json.null.
+---@param text string
+---@return table? given nil if the text is no JSON object
+---@return string? why
+function config.of_text(text)
+  local members, why = json.fields(text)
+  if not members then return nil, why end
+  local given = {}
+  for _, member in ipairs(members) do given[member.name] = member.value end
+  return setmetatable(given, { members = members })
+end
 
 ---Reads config.json as a table.
 ---@param folder string
@@ -72,14 +81,17 @@ function config.read(folder)
     .. (is_hub_name and ("; if %s is a name on the Hub, download it first: hf download %s --local-dir FOLDER"):format(
       folder, folder) or ""))
   if text == "" then errors.invalid("%s: it is empty", path) end
-  local decoded, problem = json.decode(text)
-  if type(decoded) ~= "table" or decoded[1] ~= nil then
-    errors.invalid("%s: %s", path, problem or "it must be an object")
-  end
-  for _, name in ipairs(NULLS) do
-    if decoded[name] == nil and fields.is_null(text, name) then decoded[name] = false end
-  end
-  return decoded, path
+  local given, problem = config.of_text(text)
+  if not given then errors.invalid("%s: %s", path, problem) end
+  return given, path
+end
+
+---The table of a config that a checkpoint has: its text, or the table that older versions wrote.
+---@param noted string|table
+---@return table
+function config.noted(noted)
+  if type(noted) == "table" then return noted end
+  return assert(config.of_text(noted))
 end
 
 ---The family and options of a config.
@@ -106,35 +118,42 @@ local REAL = {
   final_logit_softcapping = true, hidden_dropout_prob = true, attention_probs_dropout_prob = true,
 }
 
-local IS_NULL = {}
-for _, name in ipairs(NULLS) do IS_NULL[name] = true end
-
-local function lines(object, indent)
-  local keys, parts = {}, {}
-  for key in pairs(object) do keys[#keys + 1] = key end
-  table.sort(keys)
-  for i, key in ipairs(keys) do
-    local value = object[key]
-    local text
-    if type(value) == "table" and value[1] == nil and next(value) then
-      text = lines(value, indent .. "  ")
-    elseif value == false and IS_NULL[key] then
-      text = "null"
-    elseif REAL[key] and type(value) == "number" and value % 1 == 0 then
-      text = ("%.1f"):format(value)
-    else
-      text = json.encode(value)
+local function value_text(key, value, indent)
+  if type(value) == "table" and value ~= json.null and json.encode(value):sub(1, 1) == "{" and next(value) then
+    local keys, parts = {}, {}
+    for name in pairs(value) do keys[#keys + 1] = name end
+    table.sort(keys)
+    for i, name in ipairs(keys) do
+      parts[i] = ("%s    %s: %s"):format(indent, json.encode(name), value_text(name, value[name], indent .. "  "))
     end
-    parts[i] = ("%s  %s: %s"):format(indent, json.encode(key), text)
+    return "{\n" .. table.concat(parts, ",\n") .. "\n" .. indent .. "  }"
   end
-  return "{\n" .. table.concat(parts, ",\n") .. "\n" .. indent .. "}"
+  if REAL[key] and type(value) == "number" and value % 1 == 0 then return ("%.1f"):format(value) end
+  return json.encode(value)
 end
 
----The text of a config.json: sorted keys, one per line.
+---The text of a config.json, a field a line: those that were read in their order and as they were, then others, sorted.
 ---@param object table
+---@param read table? the config that it was made from, if that was read from a file
 ---@return string
-function config.text(object)
-  return lines(object, "") .. "\n"
+function config.text(object, read)
+  local meta = getmetatable(read or object)
+  local parts, written, rest = {}, {}, {}
+  for _, member in ipairs(meta and meta.members or {}) do
+    local value = rawget(object, member.name)
+    if value ~= nil then
+      local text = value == member.value and member.text or value_text(member.name, value, "")
+      parts[#parts + 1], written[member.name] = ("  %s: %s"):format(json.encode(member.name), text), true
+    end
+  end
+  for key in pairs(object) do
+    if not written[key] then rest[#rest + 1] = key end
+  end
+  table.sort(rest)
+  for _, key in ipairs(rest) do
+    parts[#parts + 1] = ("  %s: %s"):format(json.encode(key), value_text(key, object[key], ""))
+  end
+  return "{\n" .. table.concat(parts, ",\n") .. "\n}\n"
 end
 
 return config

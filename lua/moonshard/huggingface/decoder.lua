@@ -5,6 +5,7 @@
 local errors = require("moonshard.base.error")
 local families = require("moonshard.models.families")
 local fields = require("moonshard.huggingface.fields")
+local json = require("moonshard.base.json")
 local rope = require("moonshard.huggingface.rope")
 
 local decoder = {}
@@ -15,6 +16,9 @@ local COMMON = {
   num_attention_heads = "size", num_key_value_heads = "size", head_dim = "size", max_position_embeddings = "size",
   rms_norm_eps = "positive", tie_word_embeddings = "boolean",
 }
+
+-- Those of them that can be None where a family gives no default: they follow from others.
+local OPTIONAL = { num_key_value_heads = true, head_dim = true }
 
 -- Fields of some: those whose defaults a family gives.
 local OF_SOME = { attention_bias = "boolean", mlp_bias = "boolean" }
@@ -49,7 +53,10 @@ local function known_of(row)
   local known = {}
   for name, field in pairs(REFUSED) do known[name] = field end
   for name, field in pairs(rope.KNOWN) do known[name] = field end
-  for name, kind in pairs(COMMON) do known[name] = { kind, row.defaults[name] } end
+  -- A field for which the config class has no default is None there, too.
+  for name, kind in pairs(COMMON) do
+    known[name] = { kind, row.defaults[name], null = row.defaults[name] == nil and OPTIONAL[name] }
+  end
   known.pad_token_id = { "number|none" }
   for name, kind in pairs(OF_SOME) do
     if row.defaults[name] ~= nil then known[name] = { kind, row.defaults[name] } end
@@ -101,7 +108,16 @@ local function read(row, known, path, config)
   local activation = row.activation or "hidden_act"
   o.activation = fields.choose(path, activation, values[activation], ACTIVATIONS)
   if row.options then row.options(path, values, o) end
+  local kinds = values.layer_types
+  if kinds and #kinds ~= o.layers then
+    errors.invalid("%s: layer_types has %d items, but num_hidden_layers is %d: give the kind of each layer", path,
+      #kinds, o.layers)
+  end
   if not o.rope_theta then o.rope_theta, o.rope_scaling = rope.read(path, values, row.theta or 10000) end
+  -- A folder says all of its model: what it lacks, the family's usual models may have.
+  for name in pairs(families.usual(row.model_type)) do
+    if o[name] == nil then o[name] = false end
+  end
   return o
 end
 
@@ -114,7 +130,7 @@ local function write(row, o)
     rope_scaling = rope.config(o.rope_scaling), tie_word_embeddings = o.tied,
     [row.activation or "hidden_act"] = ACTIVATION_NAMES[o.activation],
     -- null: a family's defaults can be tokens that a small vocabulary lacks
-    bos_token_id = false, eos_token_id = false, pad_token_id = o.padding or false,
+    bos_token_id = json.null, eos_token_id = json.null, pad_token_id = o.padding or json.null,
   }
   if row.defaults.attention_bias ~= nil then config.attention_bias = o.qkv_bias end
   if row.defaults.mlp_bias ~= nil then config.mlp_bias = o.mlp_bias end

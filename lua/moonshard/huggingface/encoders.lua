@@ -3,6 +3,7 @@
 
 local encoder = require("moonshard.huggingface.encoder")
 local errors = require("moonshard.base.error")
+local json = require("moonshard.base.json")
 
 ---@type table<string, moonshard.EncoderFamily>
 local families = {}
@@ -22,7 +23,7 @@ families.bert = {
     tie_word_embeddings = { only = true, why = "a head with weights of its own is not built for BERT" },
     position_embedding_type = { only = "absolute", why = "positions relative to one another are not built" },
     -- of classifiers, and of the pooler
-    classifier_dropout = { "number" }, directionality = { "text" }, pooler_fc_size = { "size" },
+    classifier_dropout = { "number", null = true }, directionality = { "text" }, pooler_fc_size = { "size" },
     pooler_num_attention_heads = { "size" }, pooler_num_fc_layers = { "size" }, pooler_size_per_head = { "size" },
     pooler_type = { "text" },
   },
@@ -41,7 +42,7 @@ families.bert = {
   end,
   config = function(o, config)
     config.vocab_size, config.max_position_embeddings, config.type_vocab_size = o.vocab, o.seq, o.types
-    config.pad_token_id, config.tie_word_embeddings = o.padding or false, true
+    config.pad_token_id, config.tie_word_embeddings = o.padding or json.null, true
   end,
   around = function(o)
     local dim, outside = { o.dim }, { outside = true }
@@ -78,7 +79,7 @@ families.vit = {
     image_size = { "size", 224 }, patch_size = { "size", 16 }, num_channels = { "size", 3 },
     qkv_bias = { "boolean", true }, id2label = { "object" }, num_labels = { "size" },
     -- of the pooler, and of a decoder of images
-    pooler_act = { "text" }, pooler_output_size = { "size" }, encoder_stride = { "size" },
+    pooler_act = { "text" }, pooler_output_size = { "size", null = true }, encoder_stride = { "size" },
   },
   names = {
     ["attn.wq"] = "attention.attention.query", ["attn.wk"] = "attention.attention.key",

@@ -2,6 +2,7 @@
 -- The reference library adds the routers' auxiliary loss if output_router_logits says so.
 
 local errors = require("moonshard.base.error")
+local json = require("moonshard.base.json")
 local options = require("moonshard.base.options")
 
 local AUXILIARY = {
@@ -54,7 +55,7 @@ families.mixtral = {
     read_auxiliary(values, o)
   end,
   config = function(o, config)
-    config.sliding_window, config.num_local_experts = o.window or false, o.experts
+    config.sliding_window, config.num_local_experts = o.window or json.null, o.experts
     write_auxiliary(o, config)
   end,
 }
@@ -63,9 +64,10 @@ families.mixtral = {
 
 local NAMES = { block = "mlp", w1 = "gate_proj", w2 = "down_proj", w3 = "up_proj" }
 local QWEN = with(AUXILIARY, {
-  decoder_sparse_step = { "size", 1 }, mlp_only_layers = { "indices" }, norm_topk_prob = { "boolean", false },
-  num_experts = { "size" }, num_local_experts = { "size" },
-  sliding_window = { "number|none" }, max_window_layers = { "number" }, layer_types = { "list" },
+  decoder_sparse_step = { "size", 1 }, mlp_only_layers = { "indices", null = true },
+  norm_topk_prob = { "boolean", false },
+  num_experts = { "size" }, num_local_experts = { "size", null = true },
+  sliding_window = { "number|none" }, max_window_layers = { "number" }, layer_types = { "list", null = true },
 })
 
 -- Which layers have experts: every so many, without those that are listed, from 0.
@@ -99,7 +101,7 @@ end
 
 local function write_qwen(o, config)
   config.num_experts, config.moe_intermediate_size, config.norm_topk_prob = o.experts, o.expert_ffn, o.renormalise
-  config.decoder_sparse_step, config.use_sliding_window, config.sliding_window = 1, false, false
+  config.decoder_sparse_step, config.use_sliding_window, config.sliding_window = 1, false, json.null
   for i = 1, o.layers do
     if o.sparse and not o.sparse[i] then
       config.mlp_only_layers = config.mlp_only_layers or {}

@@ -5,6 +5,7 @@
 -- A new family of this kind is a row here and there, and a fixture (tests/fixtures/huggingface/make.py).
 
 local errors = require("moonshard.base.error")
+local json = require("moonshard.base.json")
 local options = require("moonshard.base.options")
 local rope = require("moonshard.huggingface.rope")
 
@@ -47,19 +48,17 @@ end
 -- Qwen's fields of windows: layers from max_window_layers on have one, if it is used.
 local QWEN = {
   use_sliding_window = { "boolean", false }, sliding_window = { "size|none", 4096 },
-  max_window_layers = { "number", 28 }, layer_types = { "list" },
+  max_window_layers = { "number", 28 }, layer_types = { "list", null = true },
 }
 
 local function read_qwen(path, values, o)
-  if not values.use_sliding_window then return end
-  set_window(o, values.sliding_window, slides_of(path, values, o.layers, function(i)
-    return i > values.max_window_layers
-  end))
+  local slides = slides_of(path, values, o.layers, function(i) return i > values.max_window_layers end)
+  if values.use_sliding_window then set_window(o, values.sliding_window, slides) end
 end
 
 local function write_qwen(o, config)
   config.use_sliding_window = o.window ~= nil
-  config.sliding_window = o.window or false
+  config.sliding_window = o.window or json.null
   if o.window then config.layer_types = layer_types(o) end
 end
 
@@ -69,7 +68,7 @@ local function read_window(_, values, o)
 end
 
 local function write_window(o, config)
-  config.sliding_window = o.window or false
+  config.sliding_window = o.window or json.null
 end
 
 -- Gemma's caps, scale of scores, and embedding scaled by the root of its width.
@@ -82,8 +81,9 @@ end
 
 local function write_gemma(o, config)
   config.query_pre_attn_scalar = o.attention_scale and math.floor(o.attention_scale ^ -2 + 0.5) or o.head_dim
-  config.final_logit_softcapping = o.logit_softcap or false
-  config.sliding_window, config.layer_types = o.window or false, layer_types(o)
+  config.final_logit_softcapping = o.logit_softcap or json.null
+  -- The reference library makes a mask of this length, also where no layer slides.
+  config.sliding_window, config.layer_types = o.window or o.seq, layer_types(o)
 end
 
 -- Gemma 3: layers that slide have a theta of their own, and no scaling.
@@ -165,7 +165,7 @@ families.gemma = {
     vocab_size = 256000, hidden_size = 3072, intermediate_size = 24576, num_hidden_layers = 28,
     num_attention_heads = 16, num_key_value_heads = 16, hidden_act = "gelu_pytorch_tanh",
   }),
-  known = { hidden_activation = { "text" } },
+  known = { hidden_activation = { "text", null = true } },
   options = function(path, values, o)
     read_gemma(path, values, o)
     -- Its first configs say "gelu" and mean the approximation with tanh.
@@ -177,9 +177,9 @@ families.gemma2 = {
   architecture = "Gemma2ForCausalLM", activation = "hidden_activation",
   defaults = with(GEMMA_SIZES, { vocab_size = 256000 }),
   known = {
-    hidden_act = { "text" }, query_pre_attn_scalar = { "positive", 256 }, sliding_window = { "size|none", 4096 },
-    layer_types = { "list" }, attn_logit_softcapping = { "positive|none", 50 },
-    final_logit_softcapping = { "positive|none", 30 }, cache_implementation = { "text" },
+    hidden_act = { "text" }, query_pre_attn_scalar = { "positive", 256 }, sliding_window = { "size", 4096 },
+    layer_types = { "list", null = true }, attn_logit_softcapping = { "positive|none", 50 },
+    final_logit_softcapping = { "positive|none", 30 }, cache_implementation = { "text", null = true },
   },
   options = function(path, values, o)
     read_gemma(path, values, o)
@@ -187,7 +187,7 @@ families.gemma2 = {
   end,
   config = function(o, config)
     write_gemma(o, config)
-    config.attn_logit_softcapping = o.attention_softcap or false
+    config.attn_logit_softcapping = o.attention_softcap or json.null
   end,
 }
 
@@ -195,9 +195,10 @@ families.gemma3_text = {
   architecture = "Gemma3ForCausalLM", activation = "hidden_activation",
   defaults = with(GEMMA_SIZES, { vocab_size = 262208, max_position_embeddings = 131072 }),
   known = {
-    hidden_act = { "text" }, query_pre_attn_scalar = { "positive", 256 }, sliding_window = { "size|none", 4096 },
-    layer_types = { "list" }, final_logit_softcapping = { "positive|none" }, rope_local_base_freq = { "positive" },
-    sliding_window_pattern = { "size", 6 }, _sliding_window_pattern = { "size" }, cache_implementation = { "text" },
+    hidden_act = { "text" }, query_pre_attn_scalar = { "positive", 256 }, sliding_window = { "size", 4096 },
+    layer_types = { "list", null = true }, final_logit_softcapping = { "positive|none" },
+    rope_local_base_freq = { "positive" }, sliding_window_pattern = { "size", 6 },
+    _sliding_window_pattern = { "size" }, cache_implementation = { "text", null = true },
     attn_logit_softcapping = { only = false, why = "the reference library does not cap the scores of Gemma 3" },
   },
   options = function(path, values, o)
@@ -246,7 +247,8 @@ families.smollm3 = {
     tie_word_embeddings = true, hidden_act = "silu", attention_bias = false, mlp_bias = false,
   },
   known = {
-    no_rope_layers = { "list" }, no_rope_layer_interval = { "size", 4 }, layer_types = { "list" },
+    no_rope_layers = { "list", null = true }, no_rope_layer_interval = { "size", 4 },
+    layer_types = { "list", null = true },
     use_sliding_window = { "boolean", false }, sliding_window = { "size|none" }, max_window_layers = { "size|none" },
     pretraining_tp = { "size", 1 }, -- the reference library's model does not read it
   },

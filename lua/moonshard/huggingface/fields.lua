@@ -2,6 +2,7 @@
 -- silently ignored could give a different model than the one requested.
 
 local errors = require("moonshard.base.error")
+local json = require("moonshard.base.json")
 local nearest = require("moonshard.base.nearest")
 local options = require("moonshard.base.options")
 
@@ -31,12 +32,6 @@ for name in ([[
   task_specific_params temperature tf_legacy_loss tokenizer_class top_k top_p torch_dtype torchscript
   transformers_version typical_p unk_token_id use_cache
 ]]):gmatch("%S+") do WITHOUT_PART[name] = true end
-
----Whether a field of a config is null, which decoded JSON does not tell from its absence.
----@param text string JSON
----@param name string
----@return boolean
-function fields.is_null(text, name) return text:find(('"%s"%%s*:%%s*null'):format(name)) ~= nil end
 
 local KINDS = {
   size = { "a whole number of at least 1", function(v) return type(v) == "number" and v % 1 == 0 and v >= 1 end },
@@ -78,24 +73,31 @@ end
 
 ---Reads a config by a table of fields.
 ---@param path string the file's, for errors
----@param config table decoded JSON; null is nil
----@param known table<string, table> by name: { kind, default } returns a value; { only = value, why } must have that
----  value if present
+---@param config table decoded JSON; a null is json.null
+---@param known table<string, table> by name: { kind, default } returns a value, the default where the field is absent,
+---  and false for a null, where `null` or a kind with "|none" allows one; { only = value, why } must have
+---  that value if present, and can be null where that is false
 ---@return table<string, any> values by name
 function fields.read(path, config, known)
-  local values = {}
+  local values, nulls = {}, {}
   for name, value in pairs(config) do
     local field = known[name]
     if not field and not WITHOUT_PART[name] then unknown(path, name, known) end
+    if field and value == json.null then value, nulls[name] = false, true end
+    if nulls[name] and field[1] and not (field.null or field[1]:find("|none", 1, true)) then
+      errors.invalid("%s: %s is null, and must be %s: leave the field out for its default%s", path, name,
+        KINDS[field[1]][1], field[2] ~= nil and ", " .. options.describe(field[2]) or "")
+    end
     if field and field.only ~= nil and value ~= field.only then
       errors.raise("MS_EUNSUPPORTED", "%s: %s is %s: %s", path, name, options.describe(value), field.why)
     end
-    if field and field[1] and not KINDS[field[1]][2](value) then
+    if field and field[1] and not nulls[name] and not KINDS[field[1]][2](value) then
       errors.invalid("%s: %s must be %s, not %s", path, name, KINDS[field[1]][1], options.describe(value))
     end
   end
   for name, field in pairs(known) do
     local value = config[name]
+    if nulls[name] then value = false end
     if value == nil then value = field[2] end
     if value == nil and field.required then errors.invalid("%s: %s is missing", path, name) end
     values[name] = value

@@ -14,7 +14,7 @@ gpt2.buffers = { "^h%.%d+%.attn%.bias$", "^h%.%d+%.attn%.masked_bias$" }
 -- Types and defaults as in GPT2Config.
 local KNOWN = {
   vocab_size = { "size", 50257 }, n_positions = { "size", 1024 }, n_embd = { "size", 768 }, n_layer = { "size", 12 },
-  n_head = { "size", 12 }, n_inner = { "size" }, activation_function = { "text", "gelu_new" },
+  n_head = { "size", 12 }, n_inner = { "size", null = true }, activation_function = { "text", "gelu_new" },
   layer_norm_epsilon = { "positive", 1e-5 }, tie_word_embeddings = { "boolean", true },
   scale_attn_weights = { only = true, why = "attention without its scale is not supported" },
   scale_attn_by_inverse_layer_idx = { only = false, why = "attention scaled by layer is not supported" },

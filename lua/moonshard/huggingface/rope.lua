@@ -8,7 +8,7 @@ local rope = {}
 
 -- Types of the fields, for huggingface/fields.lua.
 rope.KNOWN = {
-  rope_theta = { "positive" }, rope_scaling = { "object" }, rope_parameters = { "object" },
+  rope_theta = { "positive" }, rope_scaling = { "object", null = true }, rope_parameters = { "object", null = true },
   partial_rotary_factor = { only = 1, why = "rotary positions in a part of a head are not built" },
 }
 

@@ -146,7 +146,7 @@ local function config_of(source, family, dtype)
   local whole = { architectures = { family.architecture } }
   for key, value in pairs(source.config) do whole[key] = value end
   whole[whole.dtype and "dtype" or "torch_dtype"] = dtype.torch
-  return config.text(whole)
+  return config.text(whole, source.config)
 end
 
 ---Writes config.json and model.safetensors, or several files and their index. If reading is collective, all ranks must

@@ -243,6 +243,7 @@ function lora.save(model, folder, given) return require("moonshard.lora.save")(m
 ---Refuses a folder that already contains adapters, so that a run fails at its start and not when it saves at its end.
 ---@param folder string
 function lora.check_folder(folder)
+  options.folder("ms.lora.check_folder", folder)
   if world.rank == 0 and not world.plan_only then
     require("moonshard.huggingface.adapter_writer").check_folder(folder)
   end

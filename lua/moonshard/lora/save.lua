@@ -3,7 +3,7 @@
 local adapter = require("moonshard.nn.adapter")
 local adapter_writer = require("moonshard.huggingface.adapter_writer")
 local errors = require("moonshard.base.error")
-local huggingface = require("moonshard.huggingface")
+local layout = require("moonshard.huggingface.layout")
 local options = require("moonshard.base.options")
 local session = require("moonshard.engine.session")
 local shardings = require("moonshard.shard.sharding")
@@ -17,16 +17,16 @@ local function save(model, folder, given)
   if not records[1] then errors.invalid("ms.lora.save: the model has no adapters: call ms.lora(model, rules) first") end
   if world.plan_only then return { bytes = 0, tensors = 0 } end
   local around = session.around(model)
-  huggingface.check_writers("ms.lora.save", around)
+  layout.check_writers("ms.lora.save", around)
   local writes = around.sharding.single_rank or around.sharding.mesh:get_index() == 0
-  local by_name, trained, read = {}, {}, huggingface.reader(around, writes)
+  local by_name, trained, read = {}, {}, layout.reader(around, writes)
   for name, param in model:named_parameters() do
     by_name[name] = param
     if not param.frozen then trained[#trained + 1] = name end
   end
   shardings.report({ adapter_writer.left_out(records, trained) })
   local written = adapter_writer.write(folder, {
-    records = records, layout = huggingface.layout(model).huggingface, writes = writes,
+    records = records, layout = layout.of(model).huggingface, writes = writes,
     read = function(name, first, count) return read(by_name[name], first, count) end,
   }, given)
   around:gather_numbers(0, "of saved adapters") -- the folder is complete before any rank continues
@@ -44,9 +44,7 @@ return function(model, folder, given)
   if not tree.is_module(model) then
     errors.invalid("ms.lora.save: give a model or a trainer, not %s", options.describe(model))
   end
-  if type(folder) ~= "string" then
-    errors.invalid("ms.lora.save: give a folder, not %s", options.describe(folder))
-  end
+  options.folder("ms.lora.save", folder)
   if not given.ema then return save(model, folder, given) end
   if not trainer then errors.invalid("ms.lora.save: ema needs the trainer, which has the averages") end
   return trainer:with_ema(save, model, folder, given)

@@ -3,6 +3,7 @@
 
 local chart = require("moonshard.metrics.chart")
 local errors = require("moonshard.base.error")
+local history = require("moonshard.metrics.history")
 local output_file = require("moonshard.base.output_file")
 local progress = require("moonshard.base.progress")
 local spikes = require("moonshard.metrics.spikes")
@@ -12,7 +13,7 @@ local world = require("moonshard.distributed.world")
 ---@class moonshard.log
 ---@overload fun(step: integer, m: table) prints a step's line and writes to --metrics and --tensorboard
 local log = {
-  ---Losses so far, for the curve: { step, loss } each.
+  ---Losses so far, for the curve: { step, loss } each. Of more than 4096 steps, some that are equally far apart.
   ---@type { train: number[][], valid: number[][] }
   history = { train = {}, valid = {} },
   expect = progress.expect,
@@ -28,7 +29,7 @@ function log.spikes(o)
   watch.spikes = o ~= false and spikes.new(o) or nil
 end
 
----@return { step: integer, what: string, value: number, ratio: number }[]
+---@return { step: integer, what: string, value: number, ratio: number }[] spikes the last 1024, oldest first
 function log.spikes_found() return watch.spikes and watch.spikes.found or {} end
 
 ---Writes one JSON object per step to a file from now on.
@@ -46,8 +47,8 @@ local function write(step, m)
     errors.invalid("ms.log takes a step and its metrics, as train:step returns them: ms.log(step, m)")
   end
   if world.rank ~= 0 then return end
-  table.insert(log.history.train, { step, m.loss })
-  if m.valid_loss then table.insert(log.history.valid, { step, m.valid_loss }) end
+  history.add(log.history.train, step, m.loss)
+  if m.valid_loss then history.add(log.history.valid, step, m.valid_loss) end
   if metrics.file then metrics.file:add(step, m) end
   if metrics.events then metrics.events:add(step, m) end
   progress.show(step, m)

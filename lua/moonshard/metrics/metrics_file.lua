@@ -20,7 +20,7 @@ MetricsFile.__index = MetricsFile
 -- The keys of every line, in this order.
 local KEYS = {
   "step", "loss", "grad_norm", "lr", "tokens", "tokens_per_s", "step_ms", "mfu", "exposed_ms", "data_ms", "peak_bytes",
-  "comm_bytes", "wire_bytes", "waits_ms", "valid_loss", "save_ms", "snapshot_bytes",
+  "plan_bytes", "comm_bytes", "wire_bytes", "waits_ms", "valid_loss", "save_ms", "snapshot_bytes",
 }
 
 local KNOWN = { outside_bytes = true }
@@ -35,6 +35,11 @@ local function own_names(m)
   table.sort(names)
   return names
 end
+
+---Whether a key of a line is one that the library writes, and no number that a recipe added.
+---@param key string
+---@return boolean
+function metrics_file.is_of_step(key) return KNOWN[key] == true end
 
 local function fail(self, why) errors.raise("MS_EIO", "metrics file %s: %s", self.path, why) end
 
@@ -56,13 +61,18 @@ local function check_content(path)
 end
 
 ---Opens a file for the steps of a run. Its content stays until the first step is written, or until the run is known to
----resume. Raises MS_EINVAL if the file exists and contains something other than metrics.
+---resume. Raises MS_EINVAL if the file exists and contains something other than metrics, or if another run writes it.
 ---@param path string
 ---@return moonshard.MetricsFile
 function metrics_file.open(path)
-  local file, why = output_file.open_lines(path, "ae")
-  if not file then errors.raise("MS_EINVAL", "metrics file %s", why) end
-  if (file:seek("end") or 0) > 0 then check_content(path) end -- pipes and devices have no end
+  local file = output_file.claim("metrics file", path)
+  if (file:seek("end") or 0) > 0 then -- pipes and devices have no end
+    local ok, raised = pcall(check_content, path)
+    if not ok then
+      file:close()
+      error(raised, 0)
+    end
+  end
   return setmetatable({ path = path, file = file }, MetricsFile)
 end
 
@@ -133,5 +143,8 @@ function MetricsFile:add(step, m)
 end
 -- If a compiled write fails, LuaJIT's interpreter repeats it.
 jit.off(MetricsFile.add)
+
+---Closes the file, which another run can write from then on; the end of the process does the same.
+function MetricsFile:close() self.file:close() end
 
 return metrics_file

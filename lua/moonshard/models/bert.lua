@@ -11,6 +11,7 @@
 local encoder = require("moonshard.models.encoder")
 local errors = require("moonshard.base.error")
 local language = require("moonshard.models.language")
+local model_config = require("moonshard.models.config")
 local module = require("moonshard.nn.module")
 local nn = require("moonshard.nn")
 local ops = require("moonshard.tensor.ops")
@@ -36,7 +37,7 @@ local Bert = module.define("Bert")
 Bert.family, Bert.sees_later_tokens = "bert", true
 
 function Bert:init(config)
-  self.config = setmetatable(config, {})
+  self.config = model_config(config)
   local init = encoder.initializer(config)
   self.embed = nn.embedding({ language.padded(config), config.dim, init = init, used_rows = config.vocab })
   self.pos = nn.embedding({ config.seq, config.dim, init = init })

@@ -14,6 +14,7 @@
 
 local errors = require("moonshard.base.error")
 local language = require("moonshard.models.language")
+local model_config = require("moonshard.models.config")
 local module = require("moonshard.nn.module")
 local nn = require("moonshard.nn")
 local ops = require("moonshard.tensor.ops")
@@ -155,7 +156,7 @@ local Decoder = module.define("Decoder")
 Decoder.takes_cache, Decoder.sees_later_tokens = true, false
 
 function Decoder:init(config)
-  self.config = setmetatable(config, {})
+  self.config = model_config(config)
   language.add_embedding(self, config)
   self.layers = {}
   for i = 1, config.layers do

@@ -31,8 +31,8 @@ local SPECS = {
   norm_from_one = { "boolean", default = false },
   embedding_scale = { "number" },
   attention_scale = { "number" },
-  attention_softcap = { "number" },
-  logit_softcap = { "number" },
+  attention_softcap = { "number|boolean" },
+  logit_softcap = { "number|boolean" },
   window = { "positive" },
   slides = { "table" },
   window_rope_theta = { "number" },
@@ -110,6 +110,10 @@ local function check_choices(who, config)
 end
 
 local function check_numbers(who, config)
+  for _, name in ipairs({ "attention_softcap", "logit_softcap" }) do
+    if config[name] == true then errors.invalid("%s: %s must be a number above 0, or false, not true", who, name) end
+    config[name] = config[name] or nil
+  end
   for _, name in ipairs({ "attention_scale", "attention_softcap", "logit_softcap", "embedding_scale", "eps",
     "rope_theta", "window_rope_theta" }) do
     if config[name] and config[name] <= 0 then
@@ -179,8 +183,8 @@ end
 ---@field norm_from_one? boolean factors of norms are 1 + weight; default false
 ---@field embedding_scale? number factor of embedded tokens
 ---@field attention_scale? number of scores; default 1 / sqrt(head_dim)
----@field attention_softcap? number scores s become c tanh(s / c)
----@field logit_softcap? number so do logits
+---@field attention_softcap? number|false scores s become c tanh(s / c); false: not, also where the family usually does
+---@field logit_softcap? number|false so do logits
 ---@field window? integer a query sees so many keys, itself included, in the layers that slide
 ---@field slides? boolean[] which layers do; default: all
 ---@field rotates? boolean[] which layers have rotary positions; default: all

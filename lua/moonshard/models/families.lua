@@ -53,6 +53,13 @@ function families.traits(name)
   return families.rows[name] and families.rows[name].traits or {}
 end
 
+---What published models of a family have, unless their options say otherwise.
+---@param name string
+---@return table options
+function families.usual(name)
+  return families.rows[name] and families.rows[name].usual or {}
+end
+
 local function fill(row, given)
   local filled = {}
   for _, source in ipairs({ row.traits or {}, row.usual or {}, given }) do

@@ -6,6 +6,7 @@
 local errors = require("moonshard.base.error")
 local language = require("moonshard.models.language")
 local mlp = require("moonshard.models.mlp")
+local model_config = require("moonshard.models.config")
 local module = require("moonshard.nn.module")
 local nn = require("moonshard.nn")
 local options = require("moonshard.base.options")
@@ -75,7 +76,7 @@ local GPT2 = module.define("GPT2")
 GPT2.family, GPT2.takes_cache, GPT2.sees_later_tokens = "gpt2", true, false
 
 function GPT2:init(config)
-  self.config = setmetatable(config, {})
+  self.config = model_config(config)
   language.add_embedding(self, config)
   self.pos = nn.embedding({ config.seq, config.dim, init = "gpt2" })
   self.dropout = nn.dropout(config.dropout)
@@ -92,8 +93,7 @@ function GPT2:forward(tokens, cache)
     errors.raise("MS_ESHAPE", "gpt2: a sequence of %d tokens, but the model has %d positions: raise seq", length,
       self.config.seq)
   end
-  local positions = cache and cache:embed_positions(self.pos, length) or self.pos.weight:slice(0, 0, length)
-  local x = self.dropout(self.embed(tokens) + positions)
+  local x = self.dropout(self.embed(tokens) + language.learned_positions(self, tokens, cache))
   for _, layer in ipairs(self.layers) do x = layer(x, tokens, cache) end
   if cache then x = cache:last(x) end
   return language.logits(self, self.norm(x))
@@ -151,7 +151,8 @@ end
 ---@field dim? integer
 ---@field heads? integer
 ---@field seq? integer maximum sequence length
----@field document_start? integer token that begins a document: attention does not cross it
+---@field document_start? integer token that begins a document: attention does not cross it, and positions
+---  restart there
 ---@field mlp_ratio? integer default 4
 ---@field ffn? integer default dim * mlp_ratio
 ---@field eps? number default 1e-5

@@ -39,8 +39,8 @@ function kv_cache.first(inputs)
 end
 
 ---The cache of a later pass.
----@param inputs table<string, moonshard.Tensor> positions i32 [B,1], masks u8 [B,1,1,S+1] by mask_name, "keys 1",
----  "values 1", ... [B,G,S,D]
+---@param inputs table<string, moonshard.Tensor> positions and positions_in_documents i32 [B,1], masks u8 [B,1,1,S+1] by
+---  mask_name, "keys 1", "values 1", ... [B,G,S,D]
 ---@return moonshard.KVCache
 function kv_cache.later(inputs)
   return setmetatable({ outputs = {}, layers = {}, inputs = inputs, is_first = false, angles = {} }, KVCache)
@@ -53,15 +53,6 @@ function KVCache:last(x)
   if not self.is_first then return x end
   local batch, length, dim = unpack(x.shape)
   return ops.embedding(x:reshape(batch * length, dim), self.inputs.last):reshape(batch, 1, dim)
-end
-
----The learned positions of this pass's tokens.
----@param positions moonshard.Module ms.nn.embedding
----@param length integer of the first pass
----@return moonshard.Tensor [T,D] or [B,1,D]
-function KVCache:embed_positions(positions, length)
-  if self.is_first then return positions.weight:slice(0, 0, length) end
-  return positions(self.inputs.positions)
 end
 
 -- Cosines and sines of all positions, [S+1,D]: rotating pairs (1, 0) gives them, with the bits of the first pass.

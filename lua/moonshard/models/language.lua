@@ -27,6 +27,19 @@ function language.attend(config, q, k, v, tokens, window)
   return ops.attention(q, k, v, o)
 end
 
+---Learned positions of tokens: those in a row, or in its documents where these share rows, so that a document has the
+---same logits as in a row of its own.
+---@param model moonshard.Module with a table `pos`, and config.document_start
+---@param tokens moonshard.Tensor i32 [B,T]
+---@param cache moonshard.KVCache?
+---@return moonshard.Tensor [T,D] or [B,T,D]
+function language.learned_positions(model, tokens, cache)
+  local start = model.config.document_start
+  if cache and not cache.is_first then return model.pos(cache.inputs.positions_in_documents) end
+  if start then return model.pos(nn.document_positions(tokens, start)) end
+  return model.pos.weight:slice(0, 0, tokens.shape[2])
+end
+
 ---Raises for a model whose outputs depend on later tokens: it does not continue a text, nor say how likely it is.
 ---@param who string for messages: "ms.generate"
 ---@param model moonshard.Module

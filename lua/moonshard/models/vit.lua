@@ -3,6 +3,7 @@
 
 local encoder = require("moonshard.models.encoder")
 local errors = require("moonshard.base.error")
+local model_config = require("moonshard.models.config")
 local module = require("moonshard.nn.module")
 local nn = require("moonshard.nn")
 local ops = require("moonshard.tensor.ops")
@@ -12,7 +13,7 @@ local ViT = module.define("ViT")
 ViT.family = "vit"
 
 function ViT:init(config)
-  self.config = setmetatable(config, {})
+  self.config = model_config(config)
   local init, patches = encoder.initializer(config), (config.size / config.patch) ^ 2
   self.patches = nn.conv2d(config.channels, config.dim, config.patch, {
     stride = config.patch, init = init,

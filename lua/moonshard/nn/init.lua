@@ -204,6 +204,7 @@ function Dropout:init(p)
     if p.p then errors.invalid("ms.nn.dropout: pass p without a name: ms.nn.dropout(%s)", options.describe(p.p)) end
     p = p[1]
   end
+  if p == nil then errors.invalid("ms.nn.dropout: argument 1 (p) is missing") end
   if type(p) ~= "number" or not (p >= 0 and p < 1) then
     errors.invalid("ms.nn.dropout: p must be at least 0 and below 1, not %s", options.describe(p))
   end

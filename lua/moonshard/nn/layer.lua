@@ -39,7 +39,7 @@ function layer.gather(...)
   for _, argument in ipairs({ ... }) do
     if type(argument) ~= "table" then given[#given + 1] = argument end
   end
-  local last = select(select("#", ...), ...)
+  local last = select("#", ...) > 0 and select(select("#", ...), ...) or nil
   for name, value in pairs(type(last) == "table" and last or {}) do given[name] = value end
   return given
 end

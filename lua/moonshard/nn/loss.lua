@@ -3,6 +3,7 @@
 local context = require("moonshard.base.context")
 local create = require("moonshard.tensor.create")
 local errors = require("moonshard.base.error")
+local mean_of_targets = require("moonshard.nn.mean_of_targets")
 local named = require("moonshard.tensor.named")
 local ops = require("moonshard.tensor.ops")
 local options = require("moonshard.base.options")
@@ -35,12 +36,7 @@ local function cross_entropy(o, logits, targets)
   local outputs = ops.apply("cross_entropy", { logits, targets }, {
     ignore_index = o.ignore_index, fused = FUSED[fused], chunk = o.chunk or 0,
   })
-  if context.trace and o.reduction == "tokens" then
-    local terms = 1
-    for _, size in ipairs(targets.shape) do terms = terms * size end
-    context.trace.weights[outputs[1].id] = { weight = outputs[3] / terms, terms = terms }
-  end
-  return outputs[1]
+  return mean_of_targets.of(outputs[1], outputs[3], targets, o.reduction)
 end
 
 ---@class moonshard.CrossEntropyOptions
@@ -50,7 +46,8 @@ end
 ---@field chunk? integer rows at a time, with `fused`; default: chosen by sizes
 ---@field label_smoothing? number share of the probability that all classes divide; default 0
 ---@field weight? number[] of each class: the mean is weighed by those of the targets
----@field z_loss? number factor of the mean square of the log of the softmax's denominator (PaLM has 1e-4); default 0
+---@field z_loss? number factor of the mean square of the log of the softmax's denominator (PaLM has 1e-4), which
+---  `weight` weighs, too; default 0
 
 local function is_plain(o) return o.label_smoothing == 0 and not o.weight and o.z_loss == 0 end
 
@@ -74,7 +71,9 @@ end
 
 ---Mean of -log softmax(logits)[target] over the targets that are not ignored. If returned to the trainer unchanged, the
 ---loss is the mean over the targets of all ranks and micro-batches ("tokens"), or with reduction "mean" the mean of
----their means. Within a larger expression it is always this rank's mean of one micro-batch.
+---their means, without those that have no target. Within a larger expression it is always this rank's mean of one
+---micro-batch, which is NaN without a target, as in PyTorch: a step or an evaluation then ends with an error that says
+---where.
 ---
 ---With `fused` the logits of a linear layer, which nothing else reads, are never whole in memory: loss and gradients,
 ---those of its bias too, are computed for some rows at a time (Liger Kernel, Hsu et al. 2024). "auto": where that saves
@@ -126,8 +125,17 @@ local function check_shapes(name, prediction, target)
     predicted, given)
 end
 
+local function check_numbers(name, what, given)
+  if given.dtype == "f32" or given.dtype == "bf16" then return end
+  errors.raise("MS_EDTYPE", "ms.loss.%s: the %s is %s: give numbers, as in { ..., dtype = \"f32\" }, or write "
+    .. "loss = function(prediction, target) return ms.loss.%s(prediction, target:cast(\"f32\")) end; classes are for "
+    .. "ms.loss.cross_entropy", name, what, given.dtype, name)
+end
+
 local function difference_of(name, prediction, target)
   check_shapes(name, prediction, target)
+  check_numbers(name, "prediction", prediction)
+  check_numbers(name, "target", target)
   return ops.sub(ops.cast(prediction, { out_dtype = "f32" }), target)
 end
 

@@ -3,12 +3,15 @@
 -- ops that keep them, and takes memory for [batch, heads, T, S] scores: prefixes, masks, windows on both sides of a
 -- query, and values that are not as wide as keys.
 --
--- The query heads that share a key head are rows of one product, so that keys and values are not repeated.
+-- The query heads that share a key head are rows of one product, so that keys and values are not repeated, unless ranks
+-- of `tensor` share a head of keys.
 
+local context = require("moonshard.base.context")
 local eager_values = require("moonshard.tensor.values")
 local errors = require("moonshard.base.error")
 local ops = require("moonshard.tensor.ops")
 local options = require("moonshard.base.options")
+local parameter = require("moonshard.tensor.parameter")
 local tensor = require("moonshard.tensor")
 
 local SPECS = {
@@ -51,6 +54,12 @@ local function mask_of(o, queries, keys)
 end
 
 local function check(o, q, k, v)
+  for i, name in ipairs({ "q", "k", "v" }) do
+    local x = select(i, q, k, v)
+    if not (tensor.is(x) or parameter.is(x)) then
+      errors.invalid("ms.nn.masked_attention: %s must be a tensor, not %s", name, options.describe(x))
+    end
+  end
   local heads, groups = q.shape[3], k.shape[3]
   if #q.shape ~= 4 or #k.shape ~= 4 or #v.shape ~= 4 or heads % groups ~= 0 then
     errors.raise("MS_ESHAPE", "ms.nn.masked_attention: q must be [B,T,H,D], k and v [B,S,G,D], and H a multiple of G; "
@@ -87,6 +96,20 @@ local function by_key_head(x, groups)
     :reshape(batch, groups, shared * length, dim)
 end
 
+-- How many ranks divide the heads in the current trace.
+local function ranks_of_heads()
+  local sharding = context.trace and context.trace.sharding
+  local dim = sharding and sharding.tensor_dim or -1
+  return dim >= 0 and sharding.mesh:size(dim) or 1
+end
+
+-- [B,S,G,D] -> [B,S,H,D]: the head of keys of each query head.
+local function repeated(x, heads)
+  local batch, length, groups, dim = unpack(x.shape)
+  return x:reshape(batch, length, groups, 1, dim):expand(batch, length, groups, heads / groups, dim)
+    :reshape(batch, length, heads, dim)
+end
+
 local function apply_masks(o, scores)
   local queries, keys = scores.shape[3], scores.shape[4]
   local own, given = mask_of(o, queries, keys), o.mask
@@ -118,6 +141,7 @@ local function masked_attention(q, k, v, given)
     return ops.attention(q, k, v, { causal = o.causal, window = o.window, scale = o.scale, softcap = o.softcap })
   end
   local batch, queries, heads, dim = unpack(q.shape)
+  if k.shape[3] % ranks_of_heads() ~= 0 then k, v = repeated(k, heads), repeated(v, heads) end
   local keys, groups, width = k.shape[2], k.shape[3], v.shape[4]
   local scores = ops.matmul(by_key_head(q, groups), by_key_head(k, groups), { trans_b = 1 }):cast("f32")
   scores = scores * (o.scale or 1 / math.sqrt(dim))

@@ -78,7 +78,10 @@ local function cast_all(dtype, ...)
   return unpack(values, 1, count)
 end
 
+local DEEPEST = 500 -- calls within calls
+
 local function leave(trace, path, region, regathers, ...)
+  trace.depth = trace.depth - 1
   trace:enter(path)
   recompute.leave(trace, region)
   regather.set(trace, regathers)
@@ -92,11 +95,31 @@ local function forward_in_precision(self, precision, ...)
   return cast_all(precision.output_dtype, self:forward(cast_all(precision.param_dtype, ...)))
 end
 
+-- Forwards that were seen to have a place for self.
+local with_self = setmetatable({}, { __mode = "k" })
+
+-- Refuses a forward that is written with a dot, function Net.forward(x): its x would be the module.
+local function check_self(forward, name, given)
+  local takes = debug.getinfo(forward, "u")
+  if given > 0 and not takes.isvararg and takes.nparams == given and debug.getlocal(forward, 1) ~= "self" then
+    errors.invalid("the forward of %s has no place for the module: write function %s:forward(%s), with a colon", name,
+      name, debug.getlocal(forward, 1) or "x")
+  end
+  with_self[forward] = true
+end
+
 local function call(self, ...)
   local trace = context.trace
   local name = getmetatable(self).name
   if not trace then return module.call_eagerly(self, ...) end
-  if not self.forward then errors.invalid("%s has no forward: write function %s:forward(...)", name, name) end
+  local forward = self.forward
+  if not forward then errors.invalid("%s has no forward: write function %s:forward(...)", name, name) end
+  if not with_self[forward] then check_self(forward, name, select("#", ...)) end
+  trace.depth = (trace.depth or 0) + 1
+  if trace.depth > DEEPEST then
+    errors.invalid("the forward of %s calls itself without end: call the layers that init made, self.fc(x), not the "
+      .. "module", name)
+  end
   local outer = context.path
   trace:enter(trace.paths[self] or outer)
   local region = recompute.enter(trace, trace.recompute[self])
@@ -110,8 +133,22 @@ context.call_module = call
 
 -- ---- classes ----------------------------------------------------------------------------------------------------
 
+-- Fields of PyTorch's modules that are set from outside. A class can have one of its own: its init declares it.
+local NO_MODE = "a model has no mode: train:step trains, and in train:evaluate and calls of the model dropout does "
+  .. "nothing"
+local SET_ELSEWHERE = {
+  training = NO_MODE, train = NO_MODE, eval = NO_MODE,
+  requires_grad = "freeze = { pattern } of ms.fully_shard or ms.trainer says which parameters do not train",
+}
+
+local made = setmetatable({}, { __mode = "k" }) -- modules whose init has returned
+
 -- Records fields in the order of their assignment.
 local function note_field(self, key, value)
+  if SET_ELSEWHERE[key] and made[self] then
+    errors.invalid("a %s has no field %s: %s (%s:init can declare a field of this name, for its own use)",
+      getmetatable(self).name, key, SET_ELSEWHERE[key], getmetatable(self).name)
+  end
   rawset(self, key, value)
   local order = rawget(self, "_order")
   order[#order + 1] = key
@@ -139,6 +176,7 @@ local function new_class(name, base)
     __call = function(_, ...)
       local self = setmetatable({ _order = {} }, meta)
       if self.init then self:init(...) end
+      made[self] = true
       return self
     end,
   })
@@ -157,6 +195,7 @@ function module.define(what, base)
     errors.invalid("ms.module: the table has no forward: add forward = function(self, x) ... end")
   end
   rawset(what, "_order", {})
+  made[what] = true
   return setmetatable(what, instance_meta(base or Module, "Module"))
 end
 

@@ -1,10 +1,12 @@
 -- Positions without parameters: sines of positions, added to embeddings (Vaswani et al. 2017), and biases of attention
 -- that grow with the distance (ALiBi, Press et al. 2022). Constants of a trace; equal ones are one tensor, so that the
--- layers of a model share it.
+-- layers of a model share it. And the positions of tokens within their documents, for learned positions.
 
 local constants = require("moonshard.tensor.constants")
 local errors = require("moonshard.base.error")
 local options = require("moonshard.base.options")
+local ops = require("moonshard.tensor.ops")
+local tensor = require("moonshard.tensor")
 
 local positions = {}
 
@@ -68,6 +70,30 @@ function positions.alibi(heads, queries, keys)
       end
     end
   end)
+end
+
+---The position of each token in its document, from 0, as a row of the document alone has it: what a table of learned
+---positions is indexed with where documents share a row. Every token `start` begins a document, as in
+---ms.ops.document_attention. Exact below 2^24 tokens.
+---@param tokens moonshard.Tensor i32 [batch, length]
+---@param start integer
+---@return moonshard.Tensor i32 [batch, length]
+function positions.document_positions(tokens, start)
+  local who = "ms.nn.document_positions"
+  if not tensor.is(tokens) or #tokens.shape ~= 2 then
+    errors.raise("MS_ESHAPE", "%s: tokens must be [batch, length], not %s", who,
+      tensor.is(tokens) and tensor.shape_text(tokens.shape) or options.describe(tokens))
+  elseif type(start) ~= "number" or start % 1 ~= 0 then
+    errors.invalid("%s: the token that begins a document must be an integer, not %s", who, options.describe(start))
+  end
+  local length = tokens.shape[2]
+  local at = constants.get(("positions %d"):format(length), { 1, length }, function(data)
+    for t = 0, length - 1 do data[t] = t end
+  end)
+  local begins = ops.maximum(tokens:eq(start):cast("f32"), at:eq(0):cast("f32"))
+  local document = (begins:cumsum({ axis = 1 }) - 1):cast("i32") -- by number
+  local first = ops.scatter_add(begins * 0, document, begins * at, { axis = 1 })
+  return (at - ops.gather(first, document, { axis = 1 })):cast("i32")
 end
 
 return positions

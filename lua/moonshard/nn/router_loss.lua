@@ -56,12 +56,14 @@ end
 function router_loss.add(loss)
   local trace = context.trace
   if #trace.routers == 0 or not tensor.is(loss) then return loss end
-  local total = loss
+  local known = trace.weights[loss.id]
+  local total = known and known.mean or loss
   for _, routers in ipairs(groups_of(trace.routers)) do total = total + auxiliary(routers) end
   for _, router in ipairs(trace.routers) do
     if router.bias then total = total + balancing(router) end
   end
-  trace.weights[total.id] = trace.weights[loss.id]
+  trace.weights[total.id] = known and { weight = known.weight, terms = known.terms, by_rank = known.by_rank,
+    mean = total }
   return total
 end
 

@@ -53,6 +53,22 @@ end
 local NONE = {}
 local taken, stamp = {}, 0 -- by key: the stamp of the last table in which it was taken; a table for each would be slow
 
+-- Refuses a module outside of the list that begins with item 1 and ends with item `last`.
+local function refuse_item(where, key, last)
+  if key < 1 or key % 1 ~= 0 then
+    errors.invalid("%s: there is a module or a parameter at [%s], but lists begin at [1] in Lua: layers[1] is layers.0",
+      where, tostring(key))
+  end
+  errors.invalid("%s: item %d is a module or a parameter, but item %d is nil", where, key, last + 1)
+end
+
+---Raises if something was put before the first item of a list of a model, where nothing looks for it.
+---@param list table
+---@param name string of one of its items: "layers.0"
+function tree.check_list(list, name)
+  if interesting(0, rawget(list, 0)) then refuse_item(name:match("^(.*)%.") or "the model", 0, 0) end
+end
+
 -- Keys of a module or a plain table that can contain entries: integers first, then fields in order of assignment, then
 -- the rest (fields of a table constructor) by name. A nil in a list would hide all modules after it: an error.
 local function ordered_keys(holder, path)
@@ -63,17 +79,14 @@ local function ordered_keys(holder, path)
     taken[i], items = stamp, i
   end
   for _, key in ipairs(rawget(holder, "_order") or NONE) do
-    if interesting(key, rawget(holder, key)) and taken[key] ~= stamp then
+    if type(key) ~= "number" and interesting(key, rawget(holder, key)) and taken[key] ~= stamp then
       keys[#keys + 1] = key
       taken[key] = stamp
     end
   end
   for key, value in pairs(holder) do
     if interesting(key, value) and taken[key] ~= stamp then
-      if type(key) == "number" then
-        errors.invalid("%s: item %d is a module or a parameter, but item %d is nil", path == "" and "the model" or path,
-          key, items + 1)
-      end
+      if type(key) == "number" then refuse_item(path == "" and "the model" or path, key, items) end
       rest = rest or {}
       if type(key) == "string" then rest[#rest + 1] = key end
     end

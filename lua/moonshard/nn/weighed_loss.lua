@@ -1,9 +1,9 @@
 -- Cross entropy with what its kernel does not have: smoothed labels, weights of classes, and the z-loss. Made of ops
 -- that keep the log-probabilities of all classes, in f32.
 
-local context = require("moonshard.base.context")
 local classes = require("moonshard.nn.classes")
 local create = require("moonshard.tensor.create")
+local mean_of_targets = require("moonshard.nn.mean_of_targets")
 local ops = require("moonshard.tensor.ops")
 
 -- What the target of each row counts, f32 [...]. It is looked up as a row of a table, so that a target that is neither
@@ -15,7 +15,7 @@ local function weigh(o, targets, counted, n)
 end
 
 ---The mean over the targets that count, weighed by their classes, as PyTorch's cross_entropy has it, plus z_loss times
----the mean square of the logarithm of the softmax's denominator.
+---the mean square of the logarithm of the softmax's denominator, weighed in the same way.
 ---@param o { ignore_index: integer, label_smoothing: number, weight: moonshard.Tensor?, z_loss: number }
 ---@param logits moonshard.Tensor [..., V]
 ---@param targets moonshard.Tensor i32 [...]
@@ -47,10 +47,5 @@ end
 ---@return moonshard.Tensor
 return function(o, logits, targets)
   local loss, denominator = weighed_loss(o, logits, targets)
-  if context.trace and o.reduction == "tokens" then
-    local terms = 1
-    for _, size in ipairs(targets.shape) do terms = terms * size end
-    context.trace.weights[loss.id] = { weight = denominator / terms, terms = terms }
-  end
-  return loss
+  return mean_of_targets.of(loss, denominator, targets, o.reduction)
 end

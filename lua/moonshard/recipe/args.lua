@@ -83,7 +83,11 @@ local function read_number(key, text, default)
   local number = tonumber(text)
   local finite = number and number - number == 0
   if default % 1 == 0 then
-    if not finite or number % 1 ~= 0 then refuse(key, text, ("a whole number, like %d"):format(default)) end
+    if not finite then refuse(key, text, ("a whole number, like %d"):format(default)) end
+    if number % 1 ~= 0 then
+      refuse(key, text, ("a whole number, like its default %d; if the recipe takes fractions, too, it has to say "
+        .. "%s = ms.args.real(%d)"):format(default, key, default))
+    end
   elseif not finite then
     refuse(key, text, ("a number, like %g"):format(default))
   end
@@ -207,7 +211,7 @@ end
 function args.check_taken()
   local first = args.overrides[1]
   if first and not args.taken then
-    errors.raise("MS_ENAME", "this recipe takes no settings (it does not call ms.args), so %s=%s has no effect",
+    errors.raise("MS_ENAME", "this recipe takes no settings up to here, so %s=%s has no effect: call ms.args first",
       first.key, first.text)
   end
 end

@@ -3,16 +3,11 @@
 
 local documentation = require("moonshard.repl.documentation")
 local lexer = require("moonshard.repl.lexer")
+local sealed = require("moonshard.base.sealed")
 local text_lines = require("moonshard.base.text_lines")
 local tree = require("moonshard.nn.tree")
 
 local completion = {}
-
-local function index_of(value)
-  local meta = type(value) == "string" and getmetatable("") or debug.getmetatable(value)
-  local index = type(meta) == "table" and rawget(meta, "__index")
-  return type(index) == "table" and index or nil
-end
 
 -- All string keys of a value and of the classes it inherits from, with a value of each.
 local function fields_of(value)
@@ -24,11 +19,11 @@ local function fields_of(value)
   while value ~= nil and not seen[value] do
     seen[value] = true
     if type(value) == "table" then
-      for key, field in next, value do
+      for key, field in next, sealed.fields(value) do
         if type(key) == "string" and fields[key] == nil and key:match("^[%a_][%w_]*$") then fields[key] = field end
       end
     end
-    value = index_of(value)
+    value = sealed.methods(value)
   end
   return fields
 end
@@ -69,7 +64,7 @@ end
 local function model_names(environment)
   local names = {}
   for _, value in next, environment do
-    local model = tree.is_module(value) and value or type(value) == "table" and rawget(value, "model")
+    local model = tree.is_module(value) and value or type(value) == "table" and rawget(sealed.fields(value), "model")
     if tree.is_module(model) then
       local inventory = tree.inventory(model)
       for _, list in ipairs({ inventory.parameters, inventory.modules }) do

@@ -5,6 +5,7 @@ local engine = require("moonshard.base.ffi")
 local input_file = require("moonshard.base.input_file")
 local nearest = require("moonshard.base.nearest")
 local ops = require("moonshard.tensor.ops")
+local sealed = require("moonshard.base.sealed")
 local show = require("moonshard.repl.show")
 local text_lines = require("moonshard.base.text_lines")
 local C, ffi = engine.C, engine.ffi
@@ -162,9 +163,7 @@ local function describe_table(name, value)
   local lines = path and (lines_of(path .. ".lua") or lines_of(path .. "/init.lua"))
   for _, line in ipairs(lines and comment_of_file(lines) or {}) do text[#text + 1] = line end
   if not module then text[#text + 1] = show.value(value) end
-  local meta = getmetatable(value)
-  local methods = type(meta) == "table" and rawget(meta, "__index")
-  for _, fields in ipairs({ value, type(methods) == "table" and methods or {} }) do
+  for _, fields in ipairs({ value, sealed.methods(value) }) do
     for _, line in ipairs(list_fields(fields)) do text[#text + 1] = line end
   end
   return table.concat(text, "\n")

@@ -2,6 +2,7 @@
 --
 -- User code runs interpreted, because LuaJIT's compiled loops do not check for Ctrl-C. The layer below stays compiled.
 
+local context = require("moonshard.base.context")
 local errors = require("moonshard.base.error")
 local input_file = require("moonshard.base.input_file")
 local lexer = require("moonshard.repl.lexer")
@@ -171,7 +172,7 @@ end
 local function outcome_of_error(raised)
   if getmetatable(raised) == Quit then return { kind = "quit", text = "", code = raised.code } end
   local kind = errors.is(raised) and KINDS[raised.status] or "error"
-  return { kind = kind, text = tostring(raised) }
+  return { kind = kind, text = errors.text(raised) }
 end
 
 -- Shows the values. Ctrl-C also stops this, because a collective tostring can wait or take long.
@@ -200,6 +201,7 @@ function Evaluator:run(request, stoppable)
     jit.off(setfenv(chunk, self.environment), true)
     local ok, result = stoppable(function() return run_chunk(self, chunk, request, is_expression) end, adopt,
       request.presses)
+    context.trace, context.path = nil, "" -- of a trace that did not end
     outcome = ok and { kind = "ok", text = result } or outcome_of_error(result)
   else
     outcome = { kind = "error", text = message }

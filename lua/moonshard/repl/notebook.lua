@@ -3,8 +3,10 @@
 
 local chart = require("moonshard.metrics.chart")
 local context = require("moonshard.base.context")
+local errors = require("moonshard.base.error")
 local evaluate = require("moonshard.repl.evaluate")
 local input_file = require("moonshard.base.input_file")
+local output_file = require("moonshard.base.output_file")
 local terminal = require("moonshard.base.terminal")
 
 ---@class moonshard.Notebook
@@ -68,10 +70,8 @@ end
 ---@return boolean? saved, string? message
 function Notebook:save(path)
   local source = HEAD .. table.concat(self.pieces, "\n") .. "\n"
-  local file, why = io.open(path, "wb")
-  local ok = file and file:write(source)
-  if file then ok = file:close() and ok end
-  if not ok then return nil, (":save %s: %s"):format(path, why or "it cannot be written") end
+  local ok, raised = pcall(output_file.write, ":save", path, source)
+  if not ok then return nil, errors.text(raised) end
   return true
 end
 

@@ -154,6 +154,7 @@ function scaling.run(o)
   local self = { title = o.title or ("scaling of " .. o.recipe), cluster = job.cluster, settings = o.settings,
     shapes = {}, nodes = o.nodes, curve = {} }
   for i, shape in ipairs(job.shapes) do self.shapes[i] = shape.name end
+  output_file.check("page", o.out .. "/index.html")
   local ok, raised = pcall(collect_all, self, job, o)
   if not ok then
     print_partial(self, raised)

@@ -1,4 +1,6 @@
 -- What the dimensions of a mesh mean to ms.fully_shard. Only this table gives their names a meaning; a role is a row.
+-- A dimension's name decides its role, and its place in the mesh does not. A name without a role is refused: a guess by
+-- position would train another run than the user means.
 
 local errors = require("moonshard.base.error")
 local meshes = require("moonshard.distributed.mesh")
@@ -8,6 +10,7 @@ local roles = {}
 
 ---@class moonshard.Role
 ---@field name string of the mesh dimension
+---@field aliases string[] what PyTorch, torchtitan, Megatron and DeepSpeed call the dimension
 ---@field data boolean? its ranks train on different rows of the batch, and the engine divides the model over it
 ---@field model boolean? its ranks train on the same rows, and the engine divides the model's layers or the rows'
 ---positions over it
@@ -17,24 +20,45 @@ local roles = {}
 -- Data roles in the order of a mesh that is given as sizes alone: the last one has the whole of a single size.
 ---@type moonshard.Role[]
 local ROLES = {
-  { name = "replicate", data = true, collectives = {
-    -- After the first: of shard_optimizer_over_replicate, and of sums in few bits.
-    replicate = { "all_reduce", "reduce_scatter", "all_gather", "all_to_all" },
-  } },
-  { name = "shard", data = true, collectives = {
-    -- The gradients' norm is an all_reduce; a recipe's collectives are any; sums in few bits are an all_to_all.
-    gather = { "all_gather" }, reduce = { "reduce_scatter", "all_reduce", "all_gather", "all_to_all" },
-  } },
-  { name = "context", model = true, collectives = { context = { "all_reduce", "reduce_scatter", "all_gather" } } },
-  { name = "tensor", model = true, collectives = { tensor = { "all_reduce", "reduce_scatter", "all_gather" } } },
-  { name = "pipe", stage = true },
+  { name = "replicate", aliases = { "dp_replicate", "ddp", "data_parallel_replicate" }, data = true,
+    collectives = {
+      -- After the first: of shard_optimizer_over_replicate, and of sums in few bits.
+      replicate = { "all_reduce", "reduce_scatter", "all_gather", "all_to_all" },
+    } },
+  { name = "shard", aliases = { "dp_shard", "fsdp", "data_parallel_shard" }, data = true,
+    collectives = {
+      -- The gradients' norm is an all_reduce; a recipe's collectives are any; sums in few bits are an all_to_all.
+      gather = { "all_gather" }, reduce = { "reduce_scatter", "all_reduce", "all_gather", "all_to_all" },
+    } },
+  { name = "context", aliases = { "cp", "context_parallel" }, model = true,
+    collectives = { context = { "all_reduce", "reduce_scatter", "all_gather" } } },
+  { name = "tensor", aliases = { "tp", "tensor_parallel" }, model = true,
+    collectives = { tensor = { "all_reduce", "reduce_scatter", "all_gather" } } },
+  { name = "pipe", aliases = { "pp", "pipeline", "pipeline_parallel" }, stage = true },
 }
 roles.all = ROLES
 
-local SIZES_ALONE = {}
+local SIZES_ALONE, by_name = {}, {}
 for _, role in ipairs(ROLES) do
   if role.data then table.insert(SIZES_ALONE, role.name) end
+  by_name[role.name] = role
+  for _, alias in ipairs(role.aliases) do by_name[alias] = role end
 end
+
+-- Names that could be two roles, or are none, and what to write.
+local UNCLEAR = {
+  dp = "name it replicate if each of its ranks has all weights (DDP), or shard if it divides them (FSDP)",
+  sp = "name it context if it divides the rows' positions; for sequence parallel over the ranks of tensor, give "
+    .. "ms.fully_shard sequence_parallel = true",
+  mp = "name it tensor",
+  dp_shard_cp = "keep dp_shard and cp apart: the ranks of both together divide the weights, and those of cp also "
+    .. "divide the rows' positions",
+  ep = "name it shard or replicate: there is no expert parallelism, and shard divides the memory of experts",
+}
+UNCLEAR.data, UNCLEAR.data_parallel, UNCLEAR.batch = UNCLEAR.dp, UNCLEAR.dp, UNCLEAR.dp
+UNCLEAR.seq, UNCLEAR.sequence, UNCLEAR.sequence_parallel = UNCLEAR.sp, UNCLEAR.sp, UNCLEAR.sp
+UNCLEAR.model, UNCLEAR.model_parallel = UNCLEAR.mp, UNCLEAR.mp
+UNCLEAR.expert, UNCLEAR.expert_parallel = UNCLEAR.ep, UNCLEAR.ep
 
 ---The mesh of ms.fully_shard's option: a mesh, sizes of one or two dimensions, or nil for all ranks.
 ---@param given any
@@ -52,39 +76,51 @@ function roles.read_mesh(given)
   return meshes.init_device_mesh(nil, given, names)
 end
 
--- Raises if a dimension of several ranks has the name that another library gives to a role, which it would not get.
-local function check_names(mesh, named)
-  for dim = 0, mesh.ndim - 1 do
-    local name = mesh:dim_name(dim)
-    local here = name and nearest.DIMENSIONS[name]
-    local counts = named or roles.is_model(here) or here == "pipe"
-    if here and counts and mesh:size(dim) > 1 and not mesh:has(here) then
-      errors.invalid("ms.fully_shard: mesh %s: dimension %s has no role: name it %s", mesh:label(), name, here)
-    end
-  end
+-- What to write instead of a name without a role.
+local function advice(name)
+  if UNCLEAR[name] then return UNCLEAR[name] end
+  local names = {}
+  for known in pairs(by_name) do names[#names + 1] = known end
+  local near = #name > 3 and nearest.name(name, names, 2)
+  if near then return ("did you mean %s?"):format(near) end
+  names = {}
+  for i, role in ipairs(ROLES) do names[i] = ("%s (also %s)"):format(role.name, table.concat(role.aliases, ", ")) end
+  return "the roles are " .. table.concat(names, ", ") .. "; or train on a slice of the dimensions that have one, as "
+    .. 'in mesh:slice { "replicate", "shard" }, whose copies train separately'
 end
 
--- Raises if the mesh has ranks along a dimension without a role.
-local function check_others(mesh, dims)
-  local used = {}
-  for _, dim in pairs(dims) do used[dim] = true end
+-- The dimension of each role: -1 without one. Raises for a name without a role, and for two names of one.
+local function read_names(mesh)
+  local dims, names = {}, {}
   for dim = 0, mesh.ndim - 1 do
-    if not used[dim] and mesh:size(dim) > 1 then
-      errors.invalid("ms.fully_shard: mesh %s: dimension %s has no role; use a slice of the dimensions "
-        .. "that have one, as in mesh:slice { \"replicate\", \"shard\" }: its copies train separately",
-        mesh:label(), mesh:dim_name(dim))
+    local name = mesh:dim_name(dim)
+    local role = by_name[name]
+    if not role then
+      errors.raise("MS_ENAME", "ms.fully_shard: mesh %s: dimension %s has no role: %s", mesh:label(), name,
+        advice(name))
+    end
+    if names[role.name] then
+      errors.raise("MS_ENAME", "ms.fully_shard: mesh %s: dimensions %s and %s are both %s: flatten them into one, as "
+        .. 'in mesh:slice { "%s", "%s" }:flatten("%s")', mesh:label(), names[role.name], name, role.name,
+        names[role.name], name, role.name)
+    end
+    names[role.name], dims[role.name] = name, dim
+    if role.stage and mesh:size(dim) > 1 then
+      errors.invalid("ms.fully_shard: mesh %s: dimension %s divides the model into stages, which ms.fully_shard "
+        .. 'does not; train on a slice without it, as in mesh:slice { "replicate", "shard" }, whose copies train '
+        .. "separately",
+        mesh:label(), name)
     end
   end
+  return dims
 end
 
 ---Whether the ranks of a mesh dimension with this name train on the same rows.
 ---@param name string
 ---@return boolean
 function roles.is_model(name)
-  for _, role in ipairs(ROLES) do
-    if role.name == name then return role.model == true end
-  end
-  return false
+  local role = by_name[name]
+  return role ~= nil and role.model == true
 end
 
 ---The dimensions, of more than one rank, along which ranks train on the same rows.
@@ -102,7 +138,10 @@ end
 ---@param names string[] in any order; sorted in place
 function roles.sort(names)
   local place = {}
-  for i, role in ipairs(ROLES) do place[role.name] = i end
+  for i, role in ipairs(ROLES) do
+    place[role.name] = i
+    for _, alias in ipairs(role.aliases) do place[alias] = i end
+  end
   table.sort(names, function(a, b)
     local at, other = place[a] or math.huge, place[b] or math.huge
     if at ~= other then return at < other end
@@ -122,29 +161,33 @@ function roles.data_mesh(mesh)
   return #names > 0 and mesh:slice(names) or nil
 end
 
----The dimension of each data role and model role. Dimensions with other names have the roles of a mesh given as sizes
----alone.
+---The dimension of each data role and model role, by the names of the mesh; one without names has the roles of a mesh
+---given as sizes alone.
 ---@param mesh moonshard.Mesh
 ---@return table<string, integer> dims by role; -1: none
 function roles.dims(mesh)
-  local dims, named = {}, false
-  for _, role in ipairs(ROLES) do
-    if role.data or role.model then
-      dims[role.name] = mesh:has(role.name) and mesh:dim(role.name) or -1
-      named = named or dims[role.name] >= 0
+  local dims = mesh.names and read_names(mesh) or {}
+  if not mesh.names then
+    if mesh.ndim > #SIZES_ALONE then
+      errors.invalid("ms.fully_shard: mesh %s: name the dimensions to use \"%s\"", mesh:label(),
+        table.concat(SIZES_ALONE, '" and "'))
     end
+    for dim = 0, mesh.ndim - 1 do dims[SIZES_ALONE[#SIZES_ALONE - mesh.ndim + 1 + dim]] = dim end
   end
-  check_names(mesh, named)
-  if named then
-    check_others(mesh, dims)
-    return dims
+  for _, role in ipairs(ROLES) do
+    if role.data or role.model then dims[role.name] = dims[role.name] or -1 end
   end
-  if mesh.ndim < 1 or mesh.ndim > #SIZES_ALONE then
-    errors.invalid("ms.fully_shard: mesh %s: name the dimensions to use \"%s\"", mesh:label(),
-      table.concat(SIZES_ALONE, '" and "'))
-  end
-  for dim = 0, mesh.ndim - 1 do dims[SIZES_ALONE[#SIZES_ALONE - mesh.ndim + 1 + dim]] = dim end
   return dims
+end
+
+---The name that a mesh has for a role's dimension.
+---@param mesh moonshard.Mesh
+---@param role string "tensor"
+---@return string? name nil: the mesh has no such dimension
+function roles.name_in(mesh, role)
+  for _, name in ipairs(mesh.names or {}) do
+    if by_name[name] and by_name[name].name == role then return name end
+  end
 end
 
 ---Stores the dimensions of the roles in a sharding; -1: none.
@@ -189,14 +232,43 @@ function roles.ranks_of_sum(sharding, role)
   return roles.ranks(sharding, role)
 end
 
+-- The name that slicing removed of a role's dimension, and how many copies of the slice there are along it; nil: none.
+local function removed(mesh, role)
+  for _, name in ipairs({ role.name, unpack(role.aliases) }) do
+    local copies = mesh:copies(name)
+    if copies > 1 then return name, copies end
+  end
+end
+
 ---Whether a mesh is the slice of one pipeline stage.
 ---@param mesh moonshard.Mesh
 ---@return boolean
 function roles.is_stage(mesh)
   for _, role in ipairs(ROLES) do
-    if role.stage and mesh:copies(role.name) > 1 then return true end
+    if role.stage and removed(mesh, role) then return true end
   end
   return false
+end
+
+---Warnings of data dimensions that a slice leaves out: nothing averages gradients over them, so that copies of the
+---model drift apart, each with the rows of its own ranks.
+---@param mesh moonshard.Mesh
+---@return string[]
+function roles.left_out(mesh)
+  local warnings = {}
+  for _, role in ipairs(ROLES) do
+    local name, copies = nil, nil
+    if role.data then name, copies = removed(mesh, role) end
+    if name then
+      local names = { name, unpack(mesh.names) }
+      roles.sort(names)
+      warnings[#warnings + 1] = ("ms.fully_shard: mesh %s is a slice that leaves out dimension %s of %d ranks: "
+        .. "gradients are not averaged over it, so %d copies of the model train apart; for one model give "
+        .. 'mesh:slice { "%s" } of the mesh that has it'):format(mesh:label(), name, copies, copies,
+          table.concat(names, '", "'))
+    end
+  end
+  return warnings
 end
 
 return roles

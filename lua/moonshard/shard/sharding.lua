@@ -14,6 +14,7 @@ local policies = require("moonshard.shard.policies")
 local reference = require("moonshard.shard.reference")
 local replicate_sync = require("moonshard.shard.replicate_sync")
 local roles = require("moonshard.shard.roles")
+local sealed = require("moonshard.base.sealed")
 local single_rank = require("moonshard.distributed.single_rank")
 local storage = require("moonshard.shard.storage")
 local strategy = require("moonshard.shard.strategy")
@@ -205,12 +206,14 @@ function sharding.fully_shard(model, config)
   self.mesh, dims, self.default_reshard = strategy(config)
   roles.assign(self, dims)
   self.sequence_parallel = config.sequence_parallel
-  self.is_stage = roles.is_stage(self.mesh)
+  local given = meshes.is(config.mesh) and config.mesh or self.mesh -- a strategy can make one that is no slice
+  self.is_stage = roles.is_stage(given)
   self.mesh:coordinate_of(self.rank) -- refuses a rank that has no place in it
   if self.shard_dim >= 0 then self.mesh:check_nodes(self.shard_dim) end
   self.auto = automatic.take(config, inventory)
   decide(self, inventory, config)
   for _, warning in pairs({ placements.unused(self), storage.larger(self) }) do table.insert(self.warnings, warning) end
+  for _, warning in ipairs(roles.left_out(given)) do table.insert(self.warnings, warning) end
   replicate_sync.assign(self)
   if reference.active and self.local_sync then
     errors.invalid("moonshard check compares a run with one rank, but with replicate_sync replicas train apart: check "
@@ -218,7 +221,10 @@ function sharding.fully_shard(model, config)
   end
   if reference.active then reference.replace_sharding(self) end
   rawset(model, "sharding", self)
-  for _, param in ipairs(self.params) do param.parameter.frozen = param.frozen end
+  for _, param in ipairs(self.params) do
+    param.parameter.frozen = param.frozen
+    sealed.seal(param.parameter)
+  end
   claim_parameters(self)
   self:report_warnings()
   return model
@@ -248,6 +254,7 @@ function Sharding:check_unchanged()
         .. "build the model first; model:set_parameter and model:load_state_dict change its values", field.name,
         self.where or "before")
     end
+    if type(field.key) == "number" then tree.check_list(field.holder, field.name) end
   end
 end
 
@@ -286,9 +293,6 @@ end
 ---@return ffi.cdata* ms_model*
 function Sharding:handle(optimizer)
   if self.built and (optimizer == nil or optimizer == self.optimizer) then return self.built end
-  if self.built and self.optimizer then
-    errors.invalid("the model already has an optimizer: create one trainer per model")
-  end
   self.built = engine_model.build(self, optimizer)
   self.optimizer = optimizer
   self:report_warnings(self.group_warnings)

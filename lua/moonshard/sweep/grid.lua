@@ -6,6 +6,7 @@
 
 local errors = require("moonshard.base.error")
 local json = require("moonshard.base.json")
+local nearest = require("moonshard.base.nearest")
 local options = require("moonshard.base.options")
 
 local grid = {}
@@ -84,13 +85,21 @@ local function sizes_product(point, mesh)
   return product
 end
 
+-- The setting whose name is a slip of the pen from mesh.
+local function like_mesh(values)
+  local names = {}
+  for name in pairs(values) do names[#names + 1] = name end
+  return nearest.name("mesh", names, 2)
+end
+
 local function ranks_of(point, ranks, settings)
   local given = point.values.ranks or ranks
   local mesh = point.values.mesh or settings and settings.mesh
   if not given and mesh then given = sizes_product(point, grid.text(mesh)) end
   if type(given) ~= "number" or given < 1 or given % 1 ~= 0 then
-    errors.invalid("ms.sweep: point %s: the number of ranks is unknown: give ranks, or a mesh like \"2x2\"",
-      point.key)
+    local near = like_mesh(point.values)
+    errors.invalid("ms.sweep: point %s: the number of ranks is unknown: %sgive ranks, or a mesh like \"2x2\"",
+      point.key, near and ("setting %s: did you mean mesh? "):format(near) or "")
   end
   return given
 end

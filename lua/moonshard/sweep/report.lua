@@ -1,6 +1,7 @@
 -- Sorts a sweep's records and formats them: as text for the terminal, as CSV and as JSON.
 
 local columns = require("moonshard.sweep.columns")
+local csv = require("moonshard.base.csv")
 local grid = require("moonshard.sweep.grid")
 local json = require("moonshard.base.json")
 local plans = require("moonshard.engine.plan")
@@ -324,12 +325,6 @@ end
 
 -- ---- CSV and JSON -----------------------------------------------------------------------------------------------
 
-local function csv_field(value)
-  if value == nil then return "" end
-  local text = type(value) == "number" and json.encode(value) or tostring(value)
-  return text:find('[",\r\n]') and '"' .. text:gsub('"', '""') .. '"' or text
-end
-
 local PLAIN = {
   "ranks", "status", "tokens_per_s", "tokens_per_s_min", "tokens_per_s_max", "step_ms", "exposed_ms",
   "loss", "peak_bytes",
@@ -340,7 +335,7 @@ local BY_DIMENSION = {
   { key = "waits_ms", head = "waits_%s_ms" },
 }
 
----The records as CSV (RFC 4180, but lines end with a line feed), with a header line.
+---The records as CSV, with a header line.
 ---@param self moonshard.SweepReport
 ---@return string
 function report.csv(self)
@@ -353,10 +348,13 @@ function report.csv(self)
     for _, dim in ipairs(self.dims) do head[#head + 1] = what.head:format(dim) end
   end
   append(head, { "seconds", "overhead_seconds", "reason" })
-  lines[1] = table.concat(head, ",")
+  lines[1] = csv.line(head, #head)
   for _, record in ipairs(self.records) do
-    local fields = {}
-    local function add(value) fields[#fields + 1] = csv_field(value) end
+    local fields, count = {}, 0
+    local function add(value)
+      count = count + 1
+      fields[count] = value
+    end
     for _, key in ipairs(self.columns) do if key ~= "ranks" then add(record.point[key]) end end
     for _, key in ipairs(PLAIN) do add(record[key]) end
     for _, name in ipairs(self.metrics) do add(record.metrics and record.metrics[name]) end
@@ -372,7 +370,7 @@ function report.csv(self)
     add(record.seconds)
     add(record.overhead_seconds)
     add(record.reason)
-    lines[#lines + 1] = table.concat(fields, ",")
+    lines[#lines + 1] = csv.line(fields, count)
   end
   return table.concat(lines, "\n") .. "\n"
 end

@@ -9,6 +9,7 @@ local clock = require("moonshard.base.clock")
 local grid = require("moonshard.sweep.grid")
 local input_file = require("moonshard.base.input_file")
 local json = require("moonshard.base.json")
+local metrics_file = require("moonshard.metrics.metrics_file")
 local output_file = require("moonshard.base.output_file")
 local process = require("moonshard.sweep.process")
 local progress = require("moonshard.base.progress")
@@ -191,17 +192,16 @@ end
 
 local NEEDED = { "loss", "tokens_per_s", "step_ms", "data_ms", "peak_bytes", "comm_bytes" }
 
--- Metrics that are not the recipe's own.
-local OWN = { mfu = true, step = true, grad_norm = true, lr = true, tokens = true, exposed_ms = true, save_ms = true,
-  snapshot_bytes = true, outside_bytes = true }
-for _, key in ipairs(NEEDED) do OWN[key] = true end
+-- A recipe evaluates if it wants to, so this is a metric of its own.
+local EVALUATED = "valid_loss"
 
 -- The metrics that a recipe added: the last value of each, because not every step has all of them.
 local function own_metrics(rows)
   local found = {}
   for _, row in ipairs(rows) do
     for key, value in pairs(row) do
-      if not OWN[key] and type(value) == "number" then found[key] = value end
+      local is_own = key == EVALUATED or not metrics_file.is_of_step(key)
+      if is_own and type(value) == "number" then found[key] = value end
     end
   end
   return found

@@ -14,6 +14,7 @@ local C, ffi = engine.C, engine.ffi
 ---@field id integer? only symbols: value of the graph
 ---@field data ffi.cdata*? only eager tensors: array of the dtype's C type, row-major
 ---@field placement string? only eager tensors: "replicated", or the shard that this tensor holds; nil if unknown
+---@field _bytes integer? only eager tensors: of `data`, as a recipe could assign to shape and dtype
 ---@operator add(moonshard.Tensor|number): moonshard.Tensor
 ---@operator sub(moonshard.Tensor|number): moonshard.Tensor
 ---@operator mul(moonshard.Tensor|number): moonshard.Tensor
@@ -31,10 +32,16 @@ function Tensor:__index(key)
   if type(key) == "number" then return methods.index(self, key) end
   local method = methods[key]
   if method == nil and type(key) == "string" and not OPTIONAL[key] then
-    strict.unknown_method("a tensor", key, methods)
+    strict.unknown_method("a tensor", key, methods, self)
   end
   return method
 end
+
+-- Fields of PyTorch's tensors that are set there, and what is written here.
+local SET_ELSEWHERE = {
+  requires_grad = "parameters have gradients, and freeze of ms.fully_shard takes theirs; x:detach() is a constant",
+  grad = "train:step(batch) computes gradients, and train:gradient(name) returns one",
+}
 
 -- Other fields belong to the layer itself.
 function Tensor:__newindex(key, value)
@@ -42,10 +49,14 @@ function Tensor:__newindex(key, value)
     errors.invalid("x[%s] = ...: tensors are immutable; ms.ops.where and arithmetic return new tensors, "
       .. "train:set_parameter changes a parameter", tostring(key))
   end
+  if not errors.called_by_layer() then
+    errors.invalid("a tensor has no field %s: %s", tostring(key), SET_ELSEWHERE[key]
+      or "tensors are immutable; ms.ops.where and arithmetic return new ones")
+  end
   rawset(self, key, value)
 end
 
-strict.refuse_ipairs(Tensor, "x:tolist() returns one, and x:size(0) is its length")
+strict.refuse_loops(Tensor, "x:tolist() returns one, and x:size(0) is its length")
 
 local tensor = { class = Tensor, methods = methods }
 
@@ -55,11 +66,31 @@ function tensor.is(value)
   return getmetatable(value) == Tensor
 end
 
----Whether a value is an eager tensor, which holds its values.
+local function bytes_of(dtype, shape)
+  local bytes = dtypes.sizes[dtype] or 0
+  for _, size in ipairs(shape) do bytes = bytes * size end
+  return bytes
+end
+
+---The bytes of an eager tensor's memory. A recipe can assign to its fields shape and dtype; with values that tell of
+---other memory, reading the tensor would go beyond its end, so it is an error.
+---@param x moonshard.Tensor eager
+---@return integer
+function tensor.bytes(x)
+  local held = rawget(x, "_bytes")
+  if bytes_of(x.dtype, x.shape) ~= held then
+    errors.invalid("a tensor of %d bytes was given the shape %s and the dtype %s, which do not fit: both cannot be "
+      .. "assigned; x:reshape(8, -1) and x:cast(\"bf16\") return new tensors", held, tensor.shape_text(x.shape),
+      tostring(x.dtype))
+  end
+  return held
+end
+
+---Whether a value is an eager tensor, which holds its values: as many as its shape says.
 ---@param value any
 ---@return boolean
 function tensor.is_eager(value)
-  return getmetatable(value) == Tensor and rawget(value, "data") ~= nil
+  return getmetatable(value) == Tensor and rawget(value, "data") ~= nil and tensor.bytes(value) ~= nil
 end
 
 ---An eager tensor over memory that will not change.
@@ -69,7 +100,9 @@ end
 ---@param placement string? "replicated", or the shard that this tensor holds
 ---@return moonshard.Tensor
 function tensor.eager(dtype, shape, data, placement)
-  return setmetatable({ dtype = dtype, shape = shape, data = data, placement = placement }, Tensor)
+  return setmetatable({
+    dtype = dtype, shape = shape, data = data, placement = placement, _bytes = bytes_of(dtype, shape),
+  }, Tensor)
 end
 
 local info = ffi.new("ms_value_info")

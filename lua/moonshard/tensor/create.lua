@@ -152,6 +152,7 @@ end
 ---@return moonshard.Tensor
 function create.arange(...)
   local bounds, o = read("ms.arange", {}, ...)
+  if #bounds == 0 then errors.invalid("ms.arange: argument 1 (the end) is missing") end
   local start, stop, step = bounds[1], bounds[2], bounds[3] or 1
   if #bounds == 1 then start, stop = 0, start end
   for _, bound in ipairs({ start or false, stop or false, step }) do check_number("ms.arange", "f32", bound) end

@@ -23,6 +23,7 @@ local options = require("moonshard.base.options")
 local parameter = require("moonshard.tensor.parameter")
 local show = require("moonshard.tensor.show")
 local tensor = require("moonshard.tensor.class")
+local sealed = require("moonshard.base.sealed")
 local strict = require("moonshard.base.strict")
 local values = require("moonshard.tensor.values")
 
@@ -30,7 +31,13 @@ local Tensor, methods = tensor.class, tensor.methods
 
 -- ---- operators --------------------------------------------------------------------------------------------------
 
+-- With a number on either side the values are those of IEEE 754 and of PyTorch, for infinities, NaN and signed zeros,
+-- too: what is added to a product is -0, which leaves every number as it is.
 local arithmetic = {}
+local NOTHING = 1 / -math.huge
+local SMALLEST, LARGEST = 2 ^ -126, 2 ^ 126 -- between them both a number and 1 / number are normal in f32
+
+local function scaled(x, by) return ops.scale(x, { alpha = by, beta = NOTHING }) end
 
 function arithmetic.__add(a, b)
   if type(b) == "number" then return ops.scale(a, { beta = b }) end
@@ -45,20 +52,24 @@ function arithmetic.__sub(a, b)
 end
 
 function arithmetic.__mul(a, b)
-  if type(b) == "number" then return ops.scale(a, { alpha = b }) end
-  if type(a) == "number" then return ops.scale(b, { alpha = a }) end
+  if type(b) == "number" then return scaled(a, b) end
+  if type(a) == "number" then return scaled(b, a) end
   return ops.mul(a, b)
 end
 
--- number / x has no op: the numerator is created in x's shape, as 0 x + number.
+-- By a number is a product with its inverse, unless f32 cannot hold that. A numerator is a tensor without axes, not
+-- computed from x: 0 x + number is NaN where x is infinite.
 function arithmetic.__div(a, b)
-  if type(b) == "number" then return ops.scale(a, { alpha = 1 / b }) end
-  if type(a) == "number" then return ops.div(ops.scale(b, { alpha = 0, beta = a }), b) end
+  local size = type(b) == "number" and math.abs(b)
+  if size and size >= SMALLEST and size <= LARGEST then return scaled(a, 1 / b) end
   return ops.div(a, b)
 end
 
-function arithmetic.__unm(a)
-  return ops.scale(a, { alpha = -1 })
+function arithmetic.__unm(a) return scaled(a, -1) end
+
+function arithmetic.__mod()
+  errors.invalid("x %% y on tensors: there is no op for remainders; of whole numbers, compute them where the data is "
+    .. "made")
 end
 
 local POWERS = {
@@ -270,12 +281,29 @@ for name, method in pairs(methods) do
     return method(context.trace:parameter(self), ...)
   end
 end
+-- Fields of PyTorch's parameters that are set there, and what is written here.
+local SET_ELSEWHERE = {
+  requires_grad = "the freeze option of ms.fully_shard freezes parameters, and ms.parameter { ..., frozen = true }",
+  data = "train:set_parameter and model:set_parameter change the values of a parameter",
+  grad = "train:step(batch) computes gradients and takes the step",
+}
 -- Only parameters read from a file have a source, and only those of adapters are a factor.
 local OPTIONAL = { source = true, factor = true }
 parameter.class.__index = setmetatable(forwarded, {
   __index = function(_, key)
     if type(key) == "string" and not OPTIONAL[key] then strict.unknown_method("a parameter", key, forwarded) end
   end,
+})
+sealed.class(parameter.class, {
+  what = "a parameter", never = setmetatable(SET_ELSEWHERE, {
+    __index = function(_, key) return type(key) == "number" and SET_ELSEWHERE.data or nil end,
+  }),
+  answers = {
+    frozen = "ms.fully_shard has decided what is frozen: declare it before, or by freeze = { pattern }; freeze of "
+      .. "ms.trainer leaves parameters out of a trainer's steps",
+    init = "its values are drawn; model:set_parameter(name, values) changes them",
+  },
+  otherwise = "its model is sharded: change it before ms.fully_shard",
 })
 
 function parameter.class:__tostring()

@@ -116,7 +116,7 @@ local function input_id(trace, row, position, input)
     if rawget(input, "trace") then
       errors.invalid("%s: input %d belongs to another trace; a trace can only use its own tensors", row.name, position)
     end
-    if rawget(input, "data") ~= nil then return trace:constant(input).id end
+    if rawget(input, "data") ~= nil then return trace:constant(input, row.name).id end
   end
   errors.invalid("%s: input %d must be a tensor, not %s", row.name, position, options.describe(input))
 end
@@ -124,10 +124,10 @@ end
 -- ---- numbers as inputs -----------------------------------------------------------------------------------------
 
 -- Broadcasting ops, with the index of the first input that can be a number: it becomes a tensor without axes, with the
--- other input's element type; that of a power is f32, and the result has the other's type. For sums and products a
--- number is an attribute instead: x + 1 is the op scale.
+-- other input's element type; that of a power is f32, and the result has the other's type. For sums, products and most
+-- divisors a number is an attribute instead: x + 1 is the op scale.
 local TAKES_NUMBERS = {
-  less = 1, less_equal = 1, equal = 1, not_equal = 1, maximum = 1, minimum = 1, where = 2, pow = 1,
+  less = 1, less_equal = 1, equal = 1, not_equal = 1, maximum = 1, minimum = 1, where = 2, pow = 1, div = 1,
 }
 
 local function dtype_beside(inputs, first, count)
@@ -189,6 +189,7 @@ local function emit(trace, row, inputs, count)
     ids[i - 1] = input_id(trace, row, i, inputs[i])
     trained = trained or trace.trained[ids[i - 1]]
   end
+  trace:note(row.name, inputs, count)
   engine.check(C.ms_graph_op(trace.handle, row.name, count, ids, attrs_buffer, results))
   if not trained or row.name == "detach" then return end
   for i = 0, row.outputs - 1 do trace.trained[results[i]] = true end

@@ -19,7 +19,16 @@ function Initializer:__tostring()
   return self.kind
 end
 
+local TAKES = { zeros = 0, ones = 0, constant = 1, uniform = 2, normal = 2 } -- numbers
+
 local function new_initializer(kind, a, b)
+  for i = 1, TAKES[kind] do
+    local number = select(i, a, b)
+    if type(number) ~= "number" then
+      errors.invalid("ms.init.%s takes %d number%s, not %s", kind, TAKES[kind], TAKES[kind] == 1 and "" or "s",
+        options.describe(number))
+    end
+  end
   local self = { kind = kind, a = a or 0, b = b or 0 }
   setmetatable(self, Initializer) -- no tail call of a built-in function: LuaJIT would not compile its callers
   return self
@@ -54,6 +63,9 @@ function initializers.uniform(low, high) return new_initializer("uniform", low, 
 ---@param fan_in integer
 ---@return moonshard.Initializer
 function initializers.kaiming_uniform(fan_in)
+  if type(fan_in) ~= "number" or fan_in <= 0 then
+    errors.invalid("ms.init.kaiming_uniform takes the number of inputs, above 0, not %s", options.describe(fan_in))
+  end
   local bound = 1 / math.sqrt(fan_in)
   return new_initializer("uniform", -bound, bound)
 end
@@ -73,7 +85,7 @@ function parameter.read_initializer(value)
 end
 
 ---@class moonshard.Parameter
----@field shape integer[] 1 to 6 sizes, outermost first
+---@field shape integer[] up to 6 sizes, outermost first; none: a scalar
 ---@field numel integer
 ---@field init moonshard.Initializer
 ---@field frozen boolean as declared; in a sharded model, as its rules decided
@@ -95,7 +107,11 @@ local MOST_ELEMENTS = 2 ^ 53
 
 local function read_shape(given)
   local shape = given.shape
-  if not shape then shape = type(given[1]) == "table" and given[1] or given end
+  if shape == nil then shape = type(given[1]) == "table" and given[1] or given end
+  if type(shape) ~= "table" then
+    errors.raise("MS_ESHAPE", "ms.parameter: shape must be a list of sizes, as in { 10, 20 }, or {} for a scalar, "
+      .. "not %s", options.describe(shape))
+  end
   local sizes, numel = {}, 1
   for i, size in ipairs(shape) do
     if type(size) ~= "number" or size % 1 ~= 0 or size < 1 then
@@ -104,7 +120,11 @@ local function read_shape(given)
     end
     sizes[i], numel = size, numel * size
   end
-  if #sizes == 0 or #sizes > 6 then
+  if shape == given and #sizes == 0 then
+    errors.raise("MS_ESHAPE", "ms.parameter: shape is missing: write its sizes, as in ms.parameter { 10, 20 }, or "
+      .. "shape = {} for a scalar")
+  end
+  if #sizes > 6 then
     errors.raise("MS_ESHAPE", "ms.parameter: %d dimensions; write 1 to 6 sizes, as in ms.parameter { 10, 20 }", #sizes)
   end
   if numel > MOST_ELEMENTS then
@@ -119,13 +139,17 @@ local function check_balance(value)
     options.describe(value))
 end
 
----Declares a parameter: ms.parameter { 10, 20, init = "zeros" }; the sizes can also be a list in the field shape. With
----`balance` it is kept and read in f32, no optimizer trains it, and the gradient norm does not contain it: a step adds
-----balance where the gradient of all ranks and micro-batches is above 0, and balance where it is below.
+---Declares a parameter: ms.parameter { 10, 20, init = "zeros" }; the sizes can also be a list in the field shape,
+---where {} declares a scalar. With `balance` it is kept and read in f32, no optimizer trains it, and the gradient norm
+---does not contain it: a step adds -balance where the gradient of all ranks and micro-batches is above 0, and balance
+---where it is below.
 ---@param given table { sizes..., init = initializer, frozen = boolean, balance = number }
 ---@return moonshard.Parameter
 function parameter.new(given)
-  if type(given) ~= "table" then errors.invalid("ms.parameter takes a table, as in ms.parameter { 10, 20 }") end
+  if type(given) ~= "table" or getmetatable(given) then
+    errors.invalid("ms.parameter takes a table of sizes, as in ms.parameter { 10, 20, init = \"zeros\" }, not %s",
+      options.describe(given))
+  end
   for key in pairs(given) do
     if type(key) ~= "number" and key ~= "shape" and key ~= "init" and key ~= "frozen" and key ~= "balance" then
       errors.raise("MS_ENAME", "ms.parameter: unknown option %s (valid: shape, init, frozen, balance)", tostring(key))

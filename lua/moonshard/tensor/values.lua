@@ -17,11 +17,7 @@ local function numel(shape)
   return count
 end
 
----@param x moonshard.Tensor eager
----@return integer
-function values.bytes(x)
-  return numel(x.shape) * dtypes.sizes[x.dtype]
-end
+values.bytes = tensor.bytes
 
 ---Refuses tensors above the size limit of eager tensors.
 ---@param dtype string
@@ -100,6 +96,7 @@ end
 
 -- Lua has no floats of 16 bits; the engine's cast is exact.
 local function readable(x)
+  tensor.bytes(x)
   local as = dtypes.readable_as[x.dtype]
   if as ~= x.dtype and numel(x.shape) > 0 then x = x:cast(as) end
   return x.dtype == "f32" and with_plain_nans(x) or x

@@ -14,6 +14,7 @@ local options = require("moonshard.base.options")
 local param_groups = require("moonshard.shard.param_groups")
 local policies = require("moonshard.shard.policies")
 local schedule = require("moonshard.train.schedule")
+local plan_cache = require("moonshard.engine.plan_cache")
 local session = require("moonshard.engine.session")
 local reference = require("moonshard.shard.reference")
 local tree = require("moonshard.nn.tree")
@@ -50,7 +51,7 @@ local OF_EACH = {
 }
 
 -- What a change that moves the state replaces.
-local OF_SESSION = { "rules", "kept_rules", "execs", "graphs", "train_exec" }
+local OF_SESSION = { "rules", "kept_rules", "plans", "train_exec" }
 
 -- ---- the current rules, and restoring them -----------------------------------------------------------------------
 
@@ -101,11 +102,15 @@ local function check_movable(self, name)
   end
 end
 
+-- What to do where other parameters are to train from now on.
+local UNFREEZE = "; what is to train later must not be frozen there: give ms.trainer freeze, which leaves parameters "
+  .. "out of its steps, and let another trainer of the model train them"
+
 local function check(self, given)
   for name in pairs(type(given) == "table" and given or {}) do
     if FIXED[name] then
       errors.raise("MS_EUNSUPPORTED", "ms.set_rules: ms.fully_shard decides %s for the whole run; what can change is "
-        .. "%s", name, table.concat(CHANGEABLE, ", "))
+        .. "%s%s", name, table.concat(CHANGEABLE, ", "), name == "freeze" and UNFREEZE or "")
     end
   end
   given = options.parse("ms.set_rules", given, SPECS)
@@ -166,9 +171,7 @@ local function name_rules(self)
   if self.rules ~= "" then return end
   self.rules = key_of(self)
   self.kept_rules = { self.rules }
-  local named = {}
-  for id, exec in pairs(self.execs) do named[id .. self.rules] = exec end
-  self.execs = named
+  self.plans:name_rules(self.rules)
 end
 
 -- Drops the plans of the least recently used rules, so that a loop can change rules at every step.
@@ -181,9 +184,7 @@ local function keep_plans(self)
   self.kept_rules = sets
   if #sets <= MOST_RULE_SETS then return end
   local oldest = table.remove(sets, 1)
-  for key in pairs(self.execs) do
-    if key:sub(-#oldest) == oldest then self.execs[key] = nil end
-  end
+  self.plans:drop(function(entry) return entry.rules == oldest end)
 end
 
 -- What decides who owns which elements. Graphs and plans of the old division are not kept.
@@ -198,13 +199,12 @@ local function divide(self, given)
   end
   if not changes then return end
   sharding:rebuild()
-  self.execs, self.graphs, self.kept_rules = {}, {}, {}
+  self.plans, self.kept_rules = plan_cache.new(), {}
 end
 
 local function set_sequence_parallel(self, on)
   if on == self.sharding.sequence_parallel then return end
   engine_model.set_sequence_parallel(self.sharding, self.sharding:handle(), on)
-  self.graphs = {} -- a graph keeps the setting with which it was first compiled
 end
 
 -- Sets everything on this rank. Returns the plan of the next step, and its exec if it was already bound.
@@ -233,10 +233,10 @@ local function take(self, given)
   self.rules = key_of(self)
   local current = self.train_exec
   if not current then return nil, nil end
-  local bound = self.execs[current.id .. self.rules]
+  local bound = self.plans:find(current.id, self.rules)
   if bound then return bound.plan, bound end
-  self.graphs[current.id] = self.graphs[current.id] or current.trace()
-  return self:compile("train", self.graphs[current.id], current.settings)
+  local graph = self.plans:graph(self:graph_id(current.id)) or current.trace()
+  return self:compile("train", graph, current.settings)
 end
 
 -- ---- on all ranks ------------------------------------------------------------------------------------------------
@@ -275,8 +275,9 @@ local function bind(self, compiled, moves)
 end
 
 -- Forgets what the old placements had.
-local function take_state(self, state)
+local function take_state(self, state, plans)
   if state == self.state then return end
+  plans:clear()
   self.state, self.unsharded, self.gradient_scale, self.synced_gradient_scale = state, {}, nil, nil
 end
 
@@ -290,17 +291,18 @@ local function change(self, given)
   if moves or compiled and not (bound and same) then
     -- Binding compares fingerprints and reports differences.
     local state
-    bound, state = carry_out(self, before, "bind the new plan", bind, self, compiled, moves)
-    take_state(self, state)
-  end
-  if bound and bound ~= self.train_exec then
     local current = self.train_exec
-    bound.id, bound.settings, bound.trace = current.id, current.settings, current.trace
-    self.execs[bound.id .. self.rules] = bound
+    bound, state = carry_out(self, before, "bind the new plan", bind, self, compiled, moves)
+    take_state(self, state, before.plans)
+    if bound then
+      bound.uses, bound.version = 1, current.version
+      self:keep(bound, current)
+    end
   end
   self.train_exec = bound
   keep_plans(self)
   for _, row in ipairs(policies.changeable) do policies.store(self.sharding, row) end
+  if bound then bound.plan.is_lent = true end
   return compiled
 end
 

@@ -59,6 +59,9 @@ local function run(exec, inputs)
   exec:run("evaluate")
 end
 
+-- Ranks have compared the prompts and the settings, from which the shapes of all passes follow.
+local AGREED = { train = false, agreed = true }
+
 local function array_of(dtype, count)
   return { data = ffi.new(dtypes.ctypes[dtype] .. "[?]", count), dtype = dtype, count = count }
 end
@@ -95,7 +98,7 @@ local function recompute(self)
   local model = self.model
   local exec = self.running:exec("generate", { spec }, function(inputs)
     return { outputs = { logits = ops.cast(model(inputs.tokens), { out_dtype = "f32" }) } }
-  end, { train = false })
+  end, AGREED)
   run(exec, { tokens = last_tokens(self, self.seq) })
   return reader(self, exec, self.seq, function(text) return math.min(#text.ids, self.seq) - 1 end)
 end
@@ -157,7 +160,7 @@ local function begin(self, longest)
     local logits = model(inputs.tokens, cache)
     layers_of[running] = cache.layers
     return with_outputs(cache, logits)
-  end, { train = false })
+  end, AGREED)
   self.layers = layers_of[running]
   local last = of_each(self, function(text, i) return (i - 1) * length + #text.ids - 1 end)
   run(exec, { tokens = last_tokens(self, length), last = last })
@@ -196,6 +199,7 @@ local function inputs_of(self)
   end
   add("tokens", of_each(self, function(text) return text.ids[#text.ids] end), 1)
   add("positions", of_each(self, function(text) return #text.ids - 1 end), 1)
+  add("positions_in_documents", of_each(self, function(text) return #text.ids - 1 - text.document end), 1)
   for _, layer in ipairs(self.layers) do
     local name = kv_cache.mask_name(layer.window)
     if not inputs[name] then add(name, mask_of(self, layer.window), 1, 1, self.rows + 1) end
@@ -216,7 +220,7 @@ local function continue(self, longest)
   local exec = self.running:exec("decode", specs, function(given)
     local cache = kv_cache.later(given)
     return with_outputs(cache, model(given.tokens, cache))
-  end, { train = false })
+  end, AGREED)
   run(exec, inputs)
   keep(self, exec, 1, function(text) return #text.ids - 1 end)
   return reader(self, exec, 1, only_one)

@@ -8,6 +8,7 @@ local optimizers = require("moonshard.engine.optimizers")
 local options = require("moonshard.base.options")
 local param_groups = require("moonshard.shard.param_groups")
 local rules = require("moonshard.shard.rules")
+local sealed = require("moonshard.base.sealed")
 local schedule = require("moonshard.train.schedule")
 
 ---@class moonshard.Optimizer
@@ -16,8 +17,20 @@ local schedule = require("moonshard.train.schedule")
 ---@field weight_decay number for parameters without one from a group
 ---@field moments "f32"|"bf16"|"i8"|nil only for AdamW, Adam and Lion
 ---@field groups table? a policy over parameter FQNs: list of { pattern, moonshard.GroupOptions }
-local Optimizer = { POLICY = "optimizer groups" } -- its row in shard/policies.lua
+local Optimizer = { POLICY = "optimizer groups", __name = "an optimizer" } -- POLICY: its row in shard/policies.lua
 Optimizer.__index = Optimizer
+
+local RULES = "train:set_rules { %s = ... } changes it between steps"
+
+sealed.class(Optimizer, {
+  what = Optimizer.__name,
+  answers = {
+    lr = RULES:format("lr"), groups = RULES:format("groups"), weight_decay = RULES:format("weight_decay"),
+    param_groups = RULES:format("groups"),
+  },
+  otherwise = "it is an option of the function of ms.optim that makes the optimizer, which keeps it",
+  tables = { groups = 4, betas = 1, eps = 1 },
+})
 
 -- Schedules multiply a group's own rate, as torch.optim.lr_scheduler does: the group has a factor of the schedule.
 local function scale_of(self, who, lr)
@@ -84,6 +97,11 @@ end
 ---@return moonshard.Optimizer
 function Optimizer:part_of(_) return self end
 
+---Whether another one is the same: it has the same settings and state.
+---@param other moonshard.Optimizer
+---@return boolean
+function Optimizer:is_same(other) return rawequal(self, other) end
+
 ---Muon, if it trains a parameter.
 ---@return moonshard.Optimizer?
 function Optimizer:muon() return self.kind == "muon" and self or nil end
@@ -110,7 +128,7 @@ local function new(kind, given)
   end
   row.check(who, o)
   o.kind, o.lr = kind, schedule.of(o.lr)
-  return setmetatable(o, Optimizer)
+  return sealed.seal(setmetatable(o, Optimizer))
 end
 
 ---@class moonshard.AdamWOptions
@@ -126,12 +144,14 @@ end
 ---`moments = "bf16"` keeps both moments in bf16, 4 bytes per parameter instead of 8. A step computes in f32 and rounds
 ---the moments stochastically, so that changes smaller than a bf16 step are kept on average. The direction depends on
 ---the model's seed, the parameter's name, the element and the number of updates of the parameter: it is the same on
----every mesh and device, and after resuming.
+---every device, after resuming, and on every mesh, unless `tensor` divides the parameter along another axis than its
+---first: there elements are numbered part by part, so other ones are rounded up, as often as on one rank.
 ---
 ---`moments = "i8"` keeps those of parameters of 4,096 elements and more in 8 bits, 2.03 bytes per parameter, by the
 ---dynamic maps of bitsandbytes and torchao (Dettmers et al. 2022): blocks of 256 elements have an f32 scale, and a step
----computes in f32 and rounds to nearest. Ranks never divide a block, so every mesh has the same ones. In layout `rows`
----chunks are then rows that fill blocks; `ragged` divides parameters evenly whatever their rows are.
+---computes in f32 and rounds to nearest. Ranks never divide a block, so every mesh has the same ones, unless `tensor`
+---divides the parameter: blocks are then those of each part. In layout `rows` chunks are rows that fill blocks;
+---`ragged` divides parameters evenly whatever their rows are.
 ---@param o moonshard.AdamWOptions
 ---@return moonshard.Optimizer
 function optim.adamw(o) return new("adamw", o) end

@@ -12,6 +12,7 @@ local optimizers = require("moonshard.engine.optimizers")
 local options = require("moonshard.base.options")
 local param_groups = require("moonshard.shard.param_groups")
 local rules = require("moonshard.shard.rules")
+local sealed = require("moonshard.base.sealed")
 
 local optimizer_rules = {}
 
@@ -21,7 +22,20 @@ local optimizer_rules = {}
 ---@field main moonshard.Optimizer the one that is not Muon, or Muon
 ---@field title string "muon and adamw"
 ---@field chosen table<string, moonshard.Optimizer> by parameter, since the last decision
-local Rules = {}
+local Rules = { __name = "optimizers by rules" }
+
+-- Fields that it has not are those of the optimizer that is not Muon.
+function Rules:__index(name)
+  local method = Rules[name]
+  if method ~= nil then return method end
+  local main = rawget(sealed.fields(self), "main")
+  return main[name]
+end
+
+sealed.class(Rules, {
+  what = Rules.__name, answers = { lr = "give each optimizer a schedule as its lr, where its rule makes it" },
+  otherwise = "its optimizers are made by functions of ms.optim, which take it as an option",
+})
 
 local POLICY = "optimizer"
 
@@ -118,6 +132,20 @@ function Rules:param_groups(fqns, tied)
   return result, warnings
 end
 
+---Whether others are the same: every trainer of a model makes its own from the list that it is given.
+---@param other moonshard.Optimizer
+---@return boolean
+function Rules:is_same(other)
+  local own, others = self.rules.rules, other.parts and other.rules.rules
+  if not others or #own ~= #others then return false end
+  for i, rule in ipairs(own) do
+    for _, name in ipairs({ "pattern", "is_regex", "value" }) do
+      if rule[name] ~= others[i][name] then return false end
+    end
+  end
+  return true
+end
+
 ---The optimizer of a parameter, after param_groups.
 ---@param fqn string
 ---@return moonshard.Optimizer
@@ -147,11 +175,7 @@ function optimizer_rules.new(list)
   end
   for i, part in ipairs(parts) do kinds[i] = part.kind end
   local self = { rules = policy, parts = parts, main = parts[#parts], title = table.concat(kinds, " and ") }
-  return setmetatable(self, { __index = function(_, key)
-    local method = Rules[key]
-    if method ~= nil then return method end
-    return parts[#parts][key]
-  end })
+  return sealed.seal(setmetatable(self, Rules))
 end
 
 return optimizer_rules

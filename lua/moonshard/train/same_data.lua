@@ -32,7 +32,7 @@ function same_data.require(session, what, batch)
     ffi.copy(mine.shared_by, batch.shared_by:sub(1, NAME_BYTES - 1))
     ffi.copy(mine.text, batch.source:sub(1, TEXT_BYTES - 1))
   end
-  local state = session:ensure_state()
+  local state = session:open_state()
   world.set_activity(what)
   local status = C.ms_state_all_gather_bytes(state, mine, ffi.sizeof(mine), all)
   world.set_activity(nil)

@@ -7,19 +7,26 @@ local agreement = require("moonshard.distributed.agreement")
 local batch_of = require("moonshard.engine.batch")
 local clipping = require("moonshard.engine.clipping")
 local clock = require("moonshard.base.clock")
+local context = require("moonshard.base.context")
+local counted_rows = require("moonshard.train.counted_rows")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
 local loss_forward = require("moonshard.train.loss_forward")
+local mean_of_targets = require("moonshard.nn.mean_of_targets")
+local meeting = require("moonshard.train.meeting")
 local options = require("moonshard.base.options")
+local padding = require("moonshard.train.padding")
 local plan_mode = require("moonshard.recipe.plan_mode")
 local plans = require("moonshard.engine.plan")
 local profile = require("moonshard.distributed.profile")
 local replicate_sync = require("moonshard.shard.replicate_sync")
 local router_loss = require("moonshard.nn.router_loss")
 local same_data = require("moonshard.train.same_data")
+local same_options = require("moonshard.train.same_options")
 local same_rows = require("moonshard.engine.same_rows")
 local termination = require("moonshard.checkpoint.termination")
 local teacher = require("moonshard.train.teacher")
+local tensor = require("moonshard.tensor.class")
 local utilisation = require("moonshard.train.utilisation")
 local world = require("moonshard.distributed.world")
 local C, ffi = engine.C, engine.ffi
@@ -31,12 +38,26 @@ local step = {
 
 -- ---- the plan ----------------------------------------------------------------------------------------------------
 
+-- The trainer's own forward, which a recipe may have written with the batch alone, or without a return.
+local function checked(forward)
+  return function(model, batch)
+    local loss = forward(model, batch)
+    if not tensor.is(loss) then
+      errors.invalid("train:step: forward must return the loss, a tensor, not %s: forward = function(net, b) return "
+        .. "loss(net(b.tokens), b.targets) end", options.describe(loss))
+    end
+    return loss
+  end
+end
+
 -- Routers balance their experts in training only: a validation loss is the model's alone.
 local function traced(self, trains)
-  local forward = self.forward or loss_forward.new(self.loss)
+  local forward = self.forward and checked(self.forward) or loss_forward.new(self.loss)
   return function(inputs)
+    if trains and self.untrained then context.trace:leave_untrained(self.untrained) end
     local loss = forward(self.model, inputs)
-    return { loss = trains and router_loss.add(loss) or loss }
+    if trains then return { loss = router_loss.add(loss) } end
+    return { loss = loss, outputs = mean_of_targets.outputs(loss) }
   end
 end
 
@@ -50,6 +71,22 @@ local function train_settings(self, outer)
     rematerialize = self.rematerialize ~= false, -- also while "auto" is undecided
     memory_limit = self.memory_limit, owner = self.owner, outer = outer,
   }
+end
+
+-- Raises that what a trainer traced has changed since.
+local function refuse_change(self, who)
+  return function(difference, places)
+    errors.invalid("%s: the forward was traced once for these shapes, and would compute something else now: %s%s. What "
+      .. "it reads outside its batch is a constant: put a number that changes into the batch, batch.alpha = 0.5, and "
+      .. "read b.alpha; for another computation make another ms.trainer of the same model and optimizer", who,
+      places and places .. ": " or "", difference)
+  end
+end
+
+-- What Session:exec needs, too, to notice that the recipe's function has changed.
+local function watched(self, who, settings)
+  settings.who, settings.reads, settings.changed = who, self.forward or self.loss, refuse_change(self, who)
+  return settings
 end
 
 local function schedule_of(self) return self.session.sharding.local_sync end
@@ -128,6 +165,7 @@ local function finish_step(self, exec, number, given)
   end
   if status == 0 then
     self.steps_done, self.last_plan = number, exec.plan
+    self.session.updates = self.session.updates + 1
     if given and given.is_compared then self.rows_compared = number end
     self.uncompared = given and not given.is_compared and given or nil
     -- Without any target the gradient is zero.
@@ -136,6 +174,26 @@ local function finish_step(self, exec, number, given)
     self.session.synced_gradient_scale = synced > 0 and 1 / synced or 0
   end
   return status
+end
+
+local WITHOUT_TARGETS = "all targets of %s are ignored on %s, so the mean of ms.loss.cross_entropy is NaN there, as in "
+  .. "PyTorch, and so is the loss that is made of it: return ms.loss.cross_entropy(logits, targets) itself, which "
+  .. "counts targets; or give every micro-batch of each rank a target, or your own loss a divisor that is never 0"
+
+-- Raises where a value that is not finite comes from: each micro-batch runs again, on all ranks alike.
+local function report_nonfinite(self, exec, specs, batch, places, message)
+  local found
+  for micro = 0, self.micro_batches - 1 do
+    batch_of.feed(exec, specs, batch, micro)
+    exec.step_inputs.rows = places[micro + 1]
+    found = exec:find_nonfinite()
+    local is_last, nothing = micro == self.micro_batches - 1, found:find("^every ")
+    if not nothing and found:find(mean_of_targets.SCOPE, 1, true) then
+      found = WITHOUT_TARGETS:format(self.micro_batches > 1 and ("micro-batch %d of %d"):format(micro + 1,
+        self.micro_batches) or "the batch", world.rank_name(tonumber(found:match("%(rank (%d+)%)"))))
+    end
+    if is_last or not nothing then errors.raise("MS_ENONFINITE", "%s; %s", message, found) end
+  end
 end
 
 -- places: positions of each micro-batch's rows in the step's global batch.
@@ -152,66 +210,41 @@ local function run_phases(self, exec, specs, batch, places, number, given)
   if status == C.MS_ENONFINITE then
     local message = ffi.string(C.ms_error_message())
     C.ms_error_clear()
-    errors.raise("MS_ENONFINITE", "%s; %s", message, exec:find_nonfinite())
+    report_nonfinite(self, exec, specs, batch, places, message)
   end
   engine.check(status)
 end
 
--- Raises an error on all ranks unless all have the same number. Returns the ranks' votes on ending the run, and the
--- numbers of their rows (engine/same_rows.lua).
-local function compare(self, number, what, format, given)
-  return self.session:require_same(number, "of " .. what, function(rank, other)
-    return ("%s on rank %d and %s on rank %d; it must be the same on all ranks"):format(format:format(number),
-      world.rank, format:match("%%%a"):format(other), rank)
-  end, termination.status(), given and given:number() or 0)
-end
-
--- Adds a batch and the graph's eager tensors to what this rank was given, for a comparison with the ranks that compute
--- the same rows.
-local function add_batch(given, exec, batch, specs, micro_batches)
+-- Adds a batch to what this rank was given, for a comparison with the ranks that compute the same rows.
+local function add_batch(given, batch, specs, micro_batches)
   for _, spec in ipairs(specs) do
-    given:add(spec.name, spec.dtype, batch[spec.name].data, micro_batches * spec.numel)
+    given:add(spec.name, spec.dtype, batch_of.data(batch, spec), (spec.is_whole and 1 or micro_batches) * spec.numel)
   end
-  given:add_constants(exec.plan.graph)
 end
 
-local function check_rate(lr, number, which)
-  if type(lr) == "number" and lr - lr == 0 and lr >= 0 then return end
-  errors.invalid("the %slearning rate of step %d is %s; it must be a finite number of at least 0", which, number,
-    options.describe(lr))
-end
-
-local function learning_rate(self, number, batch, given)
-  local lr, sync = self.optimizer.lr(number), schedule_of(self)
-  check_rate(lr, number, "")
-  if sync then check_rate(sync.outer.lr(number), number, "outer ") end
+-- The exec of a step, its learning rates, and the seconds for which ranks met. Collective.
+local function begin(self, number, batch, specs, given)
+  local sync, micro_batches = schedule_of(self), self.micro_batches
+  local settings = train_settings(self, sync and replicate_sync.parts(sync, number) or nil)
+  local known = self.session:bound_exec("train", specs, settings)
+  if given then add_batch(given, batch, specs, micro_batches) end
+  local rates, began = meeting.rates(self, number), clock.now()
   -- Between syncs no replica waits for another one, so ranks compare, and agree to end, at the next sync.
-  if sync and number > 1 and not replicate_sync.meets(sync, number) then return lr end
-  -- Replicas with different learning rates would silently drift apart, and ranks with different micro_batches
-  -- would wait for each other.
-  local statuses, rows = compare(self, lr, "the learning rate", ("the learning rate of step %d is %%g"):format(number),
-    given)
-  if self.policy and termination.any_wants(statuses) then self.policy:terminate() end
-  if termination.wanted_without_save(statuses) then termination.exit_rank() end
-  if number == 1 then compare(self, self.micro_batches, "the micro-batches", "ms.trainer: micro_batches is %d") end
-  if not self.has_same_data then same_data.require(self.session, "of the training data", batch) end
-  self.has_same_data = true
-  if given then
-    local from = self.rows_compared and self.rows_compared + 1 or number
-    given:check(rows, "train:step", from < number and ("steps %d to %d"):format(from, number) or "step " .. number)
+  local meets = not sync or number == 1 or replicate_sync.meets(sync, number)
+  if meets then
+    local facts = { { "the step", number } }
+    for _, fact in ipairs(same_options.facts(self)) do facts[#facts + 1] = fact end
+    local run = meeting.described(self, "train:step", facts, specs, micro_batches)
+    meeting.before_step(self, number, batch, run, rates, given)
   end
-  return lr
-end
-
--- That of Muon. Ranks compare it if it is another one.
-local function muon_rate(self, number)
-  local muon = self.optimizer:muon()
-  if not muon then return 0 end
-  local lr = muon.lr(number)
-  if not self.optimizer.rules then return lr end
-  check_rate(lr, number, "Muon's ")
-  compare(self, lr, "the learning rate of Muon", ("the learning rate of Muon in step %d is %%g"):format(number))
-  return lr
+  local seconds = clock.now() - began
+  settings.agreed = true
+  local exec = self.session:exec("train", specs, traced(self, true), watched(self, "train:step", settings))
+  -- Compiling takes long enough for a signal to come meanwhile.
+  if not known and meets then
+    meeting.end_if_wanted(self, self.session:gather_numbers(termination.status(), "of the learning rate"))
+  end
+  return exec, rates, seconds
 end
 
 -- The index of this rank among those that train on different rows, from 0.
@@ -229,39 +262,36 @@ function step.run(self, batch, places)
   if not self.forward then loss_forward.check(self.model, batch) end
   places = places or batch_of.places(batch, self.micro_batches, place_of(self))
   if world.plan_only then plan_mode.report(self, batch) end
-  local number, sync = self.steps_done + 1, schedule_of(self)
-  local outer = sync and replicate_sync.parts(sync, number) or nil
-  local exec = self.session:exec("train", specs, traced(self, true), train_settings(self, outer))
+  local number, given = self.steps_done + 1, same_rows.new(self.session, self.uncompared)
+  local exec, rates, met = begin(self, number, batch, specs, given)
+  counted_rows.check_trains(batch, exec.plan.graph.counts, self.micro_batches)
   profile.step_begins(number)
-  local begin, before, moved_before = clock.now(), exec:counters(), exec:traffic()
-  local given = same_rows.new(self.session, self.uncompared)
-  if given then add_batch(given, exec, batch, specs, self.micro_batches) end
-  local lr = learning_rate(self, number, batch, given)
-  local muon_lr = muon_rate(self, number)
-  local met_ms = 1e3 * (clock.now() - begin)
-  exec.step_inputs.lr, exec.step_inputs.muon_lr, exec.step_inputs.step = lr, muon_lr, number
+  local began, before, moved_before = clock.now(), exec:counters(), exec:traffic()
+  exec.step_inputs.lr, exec.step_inputs.muon_lr, exec.step_inputs.step = rates.lr, rates.muon, self.session.updates + 1
   exec.step_inputs.micro_batches = self.micro_batches
   run_phases(self, exec, specs, batch, places, number, given)
-  local seconds = clock.now() - begin
+  local seconds = met + clock.now() - began
   self.outside_bytes = self.outside_bytes or outside_bytes(self)
   local exposed = exposed_ms(exec, before)
   local tokens = batch_of.tokens(batch) * self.session:data_ranks()
   C.ms_world_set_progress(world.handle, number, tokens / seconds)
-  profile.step_ends(number, begin)
+  profile.step_ends(number, began)
   return {
     loss = exec.step_outputs.loss,
     grad_norm = exec.step_outputs.grad_norm,
     grad_norms = clipping.norms(self.clip, exec.step_outputs),
-    lr = lr,
-    muon_lr = self.optimizer.rules and self.optimizer:muon() and muon_lr or nil,
+    lr = rates.lr,
+    muon_lr = self.optimizer.rules and self.optimizer:muon() and rates.muon or nil,
     tokens = tokens,
     tokens_per_s = tokens / seconds,
     step_ms = 1e3 * seconds,
     mfu = utilisation.of_step(self, exec.plan, batch, tokens, seconds),
-    exposed_ms = exposed and met_ms + exposed,
+    exposed_ms = exposed and 1e3 * met + exposed,
     waits_ms = waits_ms(exec, before),
     data_ms = batch.data_ms or 0,
+    padding = self.padding,
     peak_bytes = exec:arena_bytes(),
+    plan_bytes = self.session:plan_bytes(),
     outside_bytes = self.outside_bytes,
     comm_bytes = comm_bytes(exec, before),
     wire_bytes = wire_bytes(exec, moved_before),
@@ -270,17 +300,58 @@ end
 
 -- ---- evaluation --------------------------------------------------------------------------------------------------
 
--- SIGTERM can stop a long evaluation. Nothing is saved while the averages replace the weights.
-local function evaluation_ends(self, within_averages)
+-- SIGTERM can stop a long evaluation: not where nothing of this trainer is saved, because ranks outside it can still
+-- save, nor while the averages replace the weights.
+local function evaluation_ends(self, statuses, within_averages)
   local policy, around = self.policy, self.session
   if within_averages or policy and policy.last then return false end
-  -- If nothing of this trainer is saved, ranks outside it can still save.
   if not policy and (not termination.exit_rank or world.size == #around:ranks()) then return false end
-  local statuses = around:gather_numbers(termination.status(), "of whether to evaluate on")
   return policy and termination.any_wants(statuses) or termination.wanted_without_save(statuses)
 end
 
----Mean loss over batches.
+-- Refuses a loss that is NaN because it is made of a mean without a target. All ranks have the same loss. Collective if
+-- it is NaN.
+local function check_targets(self, exec)
+  local loss, name = exec.step_outputs.loss, mean_of_targets.SCOPE
+  if loss == loss or not exec.plan.graph.outputs[name] then return end
+  for place, without in ipairs(self.session:gather_numbers(exec:output(name, "f32")[0], "of means without targets")) do
+    if without ~= 0 then
+      errors.raise("MS_ENONFINITE", "train:evaluate: " .. WITHOUT_TARGETS, "a batch, or of a row where rows that are "
+        .. "padding run alone,", world.rank_name(self.session:ranks()[place]))
+    end
+  end
+end
+
+-- Adds what an exec found to a mean over targets or, of a loss that does not count them, over samples: `samples` of
+-- each of the `ranks` with rows of their own.
+local function add_to(mean, exec, samples, ranks)
+  local counts, outputs = exec.plan.graph.counts, exec.step_outputs
+  local weight = counts and counts.terms * outputs.divisor * (counts.by_rank and samples or 1) or samples * ranks
+  mean.sum, mean.total = mean.sum + weight * outputs.loss, mean.total + weight
+end
+
+local function evaluate_batch(self, batch, specs, settings, given, mean)
+  local traced_here = traced(self, false)
+  local exec = self.session:exec("evaluate", specs, traced_here, settings)
+  if not self.evaluates_same_data then same_data.require(self.session, "of the validation data", batch) end
+  self.evaluates_same_data = true
+  if given then add_batch(given, batch, specs, 1) end
+  if counted_rows.runs_by_sample(batch, exec.plan.graph.counts) then
+    counted_rows.run(batch, traced_here, function(of_sample, weighed)
+      return self.session:exec("evaluate sample", of_sample, weighed, settings)
+    end, function(of_sample)
+      check_targets(self, of_sample)
+      add_to(mean, of_sample)
+    end)
+    return
+  end
+  batch_of.feed(exec, specs, batch, 0)
+  exec:run("evaluate")
+  check_targets(self, exec)
+  add_to(mean, exec, counted_rows.samples(batch), (self.session:data_ranks()))
+end
+
+---Mean loss over batches: over their targets, or over their samples if the loss does not count targets.
 ---@param self moonshard.Trainer
 ---@param batches fun(): integer, table
 ---@param within_averages boolean? the averages already replace the weights
@@ -288,31 +359,26 @@ end
 function step.mean_loss(self, batches, within_averages)
   -- When only planning, evaluation does nothing and the recipe goes on to its first step.
   if world.plan_only then return 0 / 0 end
-  local sum, total, n, given = 0, 0, 0, same_rows.new(self.session)
-  local settings = { train = false, prefetch = self.prefetch, owner = self.owner }
+  local mean, n, given = { sum = 0, total = 0 }, 0, same_rows.new(self.session)
+  local settings = watched(self, "train:evaluate", {
+    train = false, prefetch = self.prefetch, owner = self.owner, agreed = true,
+  })
   for _, batch in batches do
     world.check_interrupt()
-    if evaluation_ends(self, within_averages) then return nil end
-    batch = teacher.with_result(self, batch, 1)
+    batch, n = teacher.with_result(self, padding.of_all(self, batch), 1), n + 1
     local specs = batch_of.specs(batch, 1)
     if not self.forward then loss_forward.check(self.model, batch) end
-    local exec = self.session:exec("evaluate", specs, traced(self, false), settings)
-    if not self.evaluates_same_data then same_data.require(self.session, "of the validation data", batch) end
-    self.evaluates_same_data = true
-    if given then add_batch(given, exec, batch, specs, 1) end
-    batch_of.feed(exec, specs, batch, 0)
-    exec:run("evaluate")
-    local counts, outputs = exec.plan.graph.counts, exec.step_outputs
-    local weight = counts and counts.terms * outputs.divisor or 1
-    sum, total, n = sum + weight * outputs.loss, total + weight, n + 1
+    if evaluation_ends(self, meeting.before_evaluation(self, n, specs), within_averages) then return nil end
+    evaluate_batch(self, batch, specs, settings, given, mean)
   end
+  meeting.before_evaluation(self, ("none after the %d before"):format(n), {})
   if n == 0 then errors.invalid("train:evaluate got no batches") end
   if given then given:compare("train:evaluate", n == 1 and "its batch" or ("one of its %d batches"):format(n)) end
-  if total == 0 then
+  if mean.total == 0 then
     errors.invalid("train:evaluate: every target of its %d batches is ignored: give it more batches or longer rows, or "
       .. "ms.data.masked a larger fraction", n)
   end
-  return sum / total
+  return mean.sum / mean.total
 end
 
 return step

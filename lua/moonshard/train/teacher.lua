@@ -65,7 +65,7 @@ end
 
 local function compute(self, batch, specs, micro_batches)
   local exec = self.session:exec("teacher", specs, traced(self), {
-    train = false, prefetch = self.prefetch, owner = self.owner,
+    train = false, prefetch = self.prefetch, owner = self.owner, who = WHO, reads = self.teacher,
   })
   local output = exec.plan.graph.outputs.teacher
   local data, numel = memory_of(self, output, micro_batches)

@@ -11,14 +11,17 @@ local clipping = require("moonshard.engine.clipping")
 local context = require("moonshard.base.context")
 local ema = require("moonshard.engine.ema")
 local errors = require("moonshard.base.error")
+local frozen = require("moonshard.train.frozen")
 local inspect = require("moonshard.engine.inspect")
 local keep_results = require("moonshard.train.keep_results")
 local nearest = require("moonshard.base.nearest")
 local optimizer_rules = require("moonshard.train.optimizer_rules")
 local optimizers = require("moonshard.engine.optimizers")
 local options = require("moonshard.base.options")
+local padding = require("moonshard.train.padding")
 local reference = require("moonshard.shard.reference")
 local rule_lists = require("moonshard.shard.rules")
+local sealed = require("moonshard.base.sealed")
 local session = require("moonshard.engine.session")
 local step = require("moonshard.train.step")
 local teacher = require("moonshard.train.teacher")
@@ -30,9 +33,36 @@ local world = require("moonshard.distributed.world")
 ---@class moonshard.Trainer
 ---@field model moonshard.Module
 ---@field optimizer moonshard.Optimizer|moonshard.OptimizerRules
----@field steps_done integer
-local Trainer = {}
+---@field steps_done integer can be assigned, by all ranks, to go on with the schedule of another trainer
+local Trainer = { __name = "a trainer" }
 Trainer.__index = Trainer
+
+local RULES = "train:set_rules { %s = ... } changes it between steps"
+local ANOTHER = "make another ms.trainer of the same model and optimizer with it, which goes on with their state, and "
+  .. "give it the number of steps: other.steps_done = train.steps_done"
+
+local function check_steps(value)
+  if type(value) == "number" and value % 1 == 0 and value >= 0 then return nil end
+  return "must be a whole number of at least 0, not " .. options.describe(value)
+end
+
+sealed.class(Trainer, {
+  what = Trainer.__name,
+  answers = {
+    lr = RULES:format("lr"), groups = RULES:format("groups"), weight_decay = RULES:format("weight_decay"),
+    prefetch = RULES:format("prefetch"), reshard_after_forward = RULES:format("reshard_after_forward"),
+    optimizer = "train:set_rules { lr = ..., groups = ..., weight_decay = ... } changes its settings between steps",
+    model = "a trainer keeps its model: make another ms.trainer for another one",
+    clip_grad_norm = ANOTHER, clip_grad_value = ANOTHER, micro_batches = ANOTHER, loss = ANOTHER, forward = ANOTHER,
+    teacher = ANOTHER, gradient_sync = ANOTHER, reshard_after_backward = ANOTHER, pad = ANOTHER, freeze = ANOTHER,
+    rematerialize = ANOTHER, memory_limit = ANOTHER, plan_memory = ANOTHER, seed = ANOTHER,
+    ema = "all trainers of a model have the averages with which the first was made: give ema to ms.trainer",
+    checkpoint = "give it to ms.trainer; ms.checkpoint.save(train, folder) saves by hand",
+  },
+  open = { steps_done = check_steps },
+  otherwise = "its settings are read when ms.trainer makes it; keep values of your own in variables",
+  tables = { clip_grad_norm = 2, pad = 1, freeze = 2, ema = 1, checkpoint = 1 },
+})
 
 ---@class moonshard.StepMetrics
 ---@field loss number mean over micro-batches and ranks, or over their targets; with replicate_sync over the ranks of
@@ -50,7 +80,9 @@ Trainer.__index = Trainer
 ---@field waits_ms table<string, number>? part of exposed_ms: kernels waited for collectives, by mesh dimension; nil
 ---  on a GPU
 ---@field data_ms number
+---@field padding number? with the option pad: share of the padded fields' elements, on all ranks, that it added
 ---@field peak_bytes number bytes of this rank's arenas
+---@field plan_bytes number bytes of the plans and graphs that are kept, outside the arenas; the largest rank's
 ---@field outside_bytes number? on a GPU, bytes outside the arenas: CUDA's context and the communicators
 ---@field comm_bytes table<string, number> by mesh dimension, this step
 ---@field wire_bytes table<string, number>? those sent to other nodes, or received from them if that is more; nil when
@@ -67,8 +99,9 @@ Trainer.__index = Trainer
 ---@field teacher? fun(model: moonshard.Module, batch: table): moonshard.Tensor with ema and forward: computed before
 ---  each step with the averages as the weights; batch.teacher is its result, a constant for forward
 ---@field clip_grad_norm? number|table clip by the global norm, as torch.nn.utils.clip_grad_norm_; 0 (the default): no
----  clipping. Or rules over parameters, { { pattern, limit }, ... }: the parameters of each rule are clipped by their
----  own norm, and those that no rule matches are not. Norms are exact, over the whole mesh, in one all-reduce
+---  clipping (PyTorch's function would make gradients 0). Or rules over parameters, { { pattern, limit }, ... }: the
+---  parameters of each rule are clipped by their own norm, and those that no rule matches are not. Norms are those of
+---  the whole mesh, in one all-reduce; the order of their sums follows the mesh, the units and their layout
 ---@field clip_grad_value? number clip each element of the mean gradient to -value to value, behind the norms, as
 ---  torch.nn.utils.clip_grad_value_; 0 (the default): no clipping
 ---@field micro_batches? integer divide the rows of a batch into this many and add their gradients; default 1
@@ -77,11 +110,18 @@ Trainer.__index = Trainer
 ---  last one (fewer reductions, but unsharded gradients stay in memory); "shard": over shards in every micro-batch,
 ---  over replicas in the last
 ---@field reshard_after_backward? boolean false keeps gathered weights from one micro-batch to the next; default true
+---@field pad? table<string, number> fields of batches whose sizes after the rows can differ between ranks, and the
+---  number with which each is filled up to the largest of all ranks: { tokens = 0, targets = -100 }
+---@field freeze? table rules over parameters, as of fully_shard: gradients pass through them, but this trainer's steps
+---  leave them and their optimizer's state as they are; another trainer of the model trains them
 ---@field seed? integer seed of dropout
 ---@field rematerialize? boolean|"auto" true (default): backward computes results of activations and norms again, within
 ---  the kernels of their gradients; false: they are kept; "auto": kept if the plan of the first batch then fits
 ---  memory_limit
----@field memory_limit? number limit for the arenas of one rank, bytes; a plan that needs more is refused before use
+---@field memory_limit? number limit for the arenas of one rank, bytes; a plan that needs more is refused before use. On
+---  the CPU it includes plans that are kept
+---@field plan_memory? number|string limit for the plans and graphs that are kept, one of each for every set of shapes,
+---  bytes; those that were used longest ago make room for new ones; default 256 MiB
 ---@field ema? number|moonshard.EmaOptions decay of an exponential moving average of the weights, which is kept, saved
 ---  and resumed with them: a = p after the first step, then a = decay a + (1 - decay) p (torch.optim.swa_utils'
 ---  AveragedModel with get_ema_multi_avg_fn); 0 (default): none
@@ -100,8 +140,9 @@ local function trainer(o)
     micro_batches = { "positive", default = 1 },
     prefetch = { "integer" }, gradient_sync = { "string", default = "every" },
     reshard_after_backward = { "boolean", default = true },
+    pad = { "table" }, freeze = { "table" },
     seed = { "seed", default = 0 },
-    memory_limit = { "number|string" },
+    memory_limit = { "number|string" }, plan_memory = { "number|string" },
     rematerialize = { "boolean|string", default = true },
     ema = { "number|table|boolean" },
     checkpoint = { "table" },
@@ -109,6 +150,9 @@ local function trainer(o)
   if not o.loss and not o.forward then
     errors.invalid("ms.trainer: give loss (a function of the model's result and batch.targets) or forward "
       .. "(a function of model and batch that returns the loss)")
+  end
+  if o.loss and o.forward then
+    errors.invalid("ms.trainer: give loss or forward, not both: forward returns the loss itself")
   end
   if rule_lists.is_list(o.optimizer) then o.optimizer = optimizer_rules.new(o.optimizer) end
   if not o.optimizer.configure then
@@ -119,11 +163,15 @@ local function trainer(o)
     errors.raise("MS_ENAME", "ms.trainer: gradient_sync %s: %s", o.gradient_sync,
       nearest.advice(o.gradient_sync, step.SYNC))
   end
+  o.padded_fields = padding.read(o.pad)
   o.clip = clipping.read(o.clip_grad_norm, o.clip_grad_value)
-  if o.memory_limit then
-    o.memory_limit = byte_size.read(o.memory_limit) or errors.invalid("ms.trainer: memory_limit must be a size like "
-      .. "\"2GiB\" or a number of bytes above 0, not %s", options.describe(o.memory_limit))
+  for _, name in ipairs({ "memory_limit", "plan_memory" }) do
+    if o[name] then
+      o[name] = byte_size.read(o[name]) or errors.invalid("ms.trainer: %s must be a size like \"2GiB\" or a number of "
+        .. "bytes above 0, not %s", name, options.describe(o[name]))
+    end
   end
+  o.freeze = frozen.read(o.freeze)
   keep_results.check(o)
   if o.prefetch and o.prefetch < 0 then
     errors.invalid("ms.trainer: prefetch must be at least 0 units, not %d", o.prefetch)
@@ -135,15 +183,19 @@ local function trainer(o)
   teacher.check(o)
   args.check_taken()
   o.session = session.of(o.model, { optimizer = o.optimizer, ema = o.ema })
+  o.optimizer = o.session.optimizer -- of equal rules, those of the model's first trainer
   o.session.sharding:report_warnings(clipping.decide(o.clip, o.session.sharding))
+  local untrained, warnings = frozen.decide(o.freeze, o.session.sharding)
+  o.untrained = untrained
+  o.session.sharding:report_warnings(warnings)
   utilisation.check(o.session.sharding.mesh.device)
-  o.owner = o.session:new_owner()
   o.steps_done = 0
   if reference.active then reference.replace_settings(o) end
-  o.session.memory_limit = o.memory_limit
+  o.session.memory_limit, o.session.plan_memory = o.memory_limit, o.plan_memory
   local self = setmetatable(o, Trainer)
   if self.checkpoint then self.policy = require("moonshard.checkpoint.policy").new(self, self.checkpoint) end
-  return self
+  self.owner = self.session:new_owner() -- last: what failed until here leaves the model without a trainer
+  return sealed.seal(self)
 end
 
 -- Decides what is "auto", once shapes are known. The reference of `moonshard check` keeps the defaults.
@@ -188,15 +240,24 @@ local function check_self(self, name)
   errors.invalid("train.%s: call methods with a colon: train:%s(...)", name, name)
 end
 
+-- Settings are read once, also those that are tables of the recipe's.
+local function check_settings(self, who)
+  self.session.refuse_within_data()
+  sealed.check(who, self)
+  for _, part in ipairs(self.optimizer.parts or { self.optimizer }) do sealed.check(who, part) end
+end
+
 ---One optimizer step on this rank's batch. Collective.
 ---@param batch table<string, moonshard.Array> e.g. tokens and targets, i32 [batch, seq]
 ---@return moonshard.StepMetrics
 function Trainer:step(batch)
   check_self(self, "step")
+  agreement.noting_failure(check_settings, self, "train:step")
+  batch = agreement.noting_failure(padding.of_all, self, batch)
   batch = agreement.noting_failure(teacher.with_result, self, batch, self.micro_batches)
   if not world.plan_only then agreement.noting_failure(decide, self, batch) end -- else Trainer:compile decides
   if context.stepper then return context.stepper:step(self, batch, step.run) end
-  if self.policy then self.policy:before_step() end
+  if self.policy then self.policy:before_step(batch) end
   local metrics = agreement.noting_failure(step.run, self, batch)
   if context.on_step then context.on_step(self, metrics) end
   if self.policy then self.policy:after_step(metrics) end
@@ -213,7 +274,8 @@ function Trainer:with_ema(call, ...) return ema.with_averages("train:with_ema", 
 
 local EVALUATE = { ema = { "boolean", default = false } }
 
----Mean loss over batches, forward only; the mean over their targets if the loss counts targets (ms.loss.cross_entropy).
+---Mean loss over batches, forward only; the mean over their targets if the loss counts targets (ms.loss.cross_entropy),
+---else over their rows.
 ---`batches` is an iterator such as data:batches returns. Collective.
 ---@param batches fun(): integer, table
 ---@param o { ema: boolean? }? ema: use the averages of the weights
@@ -237,7 +299,12 @@ end
 
 ---The plan of the next step with the same shapes; nil before the first step.
 ---@return moonshard.Plan?
-function Trainer:plan() return self.last_plan and self.session.train_exec.plan end
+function Trainer:plan()
+  if not self.last_plan then return nil end
+  local plan = self.session.train_exec.plan
+  plan.is_lent = true
+  return plan
+end
 
 -- ---- looking into the model, and changing it --------------------------------------------------------------------
 

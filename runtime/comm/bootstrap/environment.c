@@ -62,7 +62,7 @@ static int read_launcher(const launcher *l, ms_task *task, int *found) {
   if (!get(l->size) || !get(l->rank))
     return MS_FAIL(MS_EINVAL, "%s is set but %s is not: a rank needs both", get(l->rank) ? l->rank : l->size,
                    get(l->rank) ? l->size : l->rank);
-  *task = (ms_task){.source = l->name};
+  *task = (ms_task){.source = l->name, .set_by = get(l->mark) ? l->mark : NULL};
   MS_TRY(ms_env_int(l->size, 1, 1, MS_STORE_MAX_RANKS, &task->size));
   MS_TRY(ms_env_int(l->rank, 0, 0, task->size - 1, &task->rank));
   if (l->local_size) MS_TRY(ms_env_int(l->local_size, 0, 1, task->size, &task->local_size));

@@ -7,6 +7,7 @@
 
 typedef struct ms_task {
   const char *source; /* names of the variables that say so; NULL: no launcher, a world of one */
+  const char *set_by; /* a variable that the launcher has set, not a user by hand; NULL: none */
   int rank, size;
   int local_size; /* ranks on this host according to the launcher; 0: unknown */
   ms_store_place place;

@@ -13,6 +13,7 @@
 #include "comm/bootstrap/environment.h"
 #include "comm/bootstrap/host_id.h"
 #include "comm/bootstrap/join.h"
+#include "comm/bootstrap/launcher_watch.h"
 #include "comm/bootstrap/mirror.h"
 #include "comm/bootstrap/rendezvous.h"
 #include "comm/bootstrap/token.h"
@@ -76,6 +77,7 @@ static int be_alone(ms_world *world) {
 
 static void destroy_world(void *object) {
   ms_world *world = object;
+  ms_launcher_watch_stop(world->launcher_watch);
   ms_progress_close(world->progress);
   ms_group_close(&world->everyone);
   if (!world->control && world->recorder) munmap(world->recorder, sizeof *world->recorder);
@@ -140,6 +142,7 @@ static int come_together(ms_world *world, const ms_task *task, ms_control *inher
   if (world->topology.nodes > 1) ms_mirror_open(world);
   MS_TRY(ms_store_watch(world->store, &ms_mirror_listener, world));
   if (world->topology.nodes > 1) MS_TRY(open_transport(world, task));
+  if (!inherited && task->set_by) MS_TRY(ms_launcher_watch_start(task->set_by, world->control, &world->launcher_watch));
   if (!atomic_flag_test_and_set(&registered)) atexit(leave_at_exit);
   atomic_store(&joined_world, world);
   return MS_OK;

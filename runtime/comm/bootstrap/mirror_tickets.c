@@ -12,7 +12,7 @@
 enum { READS = 4 };
 
 typedef struct post_ticket {
-  uint64_t key, count, signature;
+  uint64_t key, count, signature[2];
   uint32_t place;
 } post_ticket;
 
@@ -23,12 +23,12 @@ static int place_of(const ms_world *world, const ms_group_entry *entry, int size
   return -1;
 }
 
-/* The signature is that of the count: it changes only when the operation before has been finished. 0: the rank is too
- * fast, and will not be waited for. */
+/* The signatures are those of the count: they change only when the operation before has been finished. 0: the rank is
+ * too fast, and will not be waited for. */
 static int read_ticket(const ms_group_ticket *ticket, post_ticket *read) {
   for (int i = 0; i < READS; i++) {
     read->count = atomic_load(&ticket->count);
-    read->signature = atomic_load(&ticket->signature[0]);
+    for (int part = 0; part < 2; part++) read->signature[part] = atomic_load(&ticket->signature[part]);
     if (atomic_load(&ticket->count) == read->count) return 1;
   }
   return 0;
@@ -58,7 +58,7 @@ void ms_mirror_put_tickets(ms_mirror_writer *writer, const ms_world *world, int 
     ms_mirror_put64(writer, ticket[i].key);
     ms_mirror_put32(writer, ticket[i].place);
     ms_mirror_put64(writer, ticket[i].count);
-    ms_mirror_put64(writer, ticket[i].signature);
+    for (int part = 0; part < 2; part++) ms_mirror_put64(writer, ticket[i].signature[part]);
   }
 }
 
@@ -71,8 +71,12 @@ static void take_ticket(const ms_world *world, int rank, const post_ticket *thei
     return;
   }
   ms_group_ticket *ticket = &entry->ticket[theirs->place];
-  if (theirs->count <= atomic_load(&ticket->count)) return; /* nothing new, or from a rank that left since */
-  atomic_store_explicit(&ticket->signature[0], theirs->signature, memory_order_relaxed);
+  const uint64_t count = atomic_load(&ticket->count), finished = theirs->count - theirs->count % MS_TICKET_FINISHED;
+  if (theirs->count <= count) return; /* nothing new, or from a rank that left since */
+  /* As the rank itself does it: who sees an operation's signatures also sees that the one before it is finished. */
+  if (finished > count) atomic_store_explicit(&ticket->count, finished, memory_order_release);
+  for (int part = 0; part < 2; part++)
+    atomic_store_explicit(&ticket->signature[part], theirs->signature[part], memory_order_release);
   atomic_store_explicit(&ticket->count, theirs->count, memory_order_release);
 }
 
@@ -83,7 +87,7 @@ void ms_mirror_take_tickets(ms_mirror_reader *reader, const ms_world *world, int
     post_ticket theirs = {.key = ms_mirror_get64(reader)};
     theirs.place = ms_mirror_get32(reader);
     theirs.count = ms_mirror_get64(reader);
-    theirs.signature = ms_mirror_get64(reader);
+    for (int part = 0; part < 2; part++) theirs.signature[part] = ms_mirror_get64(reader);
     if (valid && !reader->bad) take_ticket(world, rank, &theirs, reader);
   }
 }

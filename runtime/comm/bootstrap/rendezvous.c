@@ -8,14 +8,17 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/build_id.h"
 #include "base/env.h"
 #include "base/error.h"
 #include "base/cores.h"
 #include "comm/bootstrap/host_id.h"
 #include "comm/bootstrap/token.h"
 
-/* A rank's identity. All ranks run the same build on the same kind of machine, so the struct is sent as stored. */
+/* A rank's identity. All ranks run the same build on the same kind of machine, so the struct is sent as stored; the
+ * build comes first, so that ranks of others are told apart whatever follows. */
 typedef struct member {
+  char build[MS_BUILD_ID];
   uint8_t host[MS_HOST_ID];
   int32_t pid, local_size, inherits;
   char name[MS_WIRE_NAME];
@@ -42,12 +45,27 @@ typedef struct attempt {
 
 static int fill_member(const ms_task *task, const ms_control *inherited, member *mine) {
   *mine = (member){.pid = (int32_t)getpid(), .local_size = task->local_size, .inherits = inherited != NULL};
+  snprintf(mine->build, sizeof mine->build, "%s", ms_build_id);
   ms_host_name(mine->name, sizeof mine->name);
   if (sched_getaffinity(0, sizeof mine->cores, &mine->cores)) CPU_ZERO(&mine->cores);
   return ms_host_id(mine->host);
 }
 
 static int same_host(const member *a, const member *b) { return !memcmp(a->host, b->host, sizeof a->host); }
+
+static int check_builds(const attempt *a) {
+  char first[MS_WIRE_NAME], other[MS_WIRE_NAME];
+  for (int rank = 1; rank < a->task->size; rank++) {
+    if (!strncmp(a->all[rank].build, a->all[0].build, MS_BUILD_ID)) continue;
+    ms_wire_get_text((const uint8_t *)a->all[0].name, MS_WIRE_NAME, first, sizeof first);
+    ms_wire_get_text((const uint8_t *)a->all[rank].name, MS_WIRE_NAME, other, sizeof other);
+    return MS_FAIL(MS_EMISMATCH,
+                   "rank 0 on %s runs \"%.*s\", but rank %d on %s runs \"%.*s\": builds can compute other bits, also "
+                   "those of one version, so install the same one on all hosts",
+                   first, MS_BUILD_ID - 1, a->all[0].build, rank, other, MS_BUILD_ID - 1, a->all[rank].build);
+  }
+  return MS_OK;
+}
 
 /* Nodes are numbered in the order of their lowest ranks. */
 static int number_nodes(attempt *a) {
@@ -175,6 +193,7 @@ static int come_together(attempt *a, const ms_store_config *config, ms_control *
   if (!a->all) return MS_ENOMEM;
   MS_TRY(ms_store_open(config, &result->store));
   MS_TRY(ms_store_gather(result->store, &mine, sizeof mine, a->all));
+  MS_TRY(check_builds(a));
   MS_TRY(number_nodes(a));
   if (result->topology.nodes > 1) MS_TRY(ms_store_set_node(result->store, result->topology.node_of[a->task->rank]));
   MS_TRY(name_nodes(a));

@@ -12,6 +12,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/number.h"
 #include "comm/bootstrap/host_id.h"
 #include "comm/bootstrap/store_file.h"
 #include "comm/bootstrap/store_link.h"
@@ -224,13 +225,16 @@ fail:
 
 /* ---- gathering ---- */
 
+/* Names the owner of the other side, which serves all ranks, where that is silent: "rank 0: no answer ...". */
+static int of_rank_0(int rc) { return rc == MS_ETIMEOUT ? ms_error_prefix("rank 0") : rc; }
+
 /* Waits for ALL; any other frame is a failure. */
 static int receive_all(ms_store *store, void *all, size_t expected, double deadline) {
-  uint32_t kind, bytes;
+  uint32_t kind = 0, bytes = 0;
   int status;
   char text[MS_STORE_TEXT];
-  MS_TRY(receive_header(store->fd, &kind, &bytes, deadline));
-  if (kind == MS_WIRE_ALL && bytes == expected) return ms_wire_receive(store->fd, all, expected, deadline);
+  MS_TRY(of_rank_0(receive_header(store->fd, &kind, &bytes, deadline)));
+  if (kind == MS_WIRE_ALL && bytes == expected) return of_rank_0(ms_wire_receive(store->fd, all, expected, deadline));
   if (kind == MS_WIRE_LEAVE) return MS_FAIL(MS_EPEER, "rank 0 left");
   if (kind != MS_WIRE_FAILED) return MS_FAIL(MS_EMISMATCH, "invalid data from the store");
   MS_TRY(receive_text(store->fd, bytes, &status, text, deadline));
@@ -242,8 +246,8 @@ static int receive_all(ms_store *store, void *all, size_t expected, double deadl
 static int give_up(ms_store *store, void *all, size_t expected) {
   char seconds[32];
   double deadline = ms_clock() + LAST_WORD_SECONDS;
-  snprintf(seconds, sizeof seconds, "%g", store->timeout);
-  MS_TRY(send_frame(store, MS_WIRE_GIVE_UP, seconds, strlen(seconds), deadline));
+  ms_format(seconds, sizeof seconds, "%g", store->timeout);
+  MS_TRY(of_rank_0(send_frame(store, MS_WIRE_GIVE_UP, seconds, strlen(seconds), deadline)));
   return receive_all(store, all, expected, deadline); /* or all: the last rank may have connected just now */
 }
 
@@ -255,7 +259,7 @@ static void remove_file(ms_store *store) {
 static int gather(ms_store *store, const void *mine, int bytes, void *all) {
   int ready = 0;
   size_t expected = (size_t)bytes * (size_t)store->size;
-  MS_TRY(send_frame(store, MS_WIRE_ROUND, mine, (size_t)bytes, store->deadline));
+  MS_TRY(of_rank_0(send_frame(store, MS_WIRE_ROUND, mine, (size_t)bytes, store->deadline)));
   while (!ready && ms_clock() < store->deadline) {
     MS_TRY(check_job(store));
     MS_TRY(ms_wire_wait(store->fd, POLLIN, fmin(store->deadline, ms_clock() + TURN_SECONDS), &ready));

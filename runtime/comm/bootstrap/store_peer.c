@@ -56,7 +56,7 @@ ms_store_peer *ms_store_peer_new(int fd) {
   if (peer && peer->in) {
     peer->fd = fd;
     peer->rank = -1;
-    peer->since = ms_clock();
+    peer->stranger = ms_stranger_new(fd);
     if (!ms_secret_random(peer->nonce, sizeof peer->nonce)) {
       ms_wire_put_greeting(greeting, peer->nonce);
       if (append(peer, greeting, sizeof greeting)) return peer;

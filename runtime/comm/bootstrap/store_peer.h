@@ -4,6 +4,7 @@
 #define MS_COMM_BOOTSTRAP_STORE_PEER_H
 
 #include "comm/bootstrap/store_wire.h"
+#include "comm/transport/strangers.h"
 
 /* Body sizes in bytes: the longest frame of a client, a text; that of a client that posts; and that of a stranger, a
  * HELLO, perhaps of another version. Last, the output that a peer can leave unread. */
@@ -22,12 +23,12 @@ typedef struct ms_store_shared {
 } ms_store_shared;
 
 typedef struct ms_store_peer {
-  int fd, rank, pid; /* rank -1: a stranger, which has not sent a valid HELLO */
-  int left;          /* it announced that it leaves */
-  int closing;       /* close it as soon as everything is sent */
-  int posts;         /* it has room for posts */
-  int broken;        /* it does not read its output, or memory for that is short */
-  double since;      /* ms_clock at which it connected */
+  int fd, rank, pid;    /* rank -1: a stranger, which has not sent a valid HELLO */
+  int left;             /* it announced that it leaves */
+  int closing;          /* close it as soon as everything is sent */
+  int posts;            /* it has room for posts */
+  int broken;           /* it does not read its output, or memory for that is short */
+  ms_stranger stranger; /* when and from where it connected */
   uint8_t nonce[MS_WIRE_NONCE];
   char host[MS_WIRE_NAME];
   uint8_t *in;

@@ -1,11 +1,12 @@
 /* store_server.c - one thread, one poll loop. All input from outside is bounded.
  *
- * A connection is a stranger until its HELLO is accepted. The number of strangers is limited (the oldest makes room for
- * the newest; all ranks at once fit), and each has a few seconds and can send one small frame, so silence, garbage and
- * floods occupy a slot only briefly. With a local socket, processes of other users do not even become strangers; over
- * TCP without a token they stay strangers, whatever they send. A member is a rank: it can send frames of a few hundred
- * bytes, one ROUND per gather, and in a world of several hosts posts of at most 24 KiB (store_posts.c). Output to a
- * member is bounded as well: the last gather, stored once for all, one failure, and posts that it has not read yet.
+ * A connection is a stranger until its HELLO is accepted. The number of strangers is limited (one of the crowd makes
+ * room for the newest, see strangers.h; all ranks at once fit), and each has a few seconds and can send one small
+ * frame, so silence, garbage and floods occupy a slot only briefly. With a local socket, processes of other users do
+ * not even become strangers; over TCP without a token they stay strangers, whatever they send. A member is a rank: it
+ * can send frames of a few hundred bytes, one ROUND per gather, and in a world of several hosts posts of at most 24 KiB
+ * (store_posts.c). Output to a member is bounded as well: the last gather, stored once for all, one failure, and posts
+ * that it has not read yet.
  */
 #include "comm/bootstrap/store_server.h"
 
@@ -25,6 +26,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/number.h"
 #include "comm/bootstrap/store_peer.h"
 #include "comm/bootstrap/store_posts.h"
 #include "comm/bootstrap/store_round.h"
@@ -71,7 +73,7 @@ __attribute__((format(printf, 3, 4))) static void fail_all(ms_store_server *serv
   if (server->failed) return;
   va_list args;
   va_start(args, format);
-  vsnprintf(server->why, sizeof server->why, format, args);
+  ms_format_list(server->why, sizeof server->why, format, args);
   va_end(args);
   server->failed = status;
   for (int i = 0; i < server->n_peers; i++)
@@ -101,17 +103,19 @@ static void drop(ms_store_server *server, int index) {
   ms_store_peer_free(peer);
 }
 
-static void drop_oldest_stranger(ms_store_server *server) {
-  int oldest = -1;
-  for (int i = 0; i < server->n_peers; i++)
-    if (server->peers[i]->rank < 0 && (oldest < 0 || server->peers[i]->since < server->peers[oldest]->since))
-      oldest = i;
-  if (oldest >= 0) drop(server, oldest);
+static const ms_stranger *stranger_at(const void *context, int i) {
+  const ms_store_peer *peer = ((const ms_store_server *)context)->peers[i];
+  return peer->rank < 0 ? &peer->stranger : NULL;
+}
+
+static void make_room(ms_store_server *server) {
+  const int place = ms_stranger_to_drop(stranger_at, server, server->n_peers);
+  if (place >= 0) drop(server, place);
 }
 
 /* Owns the descriptor, even when there is no room or memory. */
 static void add_stranger(ms_store_server *server, int fd) {
-  if (server->n_strangers == server->most_strangers) drop_oldest_stranger(server);
+  if (server->n_strangers == server->most_strangers) make_room(server);
   ms_store_peer *peer = ms_store_peer_new(fd);
   if (!peer) return;
   server->peers[server->n_peers++] = peer;
@@ -131,7 +135,7 @@ static void accept_some(ms_store_server *server) {
     int fd = accept4(server->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd < 0 && (errno == EINTR || errno == ECONNABORTED)) continue;
     if (fd < 0 && errno != EAGAIN) {
-      drop_oldest_stranger(server);
+      make_room(server);
       server->accept_at = ms_clock() + ACCEPT_PAUSE;
     }
     if (fd < 0) return;
@@ -147,7 +151,7 @@ static void accept_some(ms_store_server *server) {
 
 static void drop_late_strangers(ms_store_server *server, double now) {
   for (int i = server->n_peers - 1; i >= 0; i--)
-    if (server->peers[i]->rank < 0 && now > server->peers[i]->since + STRANGER_SECONDS) drop(server, i);
+    if (server->peers[i]->rank < 0 && now > server->peers[i]->stranger.since + STRANGER_SECONDS) drop(server, i);
 }
 
 /* ---- frames ---- */
@@ -376,7 +380,7 @@ int ms_store_server_start(const ms_store_config *config, int listen_fd, int own_
   if (rc) close(own_fd);
   else add_stranger(made, own_fd);
   /* Rank 0's own end is never the oldest stranger, however many connect before it sends its HELLO. */
-  if (made->n_peers) made->peers[0]->since = INFINITY;
+  if (made->n_peers) made->peers[0]->stranger.since = INFINITY;
   if (rc) goto fail;
   sigfillset(&all); /* signals are for the program's threads */
   pthread_sigmask(SIG_SETMASK, &all, &old);

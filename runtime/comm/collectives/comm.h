@@ -88,6 +88,7 @@ typedef struct ms_coll {
   int root;                 /* broadcast: group rank; send, recv: the peer's group rank */
   const char *label;        /* unit, for reports; lives as long as the operation */
   int label_number;         /* the label's ms_recorder_number; 0: looked up at the start */
+  uint64_t part_of;         /* hash of what it is a part of, which all ranks must be running; 0: nothing of that kind */
 } ms_coll;
 
 /* Opens channel `channel` (0 to 15) among `ranks` (world ranks in group order, including this one); collective over

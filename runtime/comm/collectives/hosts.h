@@ -39,7 +39,8 @@ typedef struct ms_hosts_flow {
 /* The first message of an operation: what the sender entered. */
 typedef struct ms_hosts_signature {
   int64_t elements;
-  uint64_t layout; /* hash of what determines the sizes of all messages, and of the root */
+  uint64_t layout;  /* hash of what determines the sizes of all messages, and of the root */
+  uint64_t part_of; /* as in ms_coll */
   int32_t kind, parts;
   /* For messages: the unit, and the activity and step of which the operation is a part. */
   int64_t step;

@@ -27,6 +27,7 @@ int ms_hosts_sign(ms_hosts_lane *lane, const ms_coll *coll) {
   memset(mine, 0, sizeof *mine);
   mine->kind = coll->kind;
   mine->parts = coll->parts;
+  mine->part_of = coll->part_of;
   mine->layout = ms_hash_int(ms_hash_int(MS_HASH_INIT, coll->sliced | coll->largest << 1),
                              coll->kind == MS_COLL_BROADCAST ? coll->root : 0);
   for (int i = 0; i < coll->parts; i++) {
@@ -60,13 +61,16 @@ int ms_hosts_compare(const ms_hosts_lane *lane, ms_hosts_partner *x) {
   x->theirs.label[MS_HOSTS_LABEL - 1] = x->theirs.activity[MS_RECORDER_TEXT_BYTES - 1] = '\0';
   int named = x->theirs.kind == kind_of_partner(mine->kind) && x->theirs.parts == mine->parts &&
               x->theirs.elements == mine->elements && !strcmp(x->theirs.label, mine->label);
-  if (named && x->theirs.layout == mine->layout) return MS_OK;
+  const int sized = named && x->theirs.layout == mine->layout;
+  if (sized && x->theirs.part_of == mine->part_of) return MS_OK;
   world->diagnosis->noted(world->control, noted, sizeof noted);
   describe(lane, mine, ours, sizeof ours);
   describe(lane, &x->theirs, theirs, sizeof theirs);
   return MS_FAIL(MS_EMISMATCH, "%s%sranks disagree: rank %d entered %s, but rank %d entered %s%s", noted,
                  *noted ? "; now " : "", lane->rank[lane->shape.me], ours, x->rank, theirs,
-                 named ? "; the sizes or types of their parts, or their roots, differ" : "");
+                 sized   ? ms_tickets_part_of_another
+                 : named ? "; the sizes or types of their parts, or their roots, differ"
+                         : "");
 }
 
 /* ---- messages ---- */

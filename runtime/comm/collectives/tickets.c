@@ -30,8 +30,10 @@ static uint64_t sign(const ms_tickets *t, const ms_coll *coll) {
 }
 
 void ms_tickets_sign(ms_tickets *t) {
-  /* Release: a rank that sees this signature also sees that the operation before it is finished. */
-  atomic_store_explicit(&t->config.entry->ticket[t->config.me].signature[0], sign(t, t->coll), memory_order_release);
+  ms_group_ticket *mine = &t->config.entry->ticket[t->config.me];
+  /* Release: a rank that sees one of these also sees that the operation before it is finished. */
+  atomic_store_explicit(&mine->signature[1], t->coll->part_of, memory_order_release);
+  atomic_store_explicit(&mine->signature[0], sign(t, t->coll), memory_order_release);
 }
 
 /* "all_gather layers.3 (phase first of step 5) of 4 parts, 12 elements": the flight recorder knows the part that the
@@ -47,6 +49,15 @@ static void describe_entered(const ms_tickets *t, int p, uint64_t signature, cha
            (long long)(signature & SIGN_ELEMENTS));
 }
 
+const char ms_tickets_part_of_another[] =
+    "; they run other plans, phases or steps: all ranks need inputs of the same names, types and shapes, and the same "
+    "steps";
+
+static const char *what_differs(uint64_t mine, uint64_t theirs) {
+  if (mine == theirs) return ms_tickets_part_of_another;
+  return (mine ^ theirs) >> SIGN_WAYS & 0xff ? "; only one of them is in place" : "";
+}
+
 static int report_mismatch(const ms_tickets *t, int p, uint64_t mine, uint64_t theirs) {
   char ours[256], peers[256], noted[MS_CONTROL_TEXT];
   const ms_world *world = t->config.world;
@@ -55,7 +66,7 @@ static int report_mismatch(const ms_tickets *t, int p, uint64_t mine, uint64_t t
   describe_entered(t, p, theirs, peers, sizeof peers);
   return MS_FAIL(MS_EMISMATCH, "%s%sranks disagree: rank %d entered %s, but rank %d entered %s%s", noted,
                  *noted ? "; now " : "", t->config.rank[t->config.me], ours, t->config.rank[p], peers,
-                 (mine ^ theirs) >> SIGN_WAYS & 0xff ? "; only one of them is in place" : "");
+                 what_differs(mine, theirs));
 }
 
 /* The signature of a peer that has finished can already belong to its next operation. Comparing it is then unnecessary:
@@ -66,8 +77,9 @@ int ms_tickets_compare(const ms_tickets *t) {
   for (int p = 0; p < t->config.size; p++) {
     if (is_apart(t, p) || (t->coll->kind == MS_COLL_BROADCAST && p != t->coll->root)) continue;
     uint64_t theirs = atomic_load_explicit(&ticket[p].signature[0], memory_order_acquire);
+    uint64_t part_of = atomic_load_explicit(&ticket[p].signature[1], memory_order_acquire);
     int finished = atomic_load_explicit(&ticket[p].count, memory_order_acquire) >= t->base + MS_TICKET_FINISHED;
-    if (theirs != mine && !finished) return report_mismatch(t, p, mine, theirs);
+    if ((theirs != mine || part_of != t->coll->part_of) && !finished) return report_mismatch(t, p, mine, theirs);
   }
   return MS_OK;
 }

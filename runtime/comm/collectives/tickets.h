@@ -10,9 +10,6 @@
 
 #include "comm/collectives/channel.h"
 
-/* The step that an operation waits for; the value is added to the ticket's base. */
-enum ms_ticket_step { MS_TICKET_IDLE = 0, MS_TICKET_ENTERED = 1, MS_TICKET_SHARED = 2, MS_TICKET_FINISHED = 3 };
-
 typedef struct ms_tickets {
   ms_channel_config config;
   const uint8_t *apart; /* [size] 1: on another host, without tickets here; NULL: all ranks are on this host */
@@ -25,6 +22,8 @@ typedef struct ms_tickets {
 int ms_coll_is_pairwise(int kind);
 /* Number of the next operation: of the pair for send and recv, of the group for all others. */
 uint64_t ms_tickets_next(const ms_tickets *tickets, const ms_coll *coll);
+/* The end of a message about ranks that enter the same operation as parts of something else (ms_coll.part_of). */
+extern const char ms_tickets_part_of_another[];
 /* Begins an operation: takes this rank's ticket as its base. */
 void ms_tickets_begin(ms_tickets *tickets, const ms_coll *coll);
 /* Publishes the signature of what this rank enters; then the step that it has reached, and rings the others'

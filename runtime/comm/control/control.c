@@ -74,39 +74,65 @@ int ms_control_create(int size, int local, int cores, uint64_t group_bytes, int 
 }
 
 /* The header is read before anything is mapped: it says how large the segment is. */
-static int is_segment(int fd) {
+static int read_header(int fd, ms_control *header) {
   struct stat info;
-  ms_control header;
-  if (fstat(fd, &info) || info.st_size < (off_t)sizeof header || pread(fd, &header, sizeof header, 0) != sizeof header)
+  const size_t bytes = sizeof *header;
+  if (fstat(fd, &info) || info.st_size < (off_t)bytes || pread(fd, header, bytes, 0) != (ssize_t)bytes) return 0;
+  if (header->magic != CONTROL_MAGIC || header->version != MS_CONTROL_VERSION || header->size < 1 ||
+      header->size > MS_MAX_RANKS || header->bytes != (uint64_t)info.st_size || header->groups_at > header->bytes)
     return 0;
-  if (header.magic != CONTROL_MAGIC || header.version != MS_CONTROL_VERSION || header.size < 1 ||
-      header.size > MS_MAX_RANKS || header.bytes != (uint64_t)info.st_size || header.groups_at > header.bytes)
-    return 0;
-  const ms_control layout = layout_of(header.size, header.local, header.bytes - header.groups_at);
-  return header.recorders_at == layout.recorders_at && header.groups_at == layout.groups_at;
+  const ms_control layout = layout_of(header->size, header->local, header->bytes - header->groups_at);
+  return header->recorders_at == layout.recorders_at && header->groups_at == layout.groups_at;
 }
 
-static int map_checked(int fd, int protection, ms_control **control) {
-  struct stat info;
-  if (fstat(fd, &info) || !is_segment(fd))
-    return MS_FAIL(MS_EINVAL, "descriptor %d is not a control segment of this build", fd);
-  ms_control *mapped = mmap(NULL, (size_t)info.st_size, protection, MAP_SHARED, fd, 0);
+static int require_header(int fd, ms_control *header) {
+  return read_header(fd, header) ? MS_OK
+                                 : MS_FAIL(MS_EINVAL, "descriptor %d is not a control segment of this build", fd);
+}
+
+int ms_control_map(int fd, ms_control **control) {
+  ms_control header;
+  MS_TRY(require_header(fd, &header));
+  ms_control *mapped = mmap(NULL, header.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (mapped == MAP_FAILED) return MS_FAIL(MS_EIO, "cannot map the control segment: %s", strerror(errno));
-  if (protection & PROT_WRITE && mprotect(mapped, MS_CONTROL_PAGE, PROT_READ)) {
+  if (mprotect(mapped, MS_CONTROL_PAGE, PROT_READ)) {
     int why = errno;
-    munmap(mapped, (size_t)info.st_size);
+    munmap(mapped, header.bytes);
     return MS_FAIL(MS_EIO, "cannot protect the control segment: %s", strerror(why));
   }
   *control = mapped;
   return MS_OK;
 }
 
-int ms_control_map(int fd, ms_control **control) { return map_checked(fd, PROT_READ | PROT_WRITE, control); }
+/* Reads the pages that a segment has. 0: it became shorter, or cannot be read. */
+static int read_pages(int fd, char *to, off_t bytes) {
+  off_t end = 0;
+  for (off_t at; (at = lseek(fd, end, SEEK_DATA)) >= 0 && at < bytes;) {
+    end = lseek(fd, at, SEEK_HOLE);
+    if (end < 0) return 0;
+    if (end > bytes) end = bytes;
+    while (at < end) {
+      ssize_t n = pread(fd, to + at, (size_t)(end - at), at);
+      if (n < 0 && errno == EINTR) continue;
+      if (n <= 0) return 0;
+      at += n;
+    }
+  }
+  return end == bytes || errno == ENXIO; /* no more pages */
+}
 
-int ms_control_peek(int fd, const ms_control **control) {
-  ms_control *mapped;
-  MS_TRY(map_checked(fd, PROT_READ, &mapped));
-  *control = mapped;
+int ms_control_copy(int fd, ms_control **control) {
+  ms_control header;
+  struct stat info;
+  MS_TRY(require_header(fd, &header));
+  char *copy = mmap(NULL, header.bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (copy == MAP_FAILED) return MS_FAIL(MS_EIO, "cannot map memory for a control segment: %s", strerror(errno));
+  if (!read_pages(fd, copy, (off_t)header.bytes) || fstat(fd, &info) || info.st_size != (off_t)header.bytes) {
+    munmap(copy, header.bytes);
+    return MS_FAIL(MS_EINVAL, "the control segment changed while it was read");
+  }
+  memcpy(copy, &header, sizeof header); /* what was checked, whatever is there now */
+  *control = (ms_control *)copy;
   return MS_OK;
 }
 

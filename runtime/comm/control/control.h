@@ -63,6 +63,7 @@ typedef struct ms_control {
   _Alignas(MS_CONTROL_PAGE) _Atomic uint32_t aborted;
   _Atomic uint32_t saves;       /* some rank saves its state before it ends on SIGTERM */
   _Atomic uint32_t terminating; /* some rank received SIGTERM */
+  _Atomic int32_t finishing;    /* ranks of this host that wait for a save before they end */
   _Atomic uint32_t lost;        /* how many other hosts a failing rank of this one could not reach */
   ms_control_rank launcher;
   ms_control_rank rank[]; /* [size], by world rank */
@@ -74,8 +75,10 @@ typedef struct ms_control {
 int ms_control_create(int size, int local, int cores, uint64_t group_bytes, int *fd);
 /* Maps the control segment behind fd, after checking that it is one. */
 int ms_control_map(int fd, ms_control **control);
-/* The same, read-only. */
-int ms_control_peek(int fd, const ms_control **control);
+/* A copy of a control segment, of another user perhaps, who can shrink or overwrite it meanwhile: it is read, never
+ * mapped. Where the segment has no pages the copy has none. */
+int ms_control_copy(int fd, ms_control **control);
+/* Of a mapped segment, or of a copy. */
 void ms_control_unmap(const ms_control *control);
 /* Opens descriptor fd_there of process pid, which is rank `owner`. rank: the calling rank, for messages. */
 int ms_memory_open(int rank, int owner, int pid, int fd_there, int *fd);

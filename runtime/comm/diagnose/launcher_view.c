@@ -56,6 +56,8 @@ int ms_control_is_stopped(const ms_control_view *view, int rank) { return ms_rep
 
 int ms_control_saves(const ms_control_view *view) { return atomic_load(&view->control->saves) != 0; }
 
+int ms_control_finishing(const ms_control_view *view) { return atomic_load(&view->control->finishing) > 0; }
+
 void ms_control_stuck(const ms_control_view *view, char *text, size_t bytes) {
   ms_report_stuck(view->control, text, bytes);
 }

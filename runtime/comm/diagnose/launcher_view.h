@@ -27,6 +27,8 @@ int ms_control_lost(const ms_control_view *view);
 int ms_control_is_stopped(const ms_control_view *view, int rank);
 /* Whether ranks save their state on SIGTERM. */
 int ms_control_saves(const ms_control_view *view);
+/* Whether ranks of this host wait for a save before they end. */
+int ms_control_finishing(const ms_control_view *view);
 /* Describes in a few lines which ranks hold up the others, and where each rank is. Only while they run. */
 void ms_control_stuck(const ms_control_view *view, char *text, size_t bytes);
 /* "rank 2 was in ...": describes in a few lines where a dead rank was, and what the others waited for. Only after all

@@ -33,7 +33,7 @@ typedef struct ms_rank_status {
 /* Whether a process of this host is stopped by a signal, and whether it is blocked until its output is read. */
 void ms_report_process(int pid, int *stopped, int *printing);
 int ms_report_is_stopped(int pid);
-/* The process of a rank of this host, if a signal has stopped it; otherwise 0, also while a debugger holds it, or a
+/* The process of a rank (of another host: as reported), if a signal has stopped it; 0 while a debugger holds it, or a
  * sanitizer that looks for leaks at its end. */
 int ms_report_stopped(const ms_control *control, int rank);
 void ms_report_status(const ms_control *control, int rank, ms_rank_status *status);

@@ -111,7 +111,9 @@ void ms_report_process(int pid, int *stopped, int *printing) {
 }
 
 int ms_report_stopped(const ms_control *control, int rank) {
-  int pid = atomic_load(&control->rank[rank].pid);
+  const ms_control_rank *row = &control->rank[rank];
+  if (atomic_load(&row->seen)) return atomic_load(&row->stopped); /* as its host has reported */
+  int pid = atomic_load(&row->pid);
   return pid && state_of(pid) == 'T' ? pid : 0;
 }
 

@@ -39,6 +39,17 @@ int ms_job_create(int size, int local, int cores, int *fd) {
   return ms_control_create(size, local, cores, layout_for(size < 1 ? 1 : size).bytes, fd);
 }
 
+int ms_job_copy(int fd, ms_control **control) {
+  ms_control *copy;
+  MS_TRY(ms_control_copy(fd, &copy));
+  if (copy->bytes - copy->groups_at == whole(layout_for(copy->size).bytes, MS_CONTROL_PAGE)) {
+    *control = copy;
+    return MS_OK;
+  }
+  ms_control_unmap(copy);
+  return MS_FAIL(MS_EINVAL, "descriptor %d is not a control segment of this build: its table of groups is cut", fd);
+}
+
 static char *table_in(const ms_control *control) { return (char *)control + control->groups_at; }
 
 ms_group_announcement *ms_group_announcement_of(const ms_control *control, int rank) {

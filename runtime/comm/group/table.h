@@ -21,8 +21,12 @@ enum {
 
 enum ms_group_entry_state { MS_GROUP_FREE = 0, MS_GROUP_FILLING = 1, MS_GROUP_READY = 2 };
 
+/* The step of a communicator's operation that its ranks wait for, added to their tickets before it. */
+enum ms_ticket_step { MS_TICKET_IDLE = 0, MS_TICKET_ENTERED = 1, MS_TICKET_SHARED = 2, MS_TICKET_FINISHED = 3 };
+
 /* How far a rank has come in the sequence of operations that its whole group issues: process groups count one step per
- * operation, communicators three. The two signatures, used alternately, say what was entered. */
+ * operation, communicators three. The signatures say what was entered: a process group uses the two in turn; of a
+ * communicator's operation, the first says what it is and the second what it is a part of. */
 typedef struct ms_group_ticket {
   _Alignas(64) _Atomic uint64_t count;
   _Atomic uint64_t signature[2];
@@ -45,6 +49,8 @@ typedef struct ms_group_announcement {
 
 /* Makes the control segment of a job, with the table of groups (see ms_control_create). */
 int ms_job_create(int size, int local, int cores, int *fd);
+/* ms_control_copy of a job's segment, whose tables are whole. Their contents are untrusted. */
+int ms_job_copy(int fd, ms_control **control);
 
 ms_group_announcement *ms_group_announcement_of(const ms_control *control, int rank);
 /* Entry i, 0 to MS_GROUP_ENTRIES - 1. */

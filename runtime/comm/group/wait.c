@@ -147,6 +147,23 @@ static int check_gone(ms_world *world, ms_wait *wait, const ms_wait_for *what, c
                  world->rank, behind);
 }
 
+/* Where others wait for a person, a line can run for any time; but nothing comes from a rank that a signal stopped. */
+static int check_stopped(ms_world *world, ms_wait *wait, const ms_wait_for *what, const ms_rank_set *missing,
+                         double now) {
+  char name[256], who[512];
+  ms_rank_set stopped = {{0}};
+  if (!world->waits_for_person || now < fmax(wait->started, wait->states_read_at) + PATIENCE) return MS_OK;
+  wait->states_read_at = now;
+  MS_EACH_RANK(rank, missing)
+  if (world->diagnosis->stopped(world->control, rank)) ms_rank_set_add(&stopped, rank);
+  if (ms_rank_set_is_empty(&stopped)) wait->stopped_at = 0;
+  else if (wait->stopped_at == 0) wait->stopped_at = now;
+  if (wait->stopped_at == 0 || now < wait->stopped_at + world->timeout) return MS_OK;
+  ms_rank_set_text(&stopped, who, sizeof who);
+  return MS_FAIL(MS_ETIMEOUT, "%s: rank %d has waited %g s for %s, whose process is stopped by a signal",
+                 name_of(what, name, sizeof name), world->rank, world->timeout, who);
+}
+
 /* " on b" when all these ranks are on one host of several; else "". */
 static void write_host(const ms_world *world, const ms_rank_set *ranks, char *text, size_t bytes) {
   int node = -1, same = ms_world_nodes(world) > 1;
@@ -167,7 +184,8 @@ int ms_world_watch(ms_world *world, ms_wait *wait, const ms_wait_for *what, cons
   leave_out_stops(wait, now);
   MS_TRY(check_gone(world, wait, what, missing, now));
   if (!what->recovers) MS_TRY(check_deadlock(world, wait, what, missing, now));
-  *rest = wait->started + world->timeout - now;
+  MS_TRY(check_stopped(world, wait, what, missing, now));
+  *rest = world->waits_for_person ? INFINITY : wait->started + world->timeout - now;
   if (*rest > 0) return MS_OK;
   ms_rank_set_text(missing, who, sizeof who);
   write_host(world, missing, host, sizeof host);

@@ -20,7 +20,7 @@ typedef struct ms_diagnosis {
   void (*entered)(const ms_control *control, int rank, uint32_t group, uint64_t sequence, char *text, size_t bytes);
   /* "all_gather layers.3 (phase first of step 5)", for what another rank says that it entered. */
   void (*describe)(const char *kind, const char *label, const char *activity, int64_t step, char *text, size_t bytes);
-  /* The process of a rank of this host, if a signal has stopped it; otherwise 0. */
+  /* The process of a rank, if a signal has stopped it (on another host: when that last reported); otherwise 0. */
   int (*stopped)(const ms_control *control, int rank);
   /* The noted failure of a rank whose program caught it and continued; "" when there is none. */
   void (*noted)(const ms_control *control, char *text, size_t bytes);
@@ -31,10 +31,12 @@ typedef struct ms_diagnosis {
 typedef struct ms_wait {
   double started; /* start of the wait, moved forward by the time for which the process was stopped */
   double turned_at;
-  double looked_at; /* last check for a deadlock */
-  uint64_t stuck;   /* state of the deadlock seen in that check; 0: none */
-  double left_at;   /* when a missing rank was first seen to have left the world; 0: never */
-  double ends_at;   /* when a rank of another host that gave up ends the wait; 0: none has */
+  double looked_at;      /* last check for a deadlock */
+  uint64_t stuck;        /* state of the deadlock seen in that check; 0: none */
+  double left_at;        /* when a missing rank was first seen to have left the world; 0: never */
+  double ends_at;        /* when a rank of another host that gave up ends the wait; 0: none has */
+  double states_read_at; /* last look at the states of the missing ranks' processes */
+  double stopped_at;     /* when a missing rank was first seen to be stopped by a signal; 0: none is */
 } ms_wait;
 
 /* What a rank waits for. */

@@ -97,6 +97,8 @@ ms_recorder *ms_world_recorder(const ms_world *world) { return world->recorder; 
 
 double ms_world_timeout(const ms_world *world) { return world->timeout; }
 
+void ms_world_wait_for_person(ms_world *world, int on) { world->waits_for_person = on; }
+
 void ms_world_set_timeout(ms_world *world, double seconds) {
   MS_HANDLE_OR(, world, WORLD);
   if (seconds > 0 && isfinite(seconds)) world->timeout = seconds;
@@ -183,3 +185,9 @@ int ms_world_terminating(ms_world *world) {
   }
   return atomic_load_explicit(&world->control->terminating, memory_order_relaxed) != 0;
 }
+
+void ms_world_count_finishing(ms_world *world, int change) {
+  if (world->control) atomic_fetch_add(&world->control->finishing, change);
+}
+
+int ms_world_finishing(const ms_world *world) { return world->control ? atomic_load(&world->control->finishing) : 1; }

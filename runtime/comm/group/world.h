@@ -13,11 +13,17 @@
 
 int ms_world_fd(const ms_world *world);
 double ms_world_timeout(const ms_world *world);
+/* on: waits have no deadline, since others may wait for a person; they only end for ranks that a signal has stopped for
+ * as long as the timeout. 0: the timeout holds again. */
+void ms_world_wait_for_person(ms_world *world, int on);
 /* The control segment; NULL in a world of one without a launcher. */
 ms_control *ms_world_control(const ms_world *world);
 /* This rank's flight recorder: in the control segment, or in private memory in a world of one without a launcher. Never
  * NULL. */
 ms_recorder *ms_world_recorder(const ms_world *world);
+/* Counts this rank among those of the host that wait for a save before they end; the launcher gives them time. */
+void ms_world_count_finishing(ms_world *world, int change);
+int ms_world_finishing(const ms_world *world);
 /* MS_OK; or MS_EPEER with the rank that gave up or died and the reason; or MS_EINTERRUPT. Cheap: one load each. */
 int ms_world_check(const ms_world *world);
 /* Changes whenever this rank returns from ms_world_recover, which voids all operations in flight. */

@@ -18,14 +18,16 @@ struct ms_world {
   int owns_fd;             /* fd is closed with the world; the launcher's stays open for the life of the process */
   char host[MS_HOST_NAME]; /* of this rank */
   double timeout;
-  ms_control *control; /* NULL: a world of one */
+  int waits_for_person; /* ms_world_wait_for_person */
+  ms_control *control;  /* NULL: a world of one */
   ms_recorder *recorder;
   const ms_diagnosis *diagnosis;
-  ms_topology topology;            /* of all ranks */
-  char (*node_name)[MS_HOST_NAME]; /* [topology.nodes]; NULL: all ranks are on `host` */
-  ms_group everyone;               /* group 0: all ranks */
-  struct ms_store *store;          /* bootstrap's connection to ranks that were not forked by one launcher */
-  const ms_mirror *mirror;         /* NULL: all ranks are on one host */
+  ms_topology topology;                     /* of all ranks */
+  char (*node_name)[MS_HOST_NAME];          /* [topology.nodes]; NULL: all ranks are on `host` */
+  ms_group everyone;                        /* group 0: all ranks */
+  struct ms_store *store;                   /* bootstrap's connection to ranks that were not forked by one launcher */
+  struct ms_launcher_watch *launcher_watch; /* bootstrap's, of another program that started this rank; NULL: none */
+  const ms_mirror *mirror;                  /* NULL: all ranks are on one host */
   /* The thread that moves bytes between hosts, and its function that gives up all operations in flight. NULL: nothing
    * moves. */
   struct ms_progress_thread *progress;

@@ -12,6 +12,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/number.h"
 
 /* Seconds between two calls of progress after which this process was away: peers are not blamed for that time. At most
  * half of the timeout. */
@@ -130,7 +131,7 @@ void ms_peer_fail(ms_endpoint *endpoint, ms_peer *peer, int say, const char *for
   va_list args;
   if (peer->report || peer->state == MS_PEER_ENDING || peer->state == MS_PEER_GONE) return;
   va_start(args, format);
-  vsnprintf(peer->why, sizeof peer->why, format, args);
+  ms_format_list(peer->why, sizeof peer->why, format, args);
   va_end(args);
   peer->report = MS_PEER_UNSETTLED;
   ((const ms_peers *)endpoint)->calls->end(endpoint, peer, say);

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/number.h"
 #include "device/cuda/cuda.h"
 
 static const ms_device_host *engine;
@@ -17,7 +18,7 @@ int ms_error_raise(int code, const char *file, int line, const char *format, ...
   char message[2048];
   va_list args;
   va_start(args, format);
-  vsnprintf(message, sizeof message, format, args);
+  ms_format_list(message, sizeof message, format, args);
   va_end(args);
   return engine->raise(code, file, line, message);
 }
@@ -26,7 +27,7 @@ void ms_note(const char *format, ...) {
   char text[1024];
   va_list args;
   va_start(args, format);
-  vsnprintf(text, sizeof text, format, args);
+  ms_format_list(text, sizeof text, format, args);
   va_end(args);
   engine->note(text);
 }

@@ -17,6 +17,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/number.h"
 #include "comm/bootstrap/token.h"
 #include "host/launcher/launch.h"
 
@@ -37,15 +38,20 @@ static const double PATIENCE = 1.0;
 
 /* ---- ending ---- */
 
+/* To the agent's process group. A fork that has not called setsid yet leads no group, so it gets the signal itself. */
+static void signal_agent(const ms_controlled_host *host, int number) {
+  if (!host->pid || !kill(-host->pid, number)) return;
+  if (!kill(host->pid, number)) kill(-host->pid, number);
+}
+
 static void kill_agents(ms_controller *controller) {
-  for (int i = 0; i < controller->n; i++)
-    if (controller->hosts[i].pid) kill(-controller->hosts[i].pid, SIGKILL);
+  for (int i = 0; i < controller->n; i++) signal_agent(&controller->hosts[i], SIGKILL);
 }
 
 /* Nothing runs there yet. */
 static void give_up(ms_controlled_host *host) {
   ms_frame_close_queue(&host->to);
-  if (host->pid) kill(-host->pid, SIGTERM);
+  signal_agent(host, SIGTERM);
 }
 
 static void ask_to_end(ms_controller *controller, const char *why) {
@@ -130,11 +136,11 @@ static void watch_silence(ms_controller *controller) {
     ms_frame_put_alive(&host->to, controller->timeout);
     if (away) host->from.heard_at = now;
     if (now < host->from.heard_at + limit) continue;
-    snprintf(how, sizeof how,
-             "nothing has come from it for %.3g s: its processes were stopped, or it or the link to it is down",
-             now - host->from.heard_at);
+    ms_format(how, sizeof how,
+              "nothing has come from it for %.3g s: its processes were stopped, or it or the link to it is down",
+              now - host->from.heard_at);
     lose(controller, host, how);
-    if (host->pid) kill(-host->pid, SIGKILL);
+    signal_agent(host, SIGKILL);
   }
 }
 
@@ -285,12 +291,21 @@ static nfds_t list(ms_controller *controller, struct pollfd *wanted) {
   return n;
 }
 
+/* A full disk under the output ends the run, as it does without --hosts. */
+static void check_output(ms_controller *controller) {
+  char lost[256];
+  if (*controller->why || (!controller->outlet[0].error && !controller->outlet[1].error)) return;
+  ms_outlet_tell_lost(controller->outlet, lost, sizeof lost);
+  ask_to_end(controller, lost);
+}
+
 static void watch(ms_controller *controller, struct pollfd *wanted) {
   double ended = 0; /* when all hosts were over; agents get a little longer */
   while (goes_on(controller)) {
     nfds_t n = list(controller, wanted);
     poll(wanted, n, controller->deadline > 0 || controller->over || *controller->why ? 100 : TURN_MS);
     for (int i = 0; i < 2; i++) ms_outlet_flush(&controller->outlet[i]);
+    check_output(controller);
     read_signals(controller);
     ms_controller_input_pass(controller);
     for (int i = 0; i < controller->n; i++) look_after(controller, &controller->hosts[i]);
@@ -303,6 +318,16 @@ static void watch(ms_controller *controller, struct pollfd *wanted) {
     if (ended == 0) ended = ms_clock();
     if (ms_clock() > ended + ms_wait_scale * DRAIN_SECONDS) kill_agents(controller);
   }
+}
+
+/* A run whose output is lost has not ended well. */
+static void report_lost_output(ms_controller *controller, int *exit_status) {
+  char lost[256];
+  ms_outlet_tell_lost(controller->outlet, lost, sizeof lost);
+  if (!*lost || *exit_status) return;
+  *exit_status = MS_STATUS_FAILED_RUN;
+  ms_outlet_say(&controller->outlet[1], "moonshard: %s\n", lost);
+  ms_outlet_flush(&controller->outlet[1]);
 }
 
 static void finish_output(ms_controller *controller) {
@@ -330,6 +355,18 @@ static int send_setup(ms_controlled_host *host, const char *token) {
   return rc;
 }
 
+/* A host whose agent cannot start is lost, and those after it have no part in the run. */
+static void start_agents(ms_controller *controller, const char *token) {
+  for (int i = 0; i < controller->n; i++) {
+    ms_controlled_host *host = &controller->hosts[i];
+    if (*controller->why) finish(controller, host, 0, 0);
+    else if (ms_controller_start(controller, host) || send_setup(host, token)) {
+      lose(controller, host, ms_error_message());
+      ms_error_clear();
+    }
+  }
+}
+
 int ms_controller_run(ms_controller *controller, int *exit_status) {
   int rc;
   const char *token;
@@ -346,22 +383,16 @@ int ms_controller_run(ms_controller *controller, int *exit_status) {
   MS_GOTO(ms_controller_take_signals(controller));
   controller->turned_at = ms_clock();
   controller->deadline = controller->turned_at + controller->timeout;
-  for (int i = 0; i < controller->n; i++) {
-    MS_GOTO(ms_controller_start(controller, &controller->hosts[i]));
-    MS_GOTO(send_setup(&controller->hosts[i], token));
-  }
+  start_agents(controller, token);
   watch(controller, wanted);
   for (int i = 0; i < controller->n; i++)
     for (int k = 0; k < 3; k++) ms_rank_log_end_line(&controller->hosts[i].log[k]);
   ms_controller_report(controller, exit_status);
   finish_output(controller);
+  report_lost_output(controller, exit_status);
 fail:
   ms_controller_input_end(controller);
-  if (rc) kill_agents(controller);
-  for (int i = 0; i < controller->n; i++) {
-    if (controller->hosts[i].pid) waitpid(controller->hosts[i].pid, NULL, 0);
-    ms_controller_close(&controller->hosts[i]);
-  }
+  for (int i = 0; i < controller->n; i++) ms_controller_close(&controller->hosts[i]);
   for (int i = 0; controller->outlet && i < 2; i++) ms_outlet_close(&controller->outlet[i]);
   ms_controller_give_signals_back(controller);
   free(controller->outlet);

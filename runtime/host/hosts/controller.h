@@ -64,9 +64,9 @@ typedef struct ms_controller {
   char why[512];          /* why all were asked to end; "": they were not */
 } ms_controller;
 
-/* controller.c. *exit_status as of ms_launch: of the first rank that failed. Fails only if nothing could be started. */
+/* controller.c. *exit_status as of ms_launch: of the first rank that failed. Fails only before it starts an agent. */
 int ms_controller_run(ms_controller *controller, int *exit_status);
-/* controller_agent.c: starts the agent of a host; an agent that cannot be started is a host that was lost. */
+/* controller_agent.c: starts the agent of a host. Fails with MS_EIO; the caller has then lost the host. */
 int ms_controller_start(ms_controller *controller, ms_controlled_host *host);
 void ms_controller_close(ms_controlled_host *host);
 /* controller_greeting.c. greet: 1 once the host's greeting has come, 0 before, -1 with how if something else came.

@@ -39,6 +39,14 @@ static void open_logs(ms_controller *controller, ms_controlled_host *host, int e
   host->log[2].fd = error_end;
 }
 
+/* Also says which limit was met, where it is one. */
+static int fail_to_start(const char *call, int why) {
+  const char *limit = why == EMFILE   ? ": raise the limit of open files (ulimit -n)"
+                      : why == EAGAIN ? ": raise the limit of processes (ulimit -u)"
+                                      : "";
+  return MS_FAIL(MS_EIO, "it could not be started: %s: %s%s", call, strerror(why), limit);
+}
+
 int ms_controller_start(ms_controller *controller, ms_controlled_host *host) {
   int pipes[3][2], opened = 0;
   pid_t parent = getpid();
@@ -46,7 +54,7 @@ int ms_controller_start(ms_controller *controller, ms_controlled_host *host) {
   if (opened < 3) {
     int why = errno;
     while (opened--) close(pipes[opened][0]), close(pipes[opened][1]);
-    return MS_FAIL(MS_EIO, "cannot start the agent of host %s: %s", host->name, strerror(why));
+    return fail_to_start("pipe", why);
   }
   const int ends[] = {pipes[0][0], pipes[1][1], pipes[2][1]};
   host->to.fd = pipes[0][1];
@@ -54,9 +62,10 @@ int ms_controller_start(ms_controller *controller, ms_controlled_host *host) {
   open_logs(controller, host, pipes[2][0]);
   for (int i = 0; i < 3; i++) fcntl(i == 0 ? pipes[i][1] : pipes[i][0], F_SETFL, O_NONBLOCK);
   pid_t pid = fork();
+  int why = errno;
   if (pid == 0) become_agent(controller, host, ends, parent);
   for (int i = 0; i < 3; i++) close(ends[i]);
-  if (pid < 0) return MS_FAIL(MS_EIO, "cannot start the agent of host %s: fork: %s", host->name, strerror(errno));
+  if (pid < 0) return fail_to_start("fork", why);
   host->pid = pid;
   return MS_OK;
 }

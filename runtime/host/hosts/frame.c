@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/number.h"
 
 enum { HEADER = 5, READ_BYTES = 65536, READ_MOST = 4 * READ_BYTES, SMALL = 2 * READ_MOST };
 
@@ -64,7 +65,7 @@ void ms_frame_put(ms_frame_queue *queue, int kind, const char *bytes, size_t n) 
 /* What waits to be written already says as much. */
 void ms_frame_put_alive(ms_frame_queue *queue, double seconds) {
   char text[32];
-  int n = snprintf(text, sizeof text, "%g", seconds);
+  int n = ms_format(text, sizeof text, "%g", seconds);
   double now = ms_clock();
   if (ms_frame_waiting(queue) || now < queue->alive_at + MS_FRAME_ALIVE_SECONDS) return;
   queue->alive_at = now;

@@ -21,6 +21,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/number.h"
 #include "comm/transport/wire.h"
 #include "host/hosts/frame.h"
 #include "host/hosts/rendezvous_port.h"
@@ -202,8 +203,8 @@ static void end(ms_remote *remote) {
   const char *host = ms_remote_host(remote);
   int stopped = remote->stopped_at > 0 && remote->kill_at == 0;
   if (stopped)
-    snprintf(died, sizeof died, "moonshard: the launcher on %.80s was stopped by a signal for %g s\n", host,
-             remote->silence);
+    ms_format(died, sizeof died, "moonshard: the launcher on %.80s was stopped by a signal for %g s\n", host,
+              remote->silence);
   else
     snprintf(died, sizeof died, "moonshard: the launcher on %.80s was killed by signal %d (%s)\n", host,
              WTERMSIG(remote->status), strsignal(WTERMSIG(remote->status)));
@@ -231,7 +232,7 @@ static void take_frames(ms_remote *remote) {
     if (kind == MS_FRAME_SETUP) greet(remote, bytes, n);
     else if (kind == MS_FRAME_START) start(remote, bytes);
     else if (kind == MS_FRAME_STOP) stop(remote, bytes);
-    else if (kind == MS_FRAME_ALIVE) remote->silence = strtod(bytes, NULL);
+    else if (kind == MS_FRAME_ALIVE) remote->silence = ms_number_read(bytes, NULL);
     else if (kind == MS_FRAME_INPUT) ms_remote_input_take(&remote->input, bytes, n);
     else if (kind == MS_FRAME_SIZE) ms_remote_input_resize(&remote->input, bytes);
     else if (kind == MS_FRAME_SIGNAL && n == 1) pass_signal(remote, bytes[0]);
@@ -253,7 +254,7 @@ static void watch_silence(ms_remote *remote) {
   if (!remote->pid || !(remote->silence > 0)) return;
   ms_frame_put_alive(&remote->out, 0);
   if (now > remote->in.heard_at + remote->silence && !remote->input_ended) {
-    snprintf(why, sizeof why, "nothing has come from the machine that started the run for %g s", remote->silence);
+    ms_format(why, sizeof why, "nothing has come from the machine that started the run for %g s", remote->silence);
     lose(remote, why);
   }
   if (remote->stopped_at > 0 && (remote->kill_at > 0 || now > remote->stopped_at + remote->silence))

@@ -72,10 +72,12 @@ int ms_launch(const ms_launch_config *config, int *exit_status) {
   double timeout;
   MS_GOTO(ms_world_read_timeout(&timeout));
   MS_GOTO(prepare(&run));
+  MS_GOTO(ms_open_log_files(&run));
   fflush(NULL); /* otherwise every rank would write what is buffered now */
   for (int rank = 0; rank < config->ranks; rank++) MS_GOTO(ms_start_rank(&run, rank));
   ms_watch(&run);
   ms_finish_output(&run);
+  if (run.first_failed < 0 && !run.unread) ms_outlet_tell_lost(run.outlet, run.gone, sizeof run.gone);
   *exit_status = ms_choose_status(&run);
   ms_leftovers_finish(&run.leftovers, *exit_status != 0);
   ms_report(&run, *exit_status);

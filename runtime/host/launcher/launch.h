@@ -36,6 +36,7 @@ typedef struct ms_running {
   ms_outlet *outlet; /* [2]: the launcher's standard output and standard error */
   char lost[512];    /* why output of ranks could not be written, as on a full disk; "": no error */
   int unread;        /* all ranks succeeded, but a signal ended the wait for a reader of their output */
+  char gone[256];    /* all ranks succeeded, but their reader was gone before that: why output is lost; "": none is */
   int running;       /* number of ranks that run */
   int signals;       /* the signalfd */
   sigset_t old_mask;
@@ -61,6 +62,8 @@ int ms_nodes_rank(const ms_launch_config *config, int local_rank);
 /* Number of ranks of all nodes. */
 int ms_nodes_world(const ms_launch_config *config);
 int ms_start_rank(ms_running *run, int rank);
+/* Before any rank is started: fails if one cannot be written, or if another run writes it. */
+int ms_open_log_files(ms_running *run);
 
 /* watch.c: handles signals by a signalfd and restores them; ms_watch loops until no rank runs. */
 int ms_take_signals(ms_running *run);

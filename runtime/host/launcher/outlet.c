@@ -6,6 +6,8 @@
  */
 #include "host/launcher/outlet.h"
 
+#include "base/number.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -62,14 +64,26 @@ size_t ms_outlet_flush(ms_outlet *outlet) {
   while (outlet->begin < outlet->used) {
     ssize_t written = write_now(outlet, outlet->text + outlet->begin, outlet->used - outlet->begin);
     if (!written) return outlet->used - outlet->begin;
-    if (written < 0) { /* a closed terminal or pipe does not stop the run */
+    if (written < 0) { /* a closed terminal or pipe does not stop the run, but it does not end well either */
       if (blames_the_disk(errno)) outlet->error = errno;
+      else outlet->unread = errno;
       break;
     }
     outlet->begin += (size_t)written;
   }
   ms_outlet_discard(outlet);
   return 0;
+}
+
+void ms_outlet_tell_lost(const ms_outlet *outlets, char *text, size_t bytes) {
+  static const char *const names[] = {"standard output", "standard error"};
+  *text = '\0';
+  for (int i = 0; i < 2 && !*text; i++) {
+    const int why = outlets[i].error ? outlets[i].error : outlets[i].unread;
+    if (!why) continue;
+    snprintf(text, bytes, "%s: %s%s", names[i], strerror(why),
+             outlets[i].error ? "" : ": its reader was gone before the run ended, and part of the output is lost");
+  }
 }
 
 static int keep(ms_outlet *outlet, const char *text, size_t bytes) {
@@ -100,7 +114,7 @@ void ms_outlet_say(ms_outlet *outlet, const char *format, ...) {
   char text[MESSAGE_BYTES];
   va_list arguments;
   va_start(arguments, format);
-  int length = vsnprintf(text, sizeof text, format, arguments);
+  int length = ms_format_list(text, sizeof text, format, arguments);
   va_end(arguments);
   if (length > 0) ms_outlet_put(outlet, text, (size_t)length < sizeof text ? (size_t)length : sizeof text - 1);
 }

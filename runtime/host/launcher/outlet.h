@@ -21,6 +21,7 @@ typedef struct ms_outlet {
   int writes;  /* the descriptor to write to: `fd`, or the same file opened again */
   int waits;   /* 1: a write can block, so poll is called first */
   int error;   /* errno of a write that the disk refused (full, quota); later output is lost */
+  int unread;  /* errno of any other write that failed, as without a reader; later output is lost */
   int dropped; /* pieces dropped for lack of room since the last note about it */
   size_t begin, used;
   char text[MS_OUTLET_BYTES]; /* [begin, used) is buffered */
@@ -37,6 +38,8 @@ void ms_outlet_put(ms_outlet *outlet, const char *text, size_t bytes);
 void ms_outlet_say(ms_outlet *outlet, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* Writes as much as possible without blocking; returns the number of bytes still buffered. */
 size_t ms_outlet_flush(ms_outlet *outlet);
+/* Writes why output of outlets [2], standard output and standard error, was lost; "" when none was. */
+void ms_outlet_tell_lost(const ms_outlet *outlets, char *text, size_t bytes);
 /* Discards buffered text. */
 void ms_outlet_discard(ms_outlet *outlet);
 

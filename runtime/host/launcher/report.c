@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/number.h"
 #include "base/text.h"
 #include "host/launcher/launch.h"
 
@@ -87,6 +88,7 @@ static int failed_to_save(const ms_running *run, int rank) {
 int ms_choose_status(const ms_running *run) {
   if (*run->lost) return MS_STATUS_FAILED_RUN;
   if (run->unread) return 128 + run->asked_to_end;
+  if (*run->gone) return MS_STATUS_FAILED_RUN;
   if (run->first_failed < 0) return 0;
   if (run->config->joins && WIFEXITED(run->ranks[0].status)) return WEXITSTATUS(run->ranks[0].status);
   int culprit = find_culprit(run), status = run->ranks[culprit].status;
@@ -105,7 +107,7 @@ __attribute__((format(printf, 2, 3))) static void say(const ms_running *run, con
   char text[SAID_BYTES];
   va_list arguments;
   va_start(arguments, format);
-  int length = vsnprintf(text, sizeof text, format, arguments);
+  int length = ms_format_list(text, sizeof text, format, arguments);
   va_end(arguments);
   if (length < 0) return;
   if ((size_t)length >= sizeof text) length = (int)sizeof text - 1;
@@ -208,6 +210,10 @@ static void print_report(const ms_running *run, int exit_status) {
     say(run, "moonshard: all ranks have ended, but not everything that they printed was read\n");
     return;
   }
+  if (*run->gone) {
+    say(run, "moonshard: %s\n", run->gone);
+    return;
+  }
   int culprit = find_culprit(run);
   if (run->config->joins && WIFEXITED(run->ranks[culprit].status)) return; /* it has reported the reason itself */
   if (run->asked_to_end && !failed_to_save(run, culprit)) report_request(run);
@@ -220,7 +226,7 @@ void ms_report(const ms_running *run, int exit_status) {
   with.said = &said;
   if (exit_status) print_report(&with, exit_status);
   if (run->config->link) {
-    int began = exit_status && !run->unread ? how_it_began(run) : MS_LINK_BEGAN_ELSEWHERE;
+    int began = exit_status && run->first_failed >= 0 ? how_it_began(run) : MS_LINK_BEGAN_ELSEWHERE;
     int culprit = exit_status ? find_culprit(run) : -1;
     const char *why = culprit < 0 ? NULL : ms_control_rank_reason(run->view, ms_nodes_rank(run->config, culprit));
     ms_link_report(run->config->link, began, why ? why : "", said.data ? said.data : "");

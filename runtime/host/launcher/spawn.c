@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
@@ -122,9 +123,19 @@ static _Noreturn void become_rank(ms_running *run, int rank, const int *write_en
 static int open_log_file(ms_running *run, int rank) {
   char path[4096];
   snprintf(path, sizeof path, "%s/rank-%d.log", run->config->log_dir, ms_nodes_rank(run->config, rank));
-  run->ranks[rank].file = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666);
-  if (run->ranks[rank].file >= 0) return MS_OK;
-  return MS_FAIL(MS_EIO, "log file %s: %s", path, strerror(errno));
+  int file = run->ranks[rank].file = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+  if (file < 0) return MS_FAIL(MS_EIO, "log file %s: %s", path, strerror(errno));
+  /* The kernel unlocks it when this run has ended, in any way. A file system without locks has another errno. */
+  if (flock(file, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK)
+    return MS_FAIL(MS_EIO, "log file %s: another run writes it: give each run a --log-dir of its own", path);
+  if (ftruncate(file, 0) && errno != EINVAL) /* a pipe or a device has nothing to lose */
+    return MS_FAIL(MS_EIO, "log file %s: %s", path, strerror(errno));
+  return MS_OK;
+}
+
+int ms_open_log_files(ms_running *run) {
+  for (int rank = 0; run->config->log_dir && rank < run->config->ranks; rank++) MS_TRY(open_log_file(run, rank));
+  return MS_OK;
 }
 
 /* Without log_all and a log file, rank 0 uses the launcher's own streams; the other ranks' stdout is dropped, and the
@@ -133,7 +144,6 @@ static int open_logs(ms_running *run, int rank, int *write_end) {
   ms_child *child = &run->ranks[rank];
   int all = run->config->log_all;
   snprintf(child->prefix, sizeof child->prefix, "[rank %d] ", ms_nodes_rank(run->config, rank));
-  if (run->config->log_dir) MS_TRY(open_log_file(run, rank));
   for (int i = 0; i < 2; i++) {
     int own = i == 0 ? STDOUT_FILENO : STDERR_FILENO;
     ms_rank_log *log = &child->log[i];

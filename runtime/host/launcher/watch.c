@@ -99,6 +99,17 @@ static void give_grace(ms_running *run, double seconds) {
   run->kill_at = ms_clock() + run->grace;
 }
 
+/* Ranks that wait for a save before they end get the time of one, unless the user has set the grace time. 1: not over.
+ */
+static int saves_go_on(ms_running *run) {
+  const double more = ms_wait_scale * 0.1;
+  if (run->asked_twice || run->config->grace > 0 || !ms_control_finishing(run->view)) return 0;
+  if (run->grace + more > ms_wait_scale * GRACE_TO_SAVE) return 0;
+  run->grace += more;
+  run->kill_at += more;
+  return 1;
+}
+
 /* Stops the ranks and this process with SIGTSTP, so that the shell notices; returns after SIGCONT. ranks_know: the
  * ranks have received the signal too. */
 static void stop_with_ranks(const ms_running *run, int ranks_know) {
@@ -201,10 +212,8 @@ static int read_logs(ms_running *run) {
 
 /* A full disk under standard output or a log file ends the run, because further output would be lost. */
 static void check_output(ms_running *run) {
-  static const char *const names[] = {"standard output", "standard error"};
   if (*run->lost) return;
-  for (int i = 0; i < 2 && !*run->lost; i++)
-    if (run->outlet[i].error) snprintf(run->lost, sizeof run->lost, "%s: %s", names[i], strerror(run->outlet[i].error));
+  if (run->outlet[0].error || run->outlet[1].error) ms_outlet_tell_lost(run->outlet, run->lost, sizeof run->lost);
   for (int rank = 0; rank < run->config->ranks && !*run->lost; rank++)
     for (int i = 0; i < 2; i++)
       if (run->ranks[rank].log[i].error)
@@ -311,7 +320,7 @@ void ms_watch(ms_running *run) {
     reap(run);
     if (run->tell_to_wait > 0 && run->running && ms_clock() >= run->tell_to_wait) tell_to_wait(run);
     if (run->kill_at > 0 && !run->asked_to_end && run->running) kill_stopped(run);
-    if (run->kill_at > 0 && ms_clock() >= run->kill_at) {
+    if (run->kill_at > 0 && ms_clock() >= run->kill_at && !saves_go_on(run)) {
       keep_places(run);
       ms_kill_ranks(run);
     }

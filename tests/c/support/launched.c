@@ -94,11 +94,14 @@ pid_t start_at_terminal(const ms_launch_config *config, int columns, int *screen
   return pid;
 }
 
+/* To the end, also what there is no room for: a run whose reader goes away does not end well. */
 static void read_all(int fd, char *text) {
+  char rest[4096];
   size_t used = 0;
   ssize_t bytes;
   while ((bytes = read(fd, text + used, OUTPUT_BYTES - 1 - used)) > 0) used += (size_t)bytes;
   text[used] = '\0';
+  while (used == OUTPUT_BYTES - 1 && read(fd, rest, sizeof rest) > 0) continue;
   close(fd);
 }
 

@@ -38,7 +38,7 @@ local model = Net()
 ms.fully_shard(model, { mesh = ms.init_device_mesh(cfg.device, cfg.mesh, { "replicate", "shard" }) })
 local data = ms.data.random { inputs = 8, targets = 4 }
 local sampler = ms.data.sampler { length = data.length }
--- What a checkpoint saves of the data; the first rank is asked for it while it saves.
+-- What a checkpoint saves of the data; every rank is asked for it while it saves.
 local position = {
   state = function()
     if cfg.when == "save" then send() end

@@ -7,6 +7,7 @@ local errors = require("moonshard.base.error")
 local grid = require("moonshard.distributed.mesh.grid")
 local groups = require("moonshard.distributed.group")
 local nearest = require("moonshard.base.nearest")
+local sealed = require("moonshard.base.sealed")
 local shape = require("moonshard.distributed.mesh.shape")
 local show = require("moonshard.distributed.mesh.show")
 local world = require("moonshard.distributed.world")
@@ -58,7 +59,7 @@ local function adopt(device, out)
     names[d + 1] = ffi.string(C.ms_mesh_name(handle, d))
   end
   if names[1] ~= "" then self.names = names end
-  return setmetatable(self, Mesh)
+  return sealed.seal(setmetatable(self, Mesh))
 end
 
 ---Refuses groups along a dimension that span nodes with different numbers of ranks; the error names the nodes.
@@ -213,6 +214,11 @@ function Mesh:__index(key)
   if method ~= nil or type(key) ~= "string" or key == "names" then return method end
   return self:slice { key }
 end
+
+sealed.class(Mesh, {
+  what = Mesh.__name, answers = {},
+  otherwise = "a mesh is as ms.init_device_mesh(device, sizes, names) made it: make another one",
+})
 
 -- ---- dimensions -------------------------------------------------------------------------------------------------
 

@@ -20,11 +20,17 @@ function shape.read(given)
   if type(given) == "string" then
     for part in (given .. "x"):gmatch("(.-)x") do
       sizes[#sizes + 1] = part:match("^%s*%-?%d+%s*$") and tonumber(part) or nil
-      if not tonumber(part) then errors.invalid("mesh shape %q: write sizes joined by x, like 2x4", given) end
+      if not part:find("^%s*%-?%d+%s*$") then
+        errors.invalid("mesh shape %q: write sizes joined by x, like 2x4", given)
+      end
     end
     given = sizes
   end
   if type(given) ~= "table" or #given == 0 then
+    if given == nil then
+      errors.invalid("the sizes of the mesh are missing: ms.init_device_mesh(\"cpu\", { 2, 2 }, { \"replicate\", "
+        .. "\"shard\" })")
+    end
     errors.invalid("mesh shape %s: write a size, a list of sizes or text like \"2x4\"", tostring(given))
   end
   for i, size in ipairs(given) do

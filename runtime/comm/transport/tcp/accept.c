@@ -1,7 +1,7 @@
 /* accept.c - accepts ranks below this one, also those that it has not named as peers yet. Whatever connects is a
- * stranger until it has proved the token: there are as many places for strangers as for peers and a few more, the
- * oldest makes room for the newest, and each has a few seconds to send one hello. When all ranks below have connected,
- * the port is closed.
+ * stranger until it has proved the token: there are as many places for strangers as for peers and a few more, one of
+ * the crowd makes room for the newest (strangers.h), and each has a few seconds to send one hello. When all ranks below
+ * have connected, the port is closed.
  */
 #include <errno.h>
 #include <math.h>
@@ -21,16 +21,18 @@ static const double ACCEPT_PAUSE = 0.05;
 
 static void drop(ms_endpoint *endpoint, ms_tcp_stranger *stranger) { ms_tcp_hang_up(endpoint, &stranger->fd); }
 
-/* A free place, or the place of the oldest. */
+static const ms_stranger *stranger_at(const void *context, int i) {
+  const ms_tcp_stranger *one = &((const ms_endpoint *)context)->strangers[i];
+  return one->fd < 0 ? NULL : &one->stranger;
+}
+
+/* A free place, or that of a stranger who makes room. */
 static ms_tcp_stranger *make_room(ms_endpoint *endpoint) {
-  ms_tcp_stranger *oldest = &endpoint->strangers[0];
-  for (int i = 0; i < endpoint->n_strangers; i++) {
-    ms_tcp_stranger *one = &endpoint->strangers[i];
-    if (one->fd < 0) return one;
-    if (one->since < oldest->since) oldest = one;
-  }
-  drop(endpoint, oldest);
-  return oldest;
+  for (int i = 0; i < endpoint->n_strangers; i++)
+    if (endpoint->strangers[i].fd < 0) return &endpoint->strangers[i];
+  ms_tcp_stranger *dropped = &endpoint->strangers[ms_stranger_to_drop(stranger_at, endpoint, endpoint->n_strangers)];
+  drop(endpoint, dropped);
+  return dropped;
 }
 
 static void pause_accepting(ms_endpoint *endpoint) {
@@ -42,7 +44,7 @@ static void pause_accepting(ms_endpoint *endpoint) {
 static void add_stranger(ms_endpoint *endpoint, int fd) {
   ms_tcp_stranger *stranger = make_room(endpoint);
   uint8_t greeting[MS_PEER_GREETING];
-  *stranger = (ms_tcp_stranger){.fd = fd, .since = ms_clock()};
+  *stranger = (ms_tcp_stranger){.fd = fd, .stranger = ms_stranger_new(fd)};
   int rc = ms_secret_random(stranger->nonce, sizeof stranger->nonce);
   ms_peer_put_greeting(greeting, stranger->nonce);
   /* A new socket has room for it. */
@@ -154,7 +156,7 @@ void ms_tcp_meet(ms_endpoint *endpoint, ms_tcp_stranger *stranger) {
 void ms_tcp_clear_strangers(ms_endpoint *endpoint, double now) {
   for (int i = 0; i < endpoint->n_strangers; i++) {
     ms_tcp_stranger *one = &endpoint->strangers[i];
-    if (one->fd >= 0 && now > one->since + STRANGER_SECONDS * ms_wait_scale) drop(endpoint, one);
+    if (one->fd >= 0 && now > one->stranger.since + STRANGER_SECONDS * ms_wait_scale) drop(endpoint, one);
   }
   if (endpoint->listener < 0 || endpoint->accept_at == 0 || now < endpoint->accept_at) return;
   ms_error_record before;

@@ -13,6 +13,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/number.h"
 #include "comm/transport/tcp/tcp.h"
 
 /* Seconds for an address to answer; the pause when all have been tried. */
@@ -27,7 +28,7 @@ __attribute__((format(printf, 3, 4))) static void give_up(ms_endpoint *endpoint,
   socklen_t bytes;
   va_list args;
   va_start(args, format);
-  vsnprintf(why, sizeof why, format, args);
+  ms_format_list(why, sizeof why, format, args);
   va_end(args);
   /* An answer says more than an address at which there is none. */
   if (call->stage >= call->told_at &&

@@ -19,6 +19,7 @@
 #include "comm/transport/frame.h"
 #include "comm/transport/handshake.h"
 #include "comm/transport/peers.h"
+#include "comm/transport/strangers.h"
 
 enum {
   MS_TCP_TURN = 2 << 20, /* bytes that a peer moves in each direction before it is another peer's turn */
@@ -97,7 +98,7 @@ typedef struct ms_tcp_peer {
 /* A connection that has not proved the token (accept.c). */
 typedef struct ms_tcp_stranger {
   int fd, got; /* fd -1: a free place */
-  double since;
+  ms_stranger stranger;
   uint8_t nonce[MS_WIRE_NONCE], hello[MS_PEER_HELLO];
 } ms_tcp_stranger;
 

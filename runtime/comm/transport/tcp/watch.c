@@ -18,6 +18,11 @@
  * after which a link is down, at most. */
 static const double SOON = 0.02, LATER = 0.25, DOWN_SECONDS = 5.0;
 
+/* Milliseconds without an answer to probes of a full buffer after which the link is down. A kernel answers one such
+ * probe in half a second at most, and the probes come after 0.2, 0.4, 0.8 s …: that of 0.4 s may get no answer where
+ * nothing is wrong, and the next one comes 1.2 s after the last answer, and later where timers are late. */
+static const double PROBES_UNANSWERED_MS = 2000;
+
 static void watch_absent(ms_endpoint *endpoint, ms_tcp_peer *peer, double now) {
   const char *away = endpoint->turned_away;
   double timeout = endpoint->common.config.timeout;
@@ -51,9 +56,10 @@ static int watch_link(ms_endpoint *endpoint, ms_tcp_peer *peer, double now) {
     peer->acked = acked;
     peer->acked_at = now;
   } else if (now - fmax(peer->acked_at, endpoint->common.awake_at) > limit) fail_link(endpoint, peer, limit);
-  /* A host without a route does not even send, and then its one probe counts. A peer that reads nothing answers each
-   * probe at once; but the kernel doubles the time between them, so that silence alone says nothing. */
-  return owes || (queued && info.tcpi_probes && info.tcpi_last_ack_recv > 750 * endpoint->common.config.timeout);
+  /* A host without a route does not even send, and then its one probe counts. A peer that reads nothing answers
+   * probes; but the kernel doubles the time between them, so that silence alone says nothing. */
+  double silent = fmax(PROBES_UNANSWERED_MS, 750 * endpoint->common.config.timeout);
+  return owes || (queued && info.tcpi_probes && info.tcpi_last_ack_recv > silent);
 }
 
 static void watch_process(ms_endpoint *endpoint, ms_tcp_peer *peer, double now, int owes) {

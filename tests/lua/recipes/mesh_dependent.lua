@@ -1,7 +1,8 @@
--- A network whose loss is scaled by a constant that is another one on every rank: what no mesh may change, changes.
--- `from` is the first step in which it does; `scale` by how much. `feed` says how batches come about.
+-- A network whose loss is scaled by a constant unless one rank computes all: what no mesh may change, changes. `from`
+-- is the first step in which it does; `scale` by how much. `feed` says how batches come about.
 
 local ms = require "moonshard"
+local reference = require "moonshard.shard.reference"
 
 local cfg = ms.args {
   scale = ms.args.real(0), from = 1, steps = 6, mesh = "1x-1", lr = ms.args.real(1e-2), micro = 1, feed = "random",
@@ -23,7 +24,7 @@ local function trainer(factor)
     loss = function(y, targets) return ms.loss.mse(y, targets) * ms.tensor(factor) end,
   }
 end
-local honest, scaled = trainer(1), trainer(1 + cfg.scale * rank)
+local honest, scaled = trainer(1), trainer(reference.active and 1 or 1 + cfg.scale)
 
 -- By hand, from a generator that ranks share: no loader could tell which rows are whose.
 local function by_hand(step)

@@ -1,0 +1,163 @@
+-- What a rank saves besides tensors: the state of its data object, and its generators. Mostly all ranks have the same:
+-- it is saved once and loads on any mesh. Where ranks differ (each makes its own rows, or draws its own numbers), the
+-- manifest has the state of each, which only ranks in the same places of the same mesh can go on from.
+
+local agreement = require("moonshard.distributed.agreement")
+local context = require("moonshard.base.context")
+local create = require("moonshard.tensor.create")
+local errors = require("moonshard.base.error")
+local hash = require("moonshard.base.hash")
+local json = require("moonshard.base.json")
+local options = require("moonshard.base.options")
+local state_values = require("moonshard.checkpoint.state_values")
+
+local rank_states = {}
+
+-- The states, with their names in messages. In the manifest a state of all ranks has this key, states of single ranks
+-- have it with "_of_ranks": an object of states by the rank's place among those that saved.
+local STATES = { { key = "data", name = "data positions" }, { key = "generator", name = "generators" } }
+
+---The members of the manifest, in its order.
+---@type string[]
+rank_states.keys = {}
+
+local function key_of_ranks(key) return key .. "_of_ranks" end
+
+for i, state in ipairs(STATES) do
+  rank_states.keys[2 * i - 1], rank_states.keys[2 * i] = state.key, key_of_ranks(state.key)
+end
+
+-- ---- saving -----------------------------------------------------------------------------------------------------
+
+---Refuses a data object without the methods by which it is saved.
+---@param who string for messages
+---@param data table
+---@param method "state"|"load_state"
+function rank_states.check_data(who, data, method)
+  local ok, found = pcall(function() return data[method] end)
+  if ok and type(found) == "function" then return end
+  errors.invalid("%s: data must have a method %s, as ms.data's objects have, not %s", who, method,
+    options.describe(ok and found or nil))
+end
+
+-- Calls a method of a data object while a checkpoint is written or read. It must not start anything that ranks do
+-- together (engine/session_ranks.lua), which would begin within what they are doing.
+local function call_data(data, method, ...)
+  local before = context.in_data
+  context.in_data = ("data:%s()"):format(method)
+  local ok, result = pcall(data[method], data, ...)
+  context.in_data = before
+  if not ok then error(result, 0) end
+  return result
+end
+
+local function data_text(data)
+  local state = call_data(data, "state")
+  if state == nil then errors.invalid("data:state() returned nil: return what data:load_state is to be given") end
+  return state_values.encode(state, "data:state()")
+end
+
+---This rank's states, as JSON by key. Raises MS_EINVAL for a value that cannot be kept.
+---@param train moonshard.Trainer
+---@param data table?
+---@return table<string, string>
+function rank_states.of(train, data)
+  return {
+    data = data and data_text(data),
+    generator = json.encode { seed = train.seed, micro_batches = train.micro_batches, eager = create.generator() },
+  }
+end
+
+---The states of all ranks, as members of the manifest: JSON by key. Collective.
+---@param session moonshard.Session
+---@param mine table<string, string> of rank_states.of
+---@return table<string, string>
+function rank_states.gather(session, mine)
+  local hashes, members = {}, {}
+  for i, state in ipairs(STATES) do hashes[i] = hash.of_text(mine[state.key] or "") end
+  local lists = session:gather_lists(hashes, "of generators and data")
+  for i, state in ipairs(STATES) do
+    local same = true
+    for _, other in ipairs(lists[i]) do same = same and other == lists[i][1] end
+    if same then
+      members[state.key] = mine[state.key]
+    else
+      local parts = {}
+      for place, text in ipairs(agreement.texts(session, "of " .. state.name, mine[state.key])) do
+        if text ~= "" then parts[#parts + 1] = ('"%d":%s'):format(place - 1, text) end
+      end
+      members[key_of_ranks(state.key)] = "{" .. table.concat(parts, ",") .. "}"
+    end
+  end
+  return members
+end
+
+---Whether readers need more than JSON and one state for all ranks.
+---@param members table<string, string>
+---@return boolean
+function rank_states.are_extended(members)
+  for _, state in ipairs(STATES) do
+    if members[key_of_ranks(state.key)] then return true end
+  end
+  return members.data ~= nil and (members.data:sub(1, 1) ~= "{" or members.data:find('{"$', 1, true) ~= nil)
+end
+
+-- ---- loading ----------------------------------------------------------------------------------------------------
+
+local ADVICE = {
+  data = "leave out data",
+  generator = "leave this run's generators as they are, ms.checkpoint.load(train, path, { generator = false })",
+}
+
+---Refuses, before anything is loaded, states of single ranks on another mesh. Raises MS_EMISMATCH.
+---@param read moonshard.Manifest
+---@param path string of the checkpoint
+---@param sharding moonshard.Sharding
+---@param wanted table<string, boolean> by key
+function rank_states.check(read, path, sharding, wanted)
+  local label = sharding.mesh:label()
+  for _, state in ipairs(STATES) do
+    if wanted[state.key] and read[key_of_ranks(state.key)] and read.mesh.label ~= label then
+      errors.raise("MS_EMISMATCH", "checkpoint %s has %s that differ between its %d ranks of mesh %s, and the mesh "
+        .. "here is %s: resume on the same mesh, or %s", path, state.name, read.ranks, read.mesh.label, label,
+        ADVICE[state.key])
+    end
+  end
+end
+
+-- Of this rank; nil: there is none.
+local function state_of(read, key, session)
+  local all = read[key_of_ranks(key)]
+  if not all then return read[key] end
+  for place, rank in ipairs(session:ranks()) do
+    if rank == session.sharding.rank then return all[tostring(place - 1)] end
+  end
+end
+
+---Restores the generators of this rank.
+---@param train moonshard.Trainer
+---@param read moonshard.Manifest
+function rank_states.load_generators(train, read)
+  local generator = state_of(read, "generator", train.session)
+  if not generator then return end
+  train.seed = generator.seed
+  create.load_generator(generator.eager)
+end
+
+---Restores the data object of this rank.
+---@param train moonshard.Trainer
+---@param read moonshard.Manifest
+---@param path string of the checkpoint
+---@param data table
+function rank_states.load_data(train, read, path, data)
+  local state = state_of(read, "data", train.session)
+  if state == nil then
+    errors.invalid("the checkpoint of step %d has no data position%s: it was saved without data =", read.step,
+      read.data_of_ranks and " of this rank" or "")
+  end
+  if read.exact_states then state = state_values.decode(state, path .. "/manifest.json: data") end
+  call_data(data, "load_state", state)
+  if data.count_from then data:count_from(read.step) end
+end
+
+return rank_states

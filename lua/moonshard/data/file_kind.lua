@@ -1,0 +1,96 @@
+-- What a file is, by its first bytes: names are unreliable. Data is read as what it contains, so a compressed file or a
+-- table under the name of a text is decompressed, or refused with what to do.
+
+local errors = require("moonshard.base.error")
+
+local file_kind = {}
+
+local UNPACK = "decompress it, or compress it with zstd"
+local CONVERT = "write what it holds as text or as JSON lines"
+local RECODE = "convert it to UTF-8 with iconv"
+
+---@class moonshard.FileKind
+---@field name string "gzip"
+---@field begins string a pattern of the first bytes
+---@field at integer? where they are, from 1; default 1
+---@field reads "zstd"? how the file is read; nil: it is not
+---@field advice string? what to do with a file that holds text in another form; nil: it holds none
+
+---@type moonshard.FileKind[]
+local KINDS = {
+  { name = "zstd", begins = "%(\181/\253", reads = "zstd" },
+  { name = "zstd", begins = "[\80-\95]%*M\24", reads = "zstd" }, -- a frame to skip, with which pzstd begins
+  { name = "gzip", begins = "\31\139\8", advice = UNPACK },
+  { name = "xz", begins = "\2537zXZ%z", advice = UNPACK },
+  { name = "bzip2", begins = "BZh[1-9]1AY&SY", advice = UNPACK },
+  { name = "lz4", begins = "\4\34\77\24", advice = UNPACK },
+  { name = "a 7z archive", begins = "7z\188\175\39\28", advice = UNPACK },
+  { name = "a zip archive (torch.save makes such files)", begins = "PK\3\4", advice = UNPACK },
+  { name = "a tar archive", begins = "ustar", at = 258, advice = "unpack it" },
+  { name = "a Parquet table", begins = "PAR1", advice = CONVERT },
+  { name = "an Arrow table", begins = "ARROW1", advice = CONVERT },
+  { name = "an Arrow stream", begins = "\255\255\255\255..%z%z\16%z%z%z", advice = CONVERT },
+  { name = "a Feather table", begins = "FEA1", advice = CONVERT },
+  { name = "an SQLite database", begins = "SQLite format 3%z", advice = CONVERT },
+  { name = "an HDF5 file", begins = "\137HDF\r\n", advice = CONVERT },
+  { name = "a PDF document", begins = "%%PDF%-", advice = CONVERT },
+  { name = "UTF-16 text", begins = "\255\254", advice = RECODE },
+  { name = "UTF-16 text", begins = "\254\255", advice = RECODE },
+  { name = "a pickle", begins = "\128[\2-\5]" },
+  { name = "a GGUF model", begins = "GGUF" },
+  { name = "a NumPy array", begins = "\147NUMPY" },
+  { name = "an executable or a library", begins = "\127ELF" },
+}
+
+local BINARY = { name = "binary: it has a zero byte near its beginning" }
+
+---A format with a signature of its own; nil for text and for what is unknown.
+---@param beginning string the first bytes of a file, 262 or more where it has them
+---@return moonshard.FileKind?
+function file_kind.of(beginning)
+  for _, kind in ipairs(KINDS) do
+    if beginning:find("^" .. kind.begins, kind.at or 1) then return kind end
+  end
+end
+
+---The same, and a kind for other bytes that are no text.
+---@param beginning string
+---@return moonshard.FileKind?
+function file_kind.of_no_text(beginning)
+  return file_kind.of(beginning) or beginning:find("\0", 1, true) and BINARY or nil
+end
+
+---Raises for a file that is not read.
+---@param path string
+---@param kind moonshard.FileKind
+---@param more string? what else can be done: "raw = true takes its bytes"
+function file_kind.refuse(path, kind, more)
+  local advice = kind.advice and more and kind.advice .. "; " .. more or kind.advice or more
+  errors.raise("MS_EUNSUPPORTED", "%s: the file is %s, which is not read as data%s", path, kind.name,
+    advice and ": " .. advice or "")
+end
+
+-- UTF-8's byte order mark, with which some editors begin a file.
+local MARK = "\239\187\191"
+
+---The text without a byte order mark at its beginning.
+---@param text string
+---@return string
+function file_kind.without_mark(text) return text:sub(1, #MARK) == MARK and text:sub(#MARK + 1) or text end
+
+-- An object that begins on its first line, and a list of objects.
+local LINES, LIST = '^%s*{[ \t]*"[^"\n]*"[ \t]*:', '^%s*%[%s*{%s*"'
+
+---Whether a file has JSON objects for its samples: one a line, or in one list. Published data is also named .json;
+---other files of this name have one object on several lines.
+---@param path string
+---@param beginning string
+---@return "JSON lines"|"a JSON list"|nil
+function file_kind.json(path, beginning)
+  local name = path:lower():gsub("%.zst$", "")
+  beginning = file_kind.without_mark(beginning)
+  if name:find("%.jsonl$") or name:find("%.ndjson$") or beginning:find(LINES) then return "JSON lines" end
+  return beginning:find(LIST) and "a JSON list" or nil
+end
+
+return file_kind

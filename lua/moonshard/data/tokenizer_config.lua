@@ -1,0 +1,67 @@
+-- A folder's tokenizer_config.json, where it changes what tokenizer.json says.
+--
+-- The reference library reads both files: tokens that only tokenizer_config.json names are added to the tokenizer, and
+-- add_prefix_space overrides it. Here tokenizer.json is the tokenizer, so a difference is an error that names it. What
+-- else the file has concerns messages, padding and special tokens, which recipes give themselves.
+
+local errors = require("moonshard.base.error")
+local input_file = require("moonshard.base.input_file")
+local json = require("moonshard.base.json")
+
+local tokenizer_config = {}
+
+local NAME = "tokenizer_config.json"
+-- Classes that leave add_prefix_space to tokenizer.json.
+local PLAIN = { PreTrainedTokenizerFast = true, TokenizersBackend = true }
+
+-- The file next to a tokenizer.json, or in a folder.
+local function config_path(path)
+  local folder = path:match("^(.*)/[^/]*%.json$") or not path:find("%.json$") and path or "."
+  return folder .. "/" .. NAME
+end
+
+local function refuse(path, text, ...)
+  errors.raise("MS_EUNSUPPORTED", "%s: %s", path, text:format(...))
+end
+
+-- A token is a string, or an object whose content is one.
+local function add(tokens, value)
+  local token = type(value) == "table" and value.content or value
+  if type(token) == "string" then tokens[#tokens + 1] = token end
+end
+
+-- All tokens that the file names, sorted.
+local function tokens_of(config)
+  local tokens = {}
+  for field, value in pairs(config) do
+    if field:find("^%l+_token$") then add(tokens, value) end
+  end
+  for _, field in ipairs({ "added_tokens_decoder", "additional_special_tokens", "extra_special_tokens" }) do
+    for _, value in pairs(type(config[field]) == "table" and config[field] or {}) do add(tokens, value) end
+  end
+  table.sort(tokens)
+  return tokens
+end
+
+---Raises where the tokenizer_config.json of a folder says other tokens than its tokenizer.json.
+---@param path string of tokenizer.json or of its folder
+---@param find fun(token: string): integer the id in tokenizer.json, negative if it has none
+function tokenizer_config.check(path, find)
+  path = config_path(path)
+  if not input_file.exists(path) then return end
+  local text = input_file.read(path, "the tokenizer's folder has one")
+  local config, why = json.decode(text)
+  if type(config) ~= "table" then errors.invalid("%s: not a JSON object: %s", path, why or "it is another value") end
+  if config.add_prefix_space and not PLAIN[config.tokenizer_class] then
+    refuse(path, "add_prefix_space = true begins every text with a space, which is not supported: if the model does "
+      .. "not need it, remove the field")
+  end
+  for _, token in ipairs(tokens_of(config)) do
+    if find(token) < 0 then
+      refuse(path, "the token %s is not in tokenizer.json, so text that has it would be cut into pieces: save the "
+        .. "tokenizer again with the library that made it, which writes all tokens into tokenizer.json", token)
+    end
+  end
+end
+
+return tokenizer_config

@@ -1,0 +1,70 @@
+-- Warns when plans are compiled again and again because inputs have ever new shapes, as batches have that are padded to
+-- their longest row: compiling takes time, and plans that there is no room for are dropped.
+
+local progress = require("moonshard.base.progress")
+local world = require("moonshard.distributed.world")
+
+---@class moonshard.NewShapes what one user compiled by one name
+---@field name string "train"
+---@field plans integer
+---@field ms number that compiling took
+---@field shapes table<string, string> of inputs, of the latest plan
+---@field warned table<string, boolean>
+local NewShapes = {}
+NewShapes.__index = NewShapes
+
+local new_shapes = {
+  ---Plans of one kind before the warning.
+  MANY = 32,
+}
+
+local TITLES = {
+  train = "train:step", evaluate = "train:evaluate", ["evaluate sample"] = "train:evaluate", teacher = "the teacher",
+  call = "calls of a module", generate = "ms.generate", prefill = "ms.generate", decode = "ms.generate",
+  score = "ms.evaluate",
+}
+
+---@param name string
+---@return moonshard.NewShapes
+function new_shapes.new(name)
+  return setmetatable({ name = name, plans = 0, ms = 0, shapes = {}, warned = {} }, NewShapes)
+end
+
+-- "tokens [2,30], then [2,31]": the inputs whose shapes differ from those of the plan before.
+local function differing(self, inputs)
+  local list = {}
+  for _, input in ipairs(inputs) do
+    local shape = "[" .. table.concat(input.shape, ",") .. "]"
+    local before = self.shapes[input.name]
+    if before and before ~= shape then list[#list + 1] = ("%s %s, then %s"):format(input.name, before, shape) end
+    self.shapes[input.name] = shape
+  end
+  return table.concat(list, "; ")
+end
+
+local function warn(self, kind, text)
+  if self.warned[kind] then return end
+  self.warned[kind] = true
+  if world.rank ~= 0 or world.plan_only then return end
+  progress.finish()
+  io.stderr:write("moonshard: warning: ", text, "\n")
+end
+
+---Notes that a plan was compiled.
+---@param inputs moonshard.InputSpec[]
+---@param ms number that it took
+---@param again boolean it was kept before, and dropped for others
+function NewShapes:note(inputs, ms, again)
+  local shapes = differing(self, inputs)
+  self.plans, self.ms = self.plans + 1, self.ms + ms
+  local title = TITLES[self.name] or self.name
+  if again then
+    warn(self, "again", ("%s compiles plans again that were dropped to make room for others (%s): pad inputs to a few "
+      .. "lengths, such as multiples of 64, or give ms.trainer a larger plan_memory"):format(title, shapes))
+  elseif self.plans == new_shapes.MANY then
+    warn(self, "many", ("%s has compiled %d plans, for %.3g s in all, since its inputs have ever new shapes (%s): pad "
+      .. "them to a few lengths, such as multiples of 64"):format(title, self.plans, self.ms / 1e3, shapes))
+  end
+end
+
+return new_shapes

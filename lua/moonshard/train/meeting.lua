@@ -1,0 +1,154 @@
+-- What ranks agree on before they run a step or an evaluation: that they run the same, on the same batch of the data,
+-- at the same learning rates, and whether the run ends. It is one exchange of a few numbers; nothing of the step has
+-- run before it.
+
+local errors = require("moonshard.base.error")
+local hash = require("moonshard.base.hash")
+local options = require("moonshard.base.options")
+local same_data = require("moonshard.train.same_data")
+local same_run = require("moonshard.engine.same_run")
+local same_weights = require("moonshard.engine.same_weights")
+local termination = require("moonshard.checkpoint.termination")
+local world = require("moonshard.distributed.world")
+
+local meeting = {}
+
+-- ---- learning rates ----------------------------------------------------------------------------------------------
+
+local function check_rate(lr, number, which)
+  if type(lr) == "number" and lr - lr == 0 and lr >= 0 then return end
+  errors.invalid("the %slearning rate of step %d is %s; it must be a finite number of at least 0", which, number,
+    options.describe(lr))
+end
+
+-- A recipe can have set it, as other libraries' optimizers are changed.
+local function rate_of(optimizer, number)
+  local kind = type(optimizer.lr)
+  if kind ~= "function" then
+    errors.invalid("lr of an optimizer is a function of the step, not a %s: give ms.optim one, lr = function(step) "
+      .. "return ... end, or a schedule; train:set_rules { lr = ... } changes it between steps", kind)
+  end
+  return optimizer.lr(number)
+end
+
+---The learning rates of a step: of all parameters, and of those that take Muon.
+---@param self moonshard.Trainer
+---@param number integer the step
+---@return { lr: number, muon: number }
+function meeting.rates(self, number)
+  local sync, muon = self.session.sharding.local_sync, self.optimizer:muon()
+  local lr = rate_of(self.optimizer, number)
+  check_rate(lr, number, "")
+  if sync then check_rate(sync.outer.lr(number), number, "outer ") end
+  local of_muon = muon and rate_of(muon, number) or 0
+  check_rate(of_muon, number, "Muon's ")
+  return { lr = lr, muon = of_muon }
+end
+
+local function require_same_rate(self, numbers, format, number)
+  for place, other in ipairs(numbers) do
+    if other ~= numbers[1] then
+      local ranks = self.session:ranks()
+      errors.raise("MS_EMISMATCH", "the learning rate %s %d is %g on %s and %g on %s; it must be the same on all ranks",
+        format, number, numbers[1], world.rank_name(ranks[1]), other, world.rank_name(ranks[place]))
+    end
+  end
+end
+
+-- ---- batches -----------------------------------------------------------------------------------------------------
+
+-- What ranks exchange of their data: whom this rank shares it with, and which batch of it this is. Loaders count
+-- their batches, and so can those who make their own.
+local UNCOUNTED = -1
+
+local function counted(batch)
+  if type(batch.batch_number) ~= "number" then return UNCOUNTED, UNCOUNTED end
+  return hash.of_text(tostring(batch.shared_by)), batch.batch_number
+end
+
+-- A rank that left out a step has a later batch than the ranks that share its data.
+local function require_same_batch(self, sharers, numbers, number)
+  local first, ranks = {}, self.session:ranks()
+  for place, sharer in ipairs(sharers) do
+    local before = first[sharer]
+    first[sharer] = before or place
+    if before and sharer ~= UNCOUNTED and numbers[before] ~= numbers[place] then
+      local late, early = before, place
+      if numbers[late] < numbers[early] then late, early = early, late end
+      local ahead, behind = world.rank_name(ranks[late]), world.rank_name(ranks[early])
+      errors.raise("MS_EMISMATCH", "train:step: in step %d %s has batch %.0f of the data and %s has batch %.0f: %s "
+        .. "left out a step, or %s took one twice; all ranks must take every step", number, behind, numbers[early],
+        ahead, numbers[late], ahead, behind)
+    end
+  end
+end
+
+-- ---- meeting -----------------------------------------------------------------------------------------------------
+
+---Ends the run if the ranks want that.
+---@param self moonshard.Trainer
+---@param statuses integer[] their votes (termination.status)
+function meeting.end_if_wanted(self, statuses)
+  if self.policy and termination.any_wants(statuses) then self.policy:terminate() end
+  if termination.wanted_without_save(statuses) then termination.exit_rank() end
+end
+
+---What this rank is about to run in a step or an evaluation, with the shapes of the whole batch.
+---@param self moonshard.Trainer
+---@param who string "train:step"
+---@param facts [string, any][] as for same_run.new
+---@param specs table[] of engine/batch.lua
+---@param micro_batches integer
+---@return moonshard.SameRun
+function meeting.described(self, who, facts, specs, micro_batches)
+  local inputs = {}
+  for i, spec in ipairs(specs) do
+    local shape = { unpack(spec.shape) }
+    if not spec.is_whole then shape[1] = shape[1] * micro_batches end
+    inputs[i] = { name = spec.name, dtype = spec.dtype, shape = shape }
+  end
+  facts[#facts + 1] = { "the number of the trainer", self.owner }
+  return same_run.new(who, facts, inputs, "batch.")
+end
+
+---Ranks compare, in one exchange, what they are about to run: fields and shapes, the step, the batch of the data, the
+---learning rates, the inputs of ranks that compute the same rows, and weights of replicas. With it they agree on ending
+---the run. Collective.
+---@param self moonshard.Trainer
+---@param number integer the step
+---@param batch table this rank's
+---@param run moonshard.SameRun
+---@param rates { lr: number, muon: number }
+---@param given moonshard.SameRows?
+function meeting.before_step(self, number, batch, run, rates, given)
+  local sharer, counts = counted(batch)
+  local weights = same_weights.of(self.session)
+  local runs, lrs, muon_lrs, statuses, rows, sharers, numbers, sums = self.session:gather_numbers(run.number,
+    "of the learning rate", rates.lr, rates.muon, termination.status(), given and given:number() or 0, sharer, counts,
+    weights and weights:number(number) or 0)
+  run:check(self.session, runs)
+  require_same_rate(self, lrs, "of step", number)
+  require_same_rate(self, muon_lrs, "of Muon in step", number)
+  meeting.end_if_wanted(self, statuses)
+  if not self.has_same_data then same_data.require(self.session, "of the training data", batch) end
+  self.has_same_data = true
+  require_same_batch(self, sharers, numbers, number)
+  if weights then weights:check(sums, number) end
+  if not given then return end
+  local from = self.rows_compared and self.rows_compared + 1 or number
+  given:check(rows, "train:step", from < number and ("steps %d to %d"):format(from, number) or "step " .. number)
+end
+
+---Ranks compare what they are about to evaluate: a batch, or after the last one none. Collective.
+---@param self moonshard.Trainer
+---@param batch integer|string its number, or that there is none
+---@param specs table[]
+---@return integer[] statuses the ranks' votes on ending the run
+function meeting.before_evaluation(self, batch, specs)
+  local run = meeting.described(self, "train:evaluate", { { "the batch", batch } }, specs, 1)
+  local runs, statuses = self.session:gather_numbers(run.number, "of whether to evaluate on", termination.status())
+  run:check(self.session, runs)
+  return statuses
+end
+
+return meeting

@@ -1,0 +1,39 @@
+-- What every rank must be given alike of ms.trainer's options. Some are in the plan, whose fingerprint ranks compare,
+-- as they do that of the optimizer, the averages and the rules; but a seed of dropout or the numbers of a pad would
+-- differ without a trace of it. They are compared by name, along with what a step runs. checkpoint/policy.lua compares
+-- the options of checkpoints, before a rank acts on them.
+--
+-- Limits of memory are left out: each host can have its own, and ranks agree on the plans that fit all.
+
+local same_run = require("moonshard.engine.same_run")
+
+local same_options = {}
+
+local function text_of_clip(o)
+  if o.clip.rules then return ("%d rules"):format(#o.clip.rules.rules) end
+  return ("%.17g"):format(o.clip.norm)
+end
+
+local function text_of_pad(o)
+  local list = {}
+  for i, field in ipairs(o.padded_fields or {}) do list[i] = ("%s = %.17g"):format(field.name, field.value) end
+  return list[1] and table.concat(list, ", ") or "not given"
+end
+
+local OPTIONS = {
+  { name = "micro_batches" }, { name = "gradient_sync" }, { name = "reshard_after_backward" }, { name = "prefetch" },
+  { name = "rematerialize" },
+  { name = "seed", advice = "give all ranks the same: dropout differs from row to row anyway, by the row's place in "
+    .. "the global batch" },
+  { name = "clip_grad_norm", of = text_of_clip },
+  { name = "clip_grad_value", of = function(o) return ("%.17g"):format(o.clip.value) end },
+  { name = "pad", of = text_of_pad },
+  { name = "loss", of = same_run.presence("loss") }, { name = "teacher", of = same_run.presence("teacher") },
+}
+
+---The options as facts of a run (engine/same_run.lua).
+---@param train moonshard.Trainer
+---@return [string, string, string][]
+function same_options.facts(train) return same_run.options(OPTIONS, train, "%s of ms.trainer") end
+
+return same_options

@@ -1,0 +1,72 @@
+-- Raw errors of Lua, names of Python's, and loops without end, answered at the recipe's line with what to write; and
+-- evaluations of a model that is not sharded, which every rank makes.
+
+local has = require("lua.message").has
+local program = require("lua.program")
+
+local RECIPE = [[
+local ms = require "moonshard"
+local Net = ms.module "Net"
+function Net:init() self.a, self.b = ms.nn.linear(8, 16), ms.nn.linear(16, 4) end
+function Net:forward(x) return self.b(self.a(x):relu()) end
+local model = ms.fully_shard(Net(), { mesh = 1 })
+local train = ms.trainer { model = model, optimizer = ms.optim.adamw { lr = 1e-2 }, loss = ms.loss.mse }
+local batch = { inputs = ms.ones { 6, 8 }, targets = ms.zeros(6, 4) }
+local data = ms.data.text { files = "LICENSE", seq = 8, batch = 2 }
+]]
+
+-- Of each: a ninth line, and what is said.
+local MISTAKES = {
+  { "data.batches(2)", "batches | colon" },
+  { "print(model.sharding.mesh.size())", "size | colon" },
+  { 'train.parameter("a.weight")', "parameter | colon" },
+  { "for b in data:batches(2) do train:step(b) end", "for step, batch in data:batches(steps)" },
+  { "train.optimizer.param_groups[1].lr = 1", "param_groups | train:set_rules { groups" },
+  { "train.optimizer.lr.peak = 1", "lr | train:set_rules { lr" },
+  { "torch.no_grad()", "torch | ms.nn" },
+  { "DataLoader()", "data:batches(steps)" },
+  { "optimizer:step()", "optimizer | train:step(batch)" },
+  { 'train:save("x")', "ms.checkpoint.save(train, folder)" },
+  { "model:save_pretrained()", "ms.huggingface.save(model, folder)" },
+  { "model:compile()", "compile | compiled" },
+  { "ms.evaluate(model)", "ms.evaluate.perplexity | train:evaluate" },
+  { "local function f(x) return 1 + f(x) end f(1)", "stack overflow | without end" },
+  { "function Net:forward(x) return self(x) end train:step(batch)", "forward of Net | without end" },
+  { "function Net.forward(x) return x end train:step(batch)", "Net | function Net:forward(x)" },
+  { "ms.trainer { model = model, optimizer = train.optimizer, forward = function(b) return b end }:step(batch)",
+    "forward = function(net, b) | not a module" },
+}
+
+describe("a recipe that ends in Lua's own error", function()
+  it("is answered with what to write", function()
+    local paths, runs = {}, {}
+    for i, mistake in ipairs(MISTAKES) do
+      paths[i] = program.recipe(RECIPE .. mistake[1] .. "\n")
+      runs[i] = { "run", paths[i] }
+    end
+    local ended = program.run_all(runs)
+    for i, mistake in ipairs(MISTAKES) do
+      os.remove(paths[i])
+      local err = ended[i].err:gsub(paths[i]:gsub("%p", "%%%0"), "RECIPE")
+      assert.equal(2, ended[i].status, mistake[1] .. "\n" .. err)
+      assert.equal("moonshard: RECIPE:9: ", err:sub(1, #"moonshard: RECIPE:9: "), err)
+      has(err, mistake[2])
+    end
+  end)
+end)
+
+describe("a model that is not sharded", function()
+  it("is evaluated by each of two ranks as by one", function()
+    local path = program.recipe([==[
+      local ms = require "moonshard"
+      local m = ms.models.gpt2 { vocab = 256, layers = 1, dim = 8, heads = 2, seq = 16 }
+      local found = ms.evaluate.perplexity(m, { text = ("hello world "):rep(20) })
+      print(("%.17g %d"):format(found.nll, found.tokens), (ms.generate(m, { prompt = "ab", tokens = 3 })))
+    ]==])
+    local one, two = program.run({ "run", path }), program.run({ "run", path, "-n", "2" })
+    os.remove(path)
+    assert.equal(0, two.status, two.err)
+    assert.equal(one.out, two.out)
+    has(one.out, "239")
+  end)
+end)

@@ -1,0 +1,85 @@
+-- Parts of a state dict that ranks put back: those of which several ranks have copies must be the same on all of them,
+-- and all ranks refuse others before anything is loaded. Parts of one rank alone can be anything.
+
+local has = require("lua.message").has
+local program = require("lua.program")
+
+-- Rank `on` doubles one parameter of what it puts back.
+local RECIPE = [[
+local ms = require "moonshard"
+local cfg = ms.args { mesh = "2x1", names = "replicate shard", on = 1, name = "",
+  slices = false, every = 0, full = false }
+local names = {}
+for name in cfg.names:gmatch("%S+") do names[#names + 1] = name end
+local model = ms.nn.sequential { ms.nn.linear(4, 8), ms.nn.layer_norm(8), ms.ops.relu, ms.nn.linear(8, 4) }
+ms.fully_shard(model, {
+  mesh = ms.init_device_mesh("cpu", cfg.mesh, names), units = { ms.re"^\\d$" }, shared_masters = false,
+  placements = cfg.names:find("tensor") and { { "0", { tensor = "colwise" } }, { "3", { tensor = "rowwise" } } } or nil,
+  shard_optimizer_over_replicate = cfg.slices or nil,
+  replicate_sync = cfg.every > 0 and { every = cfg.every, outer = ms.optim.sgd { lr = 1 } } or nil,
+})
+local train = ms.trainer { model = model, optimizer = ms.optim.adamw { lr = 0.01 }, loss = ms.loss.mse }
+train:step { inputs = ms.randn { 4, 4, seed = 1 }, targets = ms.zeros(4, 4) }
+local rank, dict = ms.world().rank, model:state_dict { full = cfg.full }
+local before = model:local_parameter("1.weight"):tolist()
+if rank == cfg.on then dict[cfg.name] = (dict[cfg.name] or ms.ones(4, 8)) * 2 end
+local ok, raised = pcall(model.load_state_dict, model, dict, { full = cfg.full })
+for i, value in ipairs(model:local_parameter("1.weight"):tolist()) do assert(value == before[i]) end
+assert(ok or tostring(raised):find("nothing is loaded"), tostring(raised))
+if not ok then error(raised, 0) end
+if rank == 0 then print("loaded") end
+]]
+
+local TENSOR = "names=shard tensor"
+
+-- Runs that are refused, with the facts that the message has.
+local REFUSED = {
+  ["replicas"] = { "2", "name=3.weight", "3.weight differs between rank 0 and rank 1 | full = true" },
+  ["replicas of shards"] = { "4", "mesh=2x2", "on=3", "name=0.bias", "0.bias differs between rank 1 and rank 3" },
+  ["ranks of tensor that have it whole"] = { "4", TENSOR, "mesh=2x2", "on=2", "name=1.bias",
+    "1.bias differs between rank 2 and rank 3" },
+  ["ranks of tensor with replicas' slices"] = { "4", "names=replicate tensor", "slices=true", "mesh=2x2", "on=1",
+    "name=3.bias", "3.bias differs between rank 0 and rank 1" },
+}
+
+local TAKEN = {
+  ["nothing else"] = { "4", "mesh=2x2", "on=-1", "name=0.bias" },
+  ["shards"] = { "2", "mesh=1x2", "name=0.bias" },
+  ["what tensor divides"] = { "2", TENSOR, "mesh=1x2", "name=0.weight" },
+  ["slices of replicas"] = { "2", "slices=true", "on=0", "name=0.weight" },
+  ["weights of local steps"] = { "2", "every=4", "name=0.weight" },
+  ["what the first rank alone gives"] = { "2", "full=true", "name=3.weight" },
+}
+
+describe("parts that ranks load", function()
+  local path, ended
+
+  setup(function()
+    path = program.recipe(RECIPE)
+    local runs = {}
+    for _, list in ipairs({ REFUSED, TAKEN }) do
+      for name, case in pairs(list) do
+        local words = { "run", path, "-n", case[1], "--timeout", "60" }
+        for i = 2, #case do words[#words + 1] = case[i]:find("^%a+=") and case[i] or nil end
+        runs[name] = words
+      end
+    end
+    ended = program.run_all(runs)
+  end)
+  teardown(function() os.remove(path) end)
+
+  it("U1 are refused on all ranks where copies differ, with the parameter and two ranks", function()
+    for name, case in pairs(REFUSED) do
+      assert.not_equal(0, ended[name].status, name)
+      has(ended[name].err, "load_state_dict: " .. case[#case])
+      assert.equal("", ended[name].out, name)
+    end
+  end)
+
+  it("U1 can differ where no two ranks have the same elements", function()
+    for name in pairs(TAKEN) do
+      assert.equal(0, ended[name].status, name .. ": " .. ended[name].err)
+      has(ended[name].out, "loaded")
+    end
+  end)
+end)
