@@ -12,6 +12,8 @@
 
 #include "base/clock.h"
 #include "comm/bootstrap/mirror.h"
+#include "comm/diagnose/report.h"
+#include "comm/group/wait.h"
 
 enum { RANKS = 6, PER_HOST = 2 };
 static const double TIMEOUT = 2;
@@ -118,6 +120,42 @@ static void H4_a_rank_that_gives_up_is_quoted_on_every_host(void **state) {
   (void)state;
   assert_named(5, give_up, 1, "rank 5 gave up: the loss is nan");
   assert_named(0, give_up, 1, "rank 0 gave up: the loss is nan");
+}
+
+/* Rank 0 passes on what rank 2 says last, and is stopped meanwhile, so the end of rank 2's connection is seen first. */
+static int see_the_connection_end(void *context, ms_rank_set *missing) {
+  misfortune *how = context;
+  (void)missing;
+  atomic_store(&how->ended, 1);
+  return MS_FAIL(MS_EPEER, "the connection between rank 1 and rank 2 failed");
+}
+
+static int hear_late_why(ms_world *world, void *context) {
+  misfortune *how = context;
+  if (ms_world_rank(world) == 0) atomic_store(&how->pid, (int)getpid());
+  MS_TRY(ms_world_barrier(world));
+  const int forwarder = atomic_load(&how->pid);
+  if (ms_world_rank(world) == 2) {
+    kill(forwarder, SIGSTOP);
+    while (!ms_report_is_stopped(forwarder)) usleep(1000);
+    ms_world_abort(world, "the loss is nan");
+    atomic_store(&how->began, 1);
+    while (!atomic_load(&how->ended)) usleep(1000);
+    kill(forwarder, SIGCONT);
+  } else if (ms_world_rank(world) == 1) {
+    while (atomic_load(&how->began) == 0) usleep(1000);
+    int rc = ms_world_wait(world, &(ms_wait_for){.kind = "all_reduce", .find = see_the_connection_end, .context = how});
+    atomic_store(&how->ended, 2);
+    EXPECT_FAILS(rc, MS_EPEER, "rank 2 gave up: the loss is nan");
+  }
+  while (atomic_load(&how->ended) < 2) usleep(1000);
+  return MS_OK;
+}
+
+static void H4_a_rank_that_gave_up_is_quoted_although_its_connection_ended_first(void **state) {
+  (void)state;
+  *shared = (misfortune){0};
+  expect_hosts(&(hosts){.size = 3, .per_host = 1, .body = hear_late_why, .context = shared});
 }
 
 static void note_and_leave(ms_world *world, misfortune *how) {
@@ -259,6 +297,7 @@ int main(void) {
       TEST(H4_a_stopped_rank_that_applies_posts_is_named_on_every_host),
       TEST(H4_a_rank_that_stalls_is_described_on_every_host),
       TEST(H4_a_rank_that_gives_up_is_quoted_on_every_host),
+      TEST(H4_a_rank_that_gave_up_is_quoted_although_its_connection_ended_first),
       TEST(H4_a_failure_that_a_rank_noted_is_quoted_on_every_host),
       TEST(H4_a_post_that_makes_no_sense_ends_the_job_and_names_its_rank),
       TEST(H4_random_posts_end_the_job_and_name_their_rank),

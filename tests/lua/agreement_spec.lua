@@ -33,10 +33,11 @@ ms.fully_shard(model, {
 local data = ms.data.random { inputs = 4, targets = 2 }
 local train = ms.trainer {
   model = model, optimizer = s.optimizer(), loss = s.loss, clip_grad_norm = s.clip, prefetch = s.prefetch,
-  micro_batches = s.micro,
+  micro_batches = s.micro, pad = s.pad, checkpoint = s.checkpoint,
 }
 local samples = {}
 for i = 1, s.batch do samples[i] = i end
+if s.call then s.call(train) end
 for step = 1, s.steps do train:step(data:read(samples)) end
 ]]
 
@@ -184,6 +185,19 @@ describe("D10", function()
     has(ended.err, "rank 2 has | rank 3 has")
     ended = run("", 'shares = mesh["shard"] d.files = ms.world().rank < 2 and "README.md" or "LICENSE"', OF_FILES)
     assert.equal("trained\n", ended.out, ended.err)
+  end)
+
+  it("advises to look for an if around what one rank alone calls or is given", function()
+    for case, expected in pairs({
+      ['s.call = function(train) ms.checkpoint.save(train, "build") end'] = "ms.checkpoint.save",
+      ["s.call = function(train) train.model(ms.ones(4, 4)) end"] = "ranks run",
+      ['s.pad = { inputs = 0 }'] = "lengths | pad",
+      ['s.checkpoint = { dir = "build" }'] = "checkpoints",
+    }) do
+      local ended = run(case)
+      assert.equal(2, ended.status, ended.err)
+      has(ended.err, expected .. " | same calls | same options | under an if")
+    end
   end)
 
   for title, case in pairs({

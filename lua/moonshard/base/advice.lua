@@ -23,6 +23,7 @@ local REPLICATED = "a model on a mesh that only has replicate is replicated"
 local LOADED = "ms.data.text and others shuffle, divide and batch: for step, batch in data:batches(steps) do"
 local SEEDED = "ms.fully_shard, ms.trainer and the data each take a seed; ms.manual_seed is for ms.rand and ms.randn"
 
+local RANKS = "`moonshard run -n N` starts the ranks; ms.world() has rank and size"
 local GROUPS = "groups of ms.optim are rules over parameters, { { pattern, { lr_scale = 0.1 } } }, and train:set_rules "
   .. "{ groups = ... } changes them"
 local NO_GRAD = "train:evaluate and calling a model on tensors compute no gradients"
@@ -73,8 +74,9 @@ local FIELDS = {
   Parameter = "it is ms.parameter", Module = 'it is ms.module "Name"', ModuleList = "use a Lua list of modules",
   cat = "it is ms.ops.cat", stack = "it is ms.ops.stack",
   functional = "ops are in ms.ops", no_grad = NO_GRAD,
-  dist = "`moonshard run -n N` starts the ranks; ms.world() has rank and size",
-  distributed = "`moonshard run -n N` starts the ranks; ms.world() has rank and size",
+  dist = RANKS, distributed = RANKS,
+  rank = RANKS, get_rank = RANKS, local_rank = RANKS, world_size = RANKS, get_world_size = RANKS,
+  is_main_process = RANKS,
   barrier = "not needed: steps, saves and evaluations synchronise the ranks",
   FSDP = SHARDED, FullyShardedDataParallel = SHARDED, fully_sharded_data_parallel = SHARDED,
   DDP = REPLICATED, DistributedDataParallel = REPLICATED, DataParallel = REPLICATED,
@@ -169,14 +171,30 @@ local SYNTAX = {
   ["'=' expected near '[-+*/]'$"] = "Lua has no += and -=: write x = x + 1",
   ["unexpected symbol near '#'$"] = "comments begin with --, not with #",
   ["unexpected symbol near '%['$"] = "lists are written { 1, 2 }",
+  ["near '@'$"] = "a product of matrices is x:matmul(w)",
+  ["unexpected symbol near '%*'$"] = "a power is written x ^ 2",
 }
+local STATEMENTS = {
+  import = "Lua has no import: ms holds all that a recipe needs",
+  def = "functions are written function name(x) ... end", class = 'a module is a class: local Net = ms.module "Net"',
+  with = "there are no contexts: train:evaluate and calls of a model compute no gradients",
+  elif = "Lua writes elseif", except = "errors are caught by pcall(f)", try = "errors are caught by pcall(f)",
+}
+STATEMENTS.from = STATEMENTS.import
 
 ---Extends LuaJIT's message about a syntax error with a suggestion where one is known.
 ---@param message string "recipe.lua:3: 'then' expected near '!'"
+---@param source string what was parsed
 ---@return string
-function advice.explain_syntax(message)
+function advice.explain_syntax(message, source)
   for pattern, text in pairs(SYNTAX) do
     if message:find(pattern) then return message .. ": " .. text end
+  end
+  local number, at = tonumber(message:match(":(%d+): ")) or 0, 1
+  for line in (source .. "\n"):gmatch("([^\n]*)\n") do
+    local text = at == number and STATEMENTS[line:match("^%s*(%l+)%f[^%l_]")]
+    if text then return message .. ": " .. text end
+    at = at + 1
   end
   return message
 end
@@ -188,7 +206,12 @@ local TORCH = "this is Moonshard: layers are in ms.nn, ops in ms.ops, optimizers
 -- Python's names of modules and classes that a recipe takes for globals.
 local GLOBALS = { torch = TORCH, nn = TORCH, F = TORCH, np = TORCH, dist = FIELDS.dist, DataLoader = LOADED,
   optim = TORCH, transformers = TORCH, DistributedDataParallel = REPLICATED, FSDP = SHARDED, DDP = REPLICATED,
-  fully_shard = "it is ms.fully_shard", optimizer = STEP, scheduler = FIELDS.lr_scheduler, loss = STEP }
+  fully_shard = "it is ms.fully_shard", optimizer = STEP, scheduler = FIELDS.lr_scheduler, loss = STEP,
+  enumerate = "it is for i, item in ipairs(list) do", range = "it is for i = 1, n do",
+  len = "it is #list, or x:size(0)",
+  isinstance = "it is type(value)", float = "it is tonumber(text)", int = "it is math.floor(x)",
+  str = "it is tostring(value)", zip = "it is for i = 1, #list do", f = 'texts are formatted by ("%d"):format(i)',
+}
 
 -- What was called or indexed and is none: a method without its call, an object, a name of Python's.
 local function for_value(message)
@@ -197,6 +220,7 @@ local function for_value(message)
   local method = message:match("attempt to index %l+ '([%w_]+)' %(a function value%)$")
   if method == "lr" then return "lr is a function of the step: train:set_rules { lr = ... } changes it" end
   if method and EXPLAINED[method] then return EXPLAINED[method] end
+  if method == "world" then return FIELDS.rank end
   if message:find("attempt to call %l+ 'evaluate' %(a table value%)$") then
     return "it has ms.evaluate.perplexity and ms.evaluate.multiple_choice; train:evaluate(batches) is the mean loss"
   end

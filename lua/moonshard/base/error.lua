@@ -264,15 +264,16 @@ local function text_of(raised)
 end
 
 -- What to write where a method of this layer was called with a dot, data.batches(2): its self is the first argument.
+-- The method may have passed it on to others; the recipe called the outermost.
 local function for_a_dot()
+  local name
   for level = 3, 12 do
     local info = debug.getinfo(level, "nS")
-    if not info then return nil end
+    if not info or info.what ~= "C" and not is_own(info) then break end
     local first, self = debug.getlocal(level, 1)
-    if is_own(info) and first == "self" and type(self) ~= "table" and info.name then
-      return ("%s was called with a dot: call methods with a colon, object:%s(...)"):format(info.name, info.name)
-    end
+    if first == "self" and type(self) ~= "table" and info.name then name = info.name end
   end
+  return name and ("%s was called with a dot: call methods with a colon, object:%s(...)"):format(name, name)
 end
 
 ---Turns a value that a recipe raised into one line, for use as xpcall's handler. Values without text get one. Texts

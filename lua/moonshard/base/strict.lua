@@ -55,6 +55,14 @@ function strict.fields(holder, fields)
   return setmetatable(fields, { __index = function(_, name) strict.unknown_field(holder, name, fields) end })
 end
 
+-- Python's constants would be globals without a value, so that an option "False" would be as if it were left out.
+local CONSTANTS = { True = "true", False = "false", None = "nil" }
+if not getmetatable(_G) then
+  setmetatable(_G, { __index = function(_, name)
+    if CONSTANTS[name] then errors.invalid("%s is no value in Lua: write %s", name, CONSTANTS[name]) end
+  end })
+end
+
 -- ---- loops ----------------------------------------------------------------------------------------------------------
 
 local plain, plain_pairs = ipairs, pairs

@@ -219,7 +219,7 @@ function save.run(train, o)
   save.finish(session)
   local step = train.steps_done
   ema.initialize(train)
-  compare(session, step, "the saved step", "ms.checkpoint.save: after step %d", step)
+  compare(session, step, "ms.checkpoint.save", "ms.checkpoint.save: after step %d", step)
   compare(session, hash.of_text(o.root), "the checkpoint's folder", "ms.checkpoint.save: into folder %s", o.root)
   same_run.new("ms.checkpoint.save", same_run.options(COMPARED, o, "%s"), {})
     :require(session, "of the options of a save")

@@ -17,7 +17,7 @@ function recipe.load(path)
   if not source then refuse("MS_EINVAL", "recipe %s", why) end
   source = source:gsub("^#[^\n]*", "")
   local chunk, wrong = loadstring(source, "@" .. path)
-  if not chunk then refuse("MS_EINVAL", "%s", advice.explain_syntax(wrong)) end
+  if not chunk then refuse("MS_EINVAL", "%s", advice.explain_syntax(wrong, source)) end
   return chunk
 end
 

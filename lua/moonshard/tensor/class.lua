@@ -27,11 +27,24 @@ local methods = {}
 -- Fields that one kind of tensor has and the other lacks.
 local OPTIONAL = { trace = true, id = true, data = true, placement = true }
 
+-- What PyTorch's tensors are read by.
+local READ_ELSEWHERE = {
+  T = "it is x:t(), or x:transpose(0, 1)", device = "the mesh or --device chooses the device",
+  is_cuda = "the mesh or --device chooses the device",
+  grad = "train:gradient(name) returns the gradient of a parameter",
+  ndim = "it is x:dim(), or #x.shape", requires_grad = "freeze of ms.fully_shard says which parameters train",
+}
+
 -- x[2] is the third slice of x along its first axis.
 function Tensor:__index(key)
   if type(key) == "number" then return methods.index(self, key) end
   local method = methods[key]
-  if method == nil and type(key) == "string" and not OPTIONAL[key] then
+  if method == nil and not OPTIONAL[key] then
+    if READ_ELSEWHERE[key] then errors.raise("MS_ENAME", "a tensor has no field %s: %s", key, READ_ELSEWHERE[key]) end
+    if type(key) ~= "string" or key:find("[^%w_]") then
+      errors.invalid("x[%s]: an index is one number, from 0: x[2], or x:slice(axis, start, stop)",
+        type(key) == "string" and ("%q"):format(key) or "a " .. type(key))
+    end
     strict.unknown_method("a tensor", key, methods, self)
   end
   return method

@@ -202,7 +202,17 @@ function methods:cast(dtype)
   if self.dtype == name then return self end
   return ops.cast(self, { out_dtype = name })
 end
-methods.to, methods.mm = methods.cast, ops.matmul
+methods.mm = ops.matmul
+
+---x:cast, by PyTorch's name; a device is an error.
+---@param dtype string
+---@return moonshard.Tensor
+function methods:to(dtype)
+  if type(dtype) == "string" and (dtype == "cpu" or dtype:find("^cuda")) then
+    errors.invalid("x:to(%q): the mesh or --device chooses the device, for all tensors", dtype)
+  end
+  return self:cast(dtype)
+end
 
 ---The tensor as f32.
 ---@return moonshard.Tensor

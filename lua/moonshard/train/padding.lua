@@ -132,7 +132,7 @@ function padding.of_all(self, batch)
   local fields = self.padded_fields
   if not fields or world.plan_only then return batch end
   batch_of.specs(batch, 1) -- checks what is copied
-  local lists = self.session:gather_lists(sizes_of(fields, batch), "of the lengths of batches")
+  local lists = self.session:gather_lists(sizes_of(fields, batch), "of the lengths of batches, for pad")
   local copy, most, share = {}, largest_of(fields, lists)
   self.padding = share
   for key, value in pairs(batch) do copy[key] = value end

@@ -286,6 +286,7 @@ function Trainer:evaluate(batches, o)
     errors.invalid("train:evaluate takes an iterator over batches, such as data:batches returns, not %s",
       options.describe(batches))
   end
+  agreement.noting_failure(check_settings, self, "train:evaluate")
   local averages = options.parse("train:evaluate", o, EVALUATE).ema
   local within = self.session.averaged
   if self.policy and not within then self.policy:before_evaluation() end

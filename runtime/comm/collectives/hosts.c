@@ -27,8 +27,6 @@ static const double FAILURE_GRACE = 0.5;
 /* Seconds before the deadline, at most, and as a share of it, from which a failed connection is reported without that
  * grace: the wait would end with less to say. */
 static const double LAST_SECONDS = 0.25, LAST_SHARE = 0.05;
-/* Seconds that even then pass: what the rank said when it gave up, at its own deadline, comes by another connection. */
-static const double NEWS_GRACE = 0.1;
 
 struct ms_channel {
   ms_hosts_lane *lane;
@@ -121,8 +119,7 @@ static double end_of_grace(const ms_hosts_lane *lane) {
   /* The partner of a send or recv connects when it enters: it can just be late. */
   if (ms_coll_is_pairwise(lane->coll->kind)) return end;
   const double timeout = lane->world->timeout;
-  end = fmin(end, lane->entered_at + timeout - fmin(LAST_SECONDS, LAST_SHARE * timeout));
-  return fmax(end, lane->failed_at + ms_wait_scale * NEWS_GRACE);
+  return fmin(end, lane->entered_at + timeout - fmin(LAST_SECONDS, LAST_SHARE * timeout));
 }
 
 static int check_partner(ms_hosts_lane *lane, const ms_hosts_partner *x) {

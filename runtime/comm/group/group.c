@@ -64,16 +64,17 @@ static void describe_entered(const step *s, int place, char *text, size_t bytes)
   world->diagnosis->entered(world->control, s->group->rank[place], number, s->target, text, bytes);
 }
 
-/* For an operation that some ranks entered as the end of the run: which ranks left the loop earlier than the others; ""
- * when that is not the cause. */
-static void describe_early_end(const step *s, char *text, size_t bytes) {
+/* Why ranks enter different operations: some have left the loop earlier than the others, or one made a call that
+ * another did not. */
+static void describe_cause(const step *s, char *text, size_t bytes) {
   char entered[160], who[512];
   ms_rank_set ended = {{0}}, others = {{0}};
   for (int i = 0; i < s->group->size; i++) {
     describe_entered(s, i, entered, sizeof entered);
     ms_rank_set_add(strstr(entered, END_OF_RUN) ? &ended : &others, s->group->rank[i]);
   }
-  snprintf(text, bytes, "%s", "");
+  snprintf(text, bytes,
+           "; all ranks must make the same calls with the same options, in the same order: is one under an if?");
   if (ms_rank_set_is_empty(&ended) || ms_rank_set_is_empty(&others)) return;
   int many = ms_rank_set_count(&ended) > ms_rank_set_count(&others);
   ms_rank_set_text(many ? &others : &ended, who, sizeof who);
@@ -82,7 +83,7 @@ static void describe_early_end(const step *s, char *text, size_t bytes) {
 
 /* Once all have entered (or left, at the end): checks that all entered the same. */
 static int compare_signatures(const step *s, uint64_t mine) {
-  char ours[160], theirs[160], early[640], noted[MS_CONTROL_TEXT];
+  char ours[160], theirs[160], cause[640], noted[MS_CONTROL_TEXT];
   const ms_group *group = s->group;
   for (int i = 0; i < group->size; i++) {
     if (!has_come(s, i)) continue;
@@ -90,10 +91,10 @@ static int compare_signatures(const step *s, uint64_t mine) {
     if (atomic_load_explicit(&ticket->signature[s->target & 1], memory_order_relaxed) == mine) continue;
     describe_entered(s, group->me, ours, sizeof ours);
     describe_entered(s, i, theirs, sizeof theirs);
-    describe_early_end(s, early, sizeof early);
+    describe_cause(s, cause, sizeof cause);
     group->world->diagnosis->noted(group->world->control, noted, sizeof noted);
     return MS_FAIL(MS_EMISMATCH, "%s%sranks disagree: rank %d entered %s, but rank %d entered %s%s", noted,
-                   *noted ? "; now " : "", group->rank[group->me], ours, group->rank[i], theirs, early);
+                   *noted ? "; now " : "", group->rank[group->me], ours, group->rank[i], theirs, cause);
   }
   return MS_OK;
 }
