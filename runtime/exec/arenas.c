@@ -52,8 +52,8 @@ static int check_host_memory(const ms_state *state, int arena, int64_t bytes) {
   if (mapped <= most) return MS_OK;
   return MS_FAIL(MS_ENOMEM,
                  "the %s arena needs %.1f GiB, with which this rank would map %.1f GiB, but this machine has %.1f "
-                 "GiB%s%s%s: shard "
-                 "over more machines, or use a smaller model or batch; moonshard plan lists what uses memory",
+                 "GiB with swap%s%s%s: shard over more machines, or use a smaller model or batch; moonshard plan lists "
+                 "what uses memory",
                  ms_arena_name(arena), (double)bytes / GIB, mapped / GIB, most / GIB,
                  memory.limit >= 0 ? " (limited by " : "", memory.limit_file, memory.limit >= 0 ? ")" : "");
 }

@@ -30,23 +30,42 @@ void ms_save_join(ms_save *save) {
   save->threaded = 0;
 }
 
-static int wait_for_thread(ms_save *save, int stage) {
-  double moved_at = ms_clock();
-  int64_t writes = atomic_load(&save->writes);
-  while (!atomic_load(&save->ended) && atomic_load(&save->stage) < 1 + stage) {
-    MS_TRY(ms_world_check(save->state->world));
-    if (atomic_load(&save->writes) != writes) {
-      writes = atomic_load(&save->writes);
-      moved_at = ms_clock();
-    }
-    if (ms_clock() - moved_at > save->deadline)
-      return MS_FAIL(MS_ETIMEOUT, "%s: writing it has made no progress for %g s", save->config.folder, save->deadline);
-    nanosleep(&(struct timespec){.tv_nsec = 500000}, NULL);
-  }
-  if (!atomic_load(&save->ended)) return MS_OK;
+/* ---- waiting for the thread ---- */
+
+typedef struct progress {
+  double moved_at; /* ms_clock */
+  int64_t writes;  /* of this rank's save */
+  uint32_t others; /* ms_world_finished */
+} progress;
+
+/* 1 when this rank has written more since the last look. */
+static int has_written(ms_save *save, progress *p) {
+  const int64_t before = p->writes;
+  p->writes = atomic_load(&save->writes);
+  return p->writes != before;
+}
+
+static int check_patience(const ms_save *save, const progress *p, double patience) {
+  if (ms_clock() - p->moved_at > patience)
+    return MS_FAIL(MS_ETIMEOUT, "%s: writing it has made no progress for %g s", save->config.folder, patience);
+  nanosleep(&(struct timespec){.tv_nsec = 500000}, NULL);
+  return MS_OK;
+}
+
+static int end_of_thread(ms_save *save) {
   ms_save_join(save);
   if (save->failure.code) ms_error_restore(&save->failure);
   return save->failure.code;
+}
+
+static int wait_for_thread(ms_save *save, int stage) {
+  progress p = {.moved_at = ms_clock(), .writes = atomic_load(&save->writes)};
+  while (!atomic_load(&save->ended) && atomic_load(&save->stage) < 1 + stage) {
+    MS_TRY(ms_world_check(save->state->world));
+    if (has_written(save, &p)) p.moved_at = ms_clock();
+    MS_TRY(check_patience(save, &p, save->deadline));
+  }
+  return atomic_load(&save->ended) ? end_of_thread(save) : MS_OK;
 }
 
 static int commit_now(ms_save *save) {
@@ -77,27 +96,25 @@ void ms_save_cancel(ms_save *save) {
 /* Seconds without progress once a rank has failed, whose part may never come. */
 static const double PATIENCE_AFTER_FAILURE = 2.0;
 
-/* Other ranks of this host that wait so can still be writing their parts. */
+/* Other ranks of this host that wait so can still be writing their parts, which this one commits. */
+static int has_moved(ms_save *save, progress *p) {
+  const uint32_t before = p->others;
+  const int written = has_written(save, p);
+  p->others = ms_world_finished(save->state->world, written);
+  return written || p->others != before;
+}
+
 static int drain_thread(ms_save *save, double patience) {
-  const ms_world *world = save->state->world;
-  double moved_at = ms_clock();
-  int64_t writes = atomic_load(&save->writes);
+  progress p = {.moved_at = ms_clock(), .writes = atomic_load(&save->writes)};
   while (!atomic_load(&save->ended)) {
-    if (atomic_load(&save->writes) != writes || ms_world_finishing(world) > 1) {
-      writes = atomic_load(&save->writes);
-      moved_at = ms_clock();
-    }
-    if (patience > ms_wait_scale * PATIENCE_AFTER_FAILURE && ms_world_check(world)) {
+    if (has_moved(save, &p)) p.moved_at = ms_clock();
+    if (patience > ms_wait_scale * PATIENCE_AFTER_FAILURE && ms_world_check(save->state->world)) {
       ms_error_clear();
       patience = ms_wait_scale * PATIENCE_AFTER_FAILURE;
     }
-    if (ms_clock() - moved_at > patience)
-      return MS_FAIL(MS_ETIMEOUT, "%s: writing it has made no progress for %g s", save->config.folder, patience);
-    nanosleep(&(struct timespec){.tv_nsec = 500000}, NULL);
+    MS_TRY(check_patience(save, &p, patience));
   }
-  ms_save_join(save);
-  if (save->failure.code) ms_error_restore(&save->failure);
-  return save->failure.code;
+  return end_of_thread(save);
 }
 
 int ms_save_drain(ms_save *save, double patience) {

@@ -33,12 +33,14 @@ static int remove_contents(int fd, const char *path, dev_t device) {
     close(fd);
     return rc;
   }
-  for (struct dirent *entry; !rc && (entry = readdir(entries));) {
+  struct dirent *entry;
+  while (!rc && (errno = 0, entry = readdir(entries))) {
     if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, "..")) continue;
     char *inner = ms_file_join(path, entry->d_name);
     rc = inner ? remove_entry(fd, entry->d_name, inner, device) : MS_ENOMEM;
     free(inner);
   }
+  if (!rc && errno) rc = fail_removing(path, strerror(errno));
   closedir(entries);
   return rc;
 }

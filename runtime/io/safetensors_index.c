@@ -43,16 +43,19 @@ static int find_only(const char *folder, char **located) {
   DIR *entries = opendir(folder);
   if (!entries) return MS_FAIL(MS_EIO, "%s: %s", folder, strerror(errno));
   int found = 0, rc = MS_OK;
-  for (struct dirent *entry; !rc && (entry = readdir(entries));) {
+  struct dirent *entry;
+  while (!rc && (errno = 0, entry = readdir(entries))) {
     if (entry->d_name[0] == '.' || !ends_in(entry->d_name, ".safetensors")) continue;
     if (found++) continue;
     *located = join(folder, without_slashes(folder), entry->d_name);
     if (!*located) rc = MS_ENOMEM;
   }
+  if (!rc && errno) rc = MS_FAIL(MS_EIO, "%s: %s", folder, strerror(errno));
   closedir(entries);
-  if (rc || found == 1) return rc;
+  if (!rc && found == 1) return rc;
   free(*located);
   *located = NULL;
+  if (rc) return rc;
   if (!found)
     return MS_FAIL(MS_EINVAL,
                    "%s: this folder contains no model.safetensors, model.safetensors.index.json or other "

@@ -225,8 +225,8 @@ MS_API int ms_save_start(ms_save *save, const ms_save_config *config);
 MS_API int ms_save_wait(ms_save *save, int stage);
 /* Waits until a save in the background has ended on this rank, whatever has become of others: before the process ends
  * with an error. Gives up after `patience` seconds without progress (0: the timeout of the world; at most 2 s once a
- * rank has failed), unless other ranks of the host wait so, too. Not collective. A launcher lets ranks that are in this
- * call go on for up to 30 s. */
+ * rank has failed), of this rank or of others of its host that wait so, too. Not collective. A launcher lets ranks that
+ * are in this call go on for up to 30 s. */
 MS_API int ms_save_drain(ms_save *save, double patience);
 /* 1 while a save runs in the background. */
 MS_API int ms_save_running(const ms_save *save);

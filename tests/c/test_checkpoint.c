@@ -5,6 +5,10 @@
 #include "tests/c/support/mlp.h"
 
 #include "base/error.h"
+#include "comm/bootstrap/join.h"
+#include "comm/control/control.h"
+#include "comm/group/table.h"
+#include "comm/group/world.h"
 #include "io/file.h"
 
 #include <fcntl.h>
@@ -32,6 +36,18 @@ typedef struct rig {
 static const char *const kinds[] = {"param", "exp_avg", "exp_avg_sq"};
 static const int values[] = {MS_TENSOR_PARAM, MS_TENSOR_EXP_AVG, MS_TENSOR_EXP_AVG_SQ};
 
+/* A job of one rank with a launcher's segment, in which ranks see each other's progress. */
+static ms_world *join_job(void) {
+  int fd;
+  ms_control *control;
+  ms_world *world;
+  must(ms_job_create(1, 1, 0, &fd));
+  must(ms_control_map(fd, &control));
+  must(ms_world_attach(control, 0, &world));
+  close(fd);
+  return world;
+}
+
 /* One rank and AdamW's state. wide: its first parameter is of three blocks, the last one short. */
 static rig make_rig(int wide) {
   rig r = {0};
@@ -41,7 +57,7 @@ static rig make_rig(int wide) {
   ms_plan_config plan;
   ms_plan_config_default(&plan, sizeof plan);
   plan.optimizer = MS_OPT_ADAMW;
-  must(ms_world_join_alone(&r.world));
+  r.world = join_job();
   r.net = mlp_make(&config);
   must(ms_state_new(r.world, r.net.model, &plan, &r.state));
   for (int kind = 0; kind < 3; kind++)
@@ -322,6 +338,25 @@ static void K2_a_save_that_is_given_up_leaves_no_checkpoint(void **state) {
   free_rig(&r);
 }
 
+/* Ranks that wait, too, count only as far as their saves progress: one may have been killed, or hang like this one. */
+static void K2_a_save_is_given_up_although_other_ranks_wait_for_theirs(void **state) {
+  (void)state;
+  rig r = make_rig(0);
+  const ms_save_config config = {.struct_size = sizeof(ms_save_config),
+                                 .folder = r.unfinished,
+                                 .asynchronous = 1,
+                                 .target = r.target,
+                                 .writers = 2,
+                                 .head = "{\"head\":1}"};
+  ms_world_count_finishing(r.world, 1);
+  must(ms_checkpoint_make_folder(r.unfinished, 1));
+  must(ms_save_start(r.save, &config)); /* the other writer never comes */
+  assert_fails(ms_save_drain(r.save, 0.2), MS_ETIMEOUT, "no progress for");
+  ms_save_stop(r.save);
+  must(ms_checkpoint_remove(r.unfinished));
+  free_rig(&r);
+}
+
 static void damage(const char *path) {
   FILE *file = fopen(path, "r+");
   assert_non_null(file);
@@ -442,6 +477,7 @@ int main(void) {
       TEST(K1_a_state_goes_there_and_back),
       TEST(K3_a_copy_is_written_past_the_page_cache),
       TEST(K2_every_call_may_fail),
+      TEST(K2_a_save_is_given_up_although_other_ranks_wait_for_theirs),
       TEST(K2_a_save_that_is_given_up_leaves_no_checkpoint),
       TEST(H10_parts_stay_sealed_files_where_hosts_have_folders_of_their_own),
       TEST(K4_folders_without_a_checkpoint_are_refused),

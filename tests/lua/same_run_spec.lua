@@ -28,6 +28,8 @@ local REFUSED = {
   ["lengths along tensor"] = { run("4", "1x2x2", TENSOR, "what=lengths", "on=3", "alike=2"), SIX, "[4,9] | rank 3" },
   ["lengths over hosts"] = { hosts("a:1,b:1", "2x1", "what=lengths"), SIX, "[4,9] | rank 1 on b" },
   ["fields"] = { run("3", "1x3", "what=field", "on=2"), "batch.extra | missing | f32 [4,2] | rank 0 | rank 2" },
+  ["a field that nothing reads"] = { run("2", "1x2", "what=footnote"),
+    "batch.footnote | f32 [4,2] | rank 0 | f32 [4,3] | rank 1" },
   ["dtypes"] = { run("2", "2x1", "what=dtype"), "batch.extra | f32 [4,2] | rank 0 | bf16 [4,2] | rank 1" },
   ["rows"] = { run("2", "1x2", "what=rows", "micro=2"), "batch.tokens | [8,6] | rank 1 | rows", SIX },
   ["lengths in an evaluation"] = { run("2", "1x2", "what=lengths", "in=evaluate"), "train:evaluate", SIX, NINE },

@@ -105,17 +105,26 @@ function nearest.several(name, valid, count)
   return table.concat(names, ", ", 1, last - 1) .. " or " .. names[last]
 end
 
----What a name of another library is called here, as "did you mean layers?"; nil if that is none of the valid names.
+---What a name of another library is called here; nil if that is none of the valid names.
 ---@param name any
 ---@param valid table<string, any> keys: the valid names
 ---@return string?
-function nearest.called_here(name, valid)
+function nearest.name_called_here(name, valid)
   local here = CALLED_HERE[name]
   for _, either in ipairs(CALLED_HERE_OR[name] or {}) do
     if valid[either] ~= nil then here = either end
   end
   if here == nil or valid[here] == nil then here = DIMENSIONS[name] end
-  return here ~= nil and valid[here] ~= nil and ("did you mean %s?"):format(here) or nil
+  return here ~= nil and valid[here] ~= nil and here or nil
+end
+
+---The same as "did you mean layers?".
+---@param name any
+---@param valid table<string, any> keys: the valid names
+---@return string?
+function nearest.called_here(name, valid)
+  local here = nearest.name_called_here(name, valid)
+  return here and ("did you mean %s?"):format(here)
 end
 
 ---What to write instead: "did you mean layers?", using PyTorch's name or the nearest one, or all valid names if

@@ -45,8 +45,8 @@ end
 
 local function answer(sealing, name)
   if sealing.answers[name] then return sealing.answers[name] end
-  local near = nearest.called_here(name, sealing.answers)
-  if near then return ("%s %s"):format(near, sealing.answers[near:match("mean ([%w_]+)%?")]) end
+  local near = nearest.name_called_here(name, sealing.answers)
+  if near then return ("did you mean %s? %s"):format(near, sealing.answers[near]) end
   return sealing.otherwise
 end
 

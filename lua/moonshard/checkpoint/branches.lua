@@ -101,7 +101,7 @@ end
 local function carry_out_all(session, disk, root, found)
   local ok, said = pcall(function() return disk.is_first and carry_out(root, found) or {} end)
   agreement.raise_first_failure(session, "of the folder's branches", ok, said)
-  if session:ranks()[1] ~= session.sharding.rank then return end
+  if not session:is_first() then return end
   for _, text in ipairs(said) do log.print(text) end
 end
 

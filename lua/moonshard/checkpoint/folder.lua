@@ -35,12 +35,15 @@ function folder.names(path)
     if number == ENOENT or number == ENOTDIR then return names end
     errors.raise("MS_EIO", "folder %s: %s", path, ffi.string(ffi.C.strerror(number)))
   end
+  ffi.errno(0) -- nil from readdir is the end, or an error
   local entry = ffi.C.readdir(open)
   while entry ~= nil do
     names[#names + 1] = ffi.string(entry.name)
     entry = ffi.C.readdir(open)
   end
+  local number = ffi.errno()
   ffi.C.closedir(open)
+  if number ~= 0 then errors.raise("MS_EIO", "folder %s: %s", path, ffi.string(ffi.C.strerror(number))) end
   table.sort(names)
   return names
 end

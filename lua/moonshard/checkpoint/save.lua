@@ -13,7 +13,6 @@ local ema = require("moonshard.engine.ema")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
 local folder = require("moonshard.checkpoint.folder")
-local hash = require("moonshard.base.hash")
 local line = require("moonshard.checkpoint.line")
 local log = require("moonshard.metrics.log")
 local manifest = require("moonshard.checkpoint.manifest")
@@ -30,7 +29,10 @@ local C, ffi, check = engine.C, engine.ffi, engine.check
 local save = {}
 
 -- Options of which all ranks need the same.
-local COMPARED = { { name = "async" }, { name = "keep_last", of = function(o) return o.keep_last or "all" end } }
+local COMPARED = {
+  { name = "folder", of = function(o) return o.root end }, { name = "async" },
+  { name = "keep_last", of = function(o) return o.keep_last or "all" end },
+}
 local NONE = -2 -- in the place of the number of a save
 
 ---@class moonshard.Saver the state of a session's saves
@@ -73,13 +75,6 @@ local function saver_of(session, disk)
   check(C.ms_save_new(state, #ranges, list, out))
   session.saver = { handle = ffi.gc(out[0], C.ms_save_free), state = state, bytes = bytes, disk = disk, older = {} }
   return session.saver
-end
-
-local function compare(session, number, what, format, ...)
-  local here = format:format(...)
-  session:require_same(number, "of " .. what, function(rank)
-    return ("%s; rank %d differs: all ranks must save the same"):format(here, rank)
-  end)
 end
 
 -- Forgets a save, and removes what it left. Where a disk has committed and another has not, there is no checkpoint.
@@ -203,7 +198,7 @@ end
 -- From here on whatever ends the run waits for the save.
 local function await(session, saver)
   saver.entry = {
-    path = saver.target, handle = saver.handle, is_first = session:ranks()[1] == session.sharding.rank,
+    path = saver.target, handle = saver.handle, is_first = session:is_first(),
     finish = function() return save.finish(session) end,
   }
   in_progress.add(saver.entry)
@@ -219,10 +214,9 @@ function save.run(train, o)
   save.finish(session)
   local step = train.steps_done
   ema.initialize(train)
-  compare(session, step, "ms.checkpoint.save", "ms.checkpoint.save: after step %d", step)
-  compare(session, hash.of_text(o.root), "the checkpoint's folder", "ms.checkpoint.save: into folder %s", o.root)
-  same_run.new("ms.checkpoint.save", same_run.options(COMPARED, o, "%s"), {})
-    :require(session, "of the options of a save")
+  local facts = same_run.options(COMPARED, o, "%s")
+  table.insert(facts, 1, { "the step", step })
+  same_run.new("ms.checkpoint.save", facts, {}):require(session, "of ms.checkpoint.save")
   local disk = disks.of(session, o.root)
   branches.arrange(train, o.root, disk)
   local saver = saver_of(session, disk)
@@ -235,7 +229,7 @@ function save.run(train, o)
   end)
   local states = rank_states.gather(session, mine)
   all_do(session, saver, "of the manifest", function()
-    if session:ranks()[1] == session.sharding.rank then head = describe(train, saver, states) end
+    if session:is_first() then head = describe(train, saver, states) end
   end)
   if disk.split then head = agreement.text_of_first(session, "of the manifest", head) end
   all_do(session, saver, "of the save", start, train, saver, o, head)

@@ -1,4 +1,4 @@
--- States as JSON without loss: what a data object's state() returns, and the generators of a rank.
+-- States as JSON without loss: what a data object's state() returns.
 --
 -- JSON has strings of UTF-8, finite numbers, lists without gaps and objects with names. Such values are written as they
 -- are, so that manifests stay readable. What Lua has beyond them is an object with one name that begins with "$":
@@ -16,6 +16,7 @@ local dtypes = require("moonshard.base.dtypes")
 local errors = require("moonshard.base.error")
 local json = require("moonshard.base.json")
 local tensor = require("moonshard.tensor.class")
+local text_lines = require("moonshard.base.text_lines")
 local values = require("moonshard.tensor.values")
 
 local state_values = {}
@@ -38,40 +39,10 @@ local function hexadecimal(bytes)
   return (bytes:gsub(".", function(byte) return ("%02x"):format(byte:byte()) end))
 end
 
--- The lead bytes of UTF-8 with the range of the byte behind them; every further one is from 0x80 to 0xbf.
-local SEQUENCES = {
-  { 0xc2, 0xdf, 1, 0x80, 0xbf }, { 0xe0, 0xe0, 2, 0xa0, 0xbf }, { 0xe1, 0xec, 2, 0x80, 0xbf },
-  { 0xed, 0xed, 2, 0x80, 0x9f }, { 0xee, 0xef, 2, 0x80, 0xbf }, { 0xf0, 0xf0, 3, 0x90, 0xbf },
-  { 0xf1, 0xf3, 3, 0x80, 0xbf }, { 0xf4, 0xf4, 3, 0x80, 0x8f },
-}
-
--- The bytes of the character of UTF-8 at a position; nil: there is none.
-local function character(text, at)
-  local lead, second = text:byte(at, at + 1)
-  if lead < 0x80 then return 1 end
-  for _, row in ipairs(SEQUENCES) do
-    if lead >= row[1] and lead <= row[2] then
-      local rest = text:sub(at + 2, at + row[3])
-      local whole = second and second >= row[4] and second <= row[5] and #rest == row[3] - 1
-      return whole and not rest:find("[^\128-\191]") and row[3] + 1 or nil
-    end
-  end
-end
-
-local function is_utf8(text)
-  local at = text:find("[\128-\255]")
-  while at do
-    local bytes = character(text, at)
-    if not bytes then return false end
-    at = text:find("[\128-\255]", at + bytes)
-  end
-  return true
-end
-
 local function tagged(name, text) return ('{"$%s":%s}'):format(name, text) end
 
 local function string_text(text)
-  return is_utf8(text) and json.encode(text) or tagged("bytes", '"' .. hexadecimal(text) .. '"')
+  return not text_lines.not_utf8(text) and json.encode(text) or tagged("bytes", '"' .. hexadecimal(text) .. '"')
 end
 
 local function number_text(number)
@@ -131,7 +102,7 @@ local function keys_of(value, path)
   for key in next, value do
     if not KEYS[type(key)] then refuse(path, "a table with a key that is a %s", type(key)) end
     keys[#keys + 1] = key
-    names = names and type(key) == "string" and key:sub(1, 1) ~= "$" and is_utf8(key)
+    names = names and type(key) == "string" and key:sub(1, 1) ~= "$" and not text_lines.not_utf8(key)
   end
   table.sort(keys, precedes)
   if names then return keys, "object" end

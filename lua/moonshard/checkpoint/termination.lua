@@ -1,9 +1,9 @@
 -- SIGTERM, which clusters send some time before they kill: the ranks agree on a last step, save after it, and end.
 --
--- The signal reaches ranks at different times, or only one of them. At the start of each step all ranks compare the
--- learning rate; with it each reports whether it has seen the signal, and that step becomes the last one on all ranks.
--- It is saved and returned to the recipe as usual, which can log it; the run ends when the recipe calls the next step
--- or evaluates.
+-- The signal reaches ranks at different times, or only one of them. At the start of each step all ranks compare what
+-- they are about to run; with it each reports whether it has seen the signal, and that step becomes the last one on all
+-- ranks. It is saved and returned to the recipe as usual, which can log it; the run ends when the recipe calls the next
+-- step or evaluates.
 --
 -- Copies of a mesh slice train independently, and some can save while others do not. A rank on which nothing saves ends
 -- at its next call, and then waits for the ranks that save.
@@ -85,7 +85,7 @@ function termination.finish()
   for i, policy in ipairs(termination.policies) do
     policy:finish()
     ends[i] = policy:describe_end()
-    is_first = is_first or policy.train.session:ranks()[1] == world.rank
+    is_first = is_first or policy.train.session:is_first()
   end
   local paths, is_first_of_one = in_progress.finish()
   for _, path in ipairs(paths) do ends[#ends + 1] = "with the save of " .. path end

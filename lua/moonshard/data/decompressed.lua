@@ -22,8 +22,7 @@ local POLL_MS = 50 -- between two looks at a file that another rank decompresses
 
 local decompressed = {}
 
----Whether a file is read through zstd: by what it contains; one that is named so and is none is an error there. Raises
----for files that other programs compressed, and for other formats that are no data.
+---Whether a file is read through zstd: by its name, .zst, or by what it contains.
 ---@param path string
 ---@return boolean
 function decompressed.is_compressed(path)

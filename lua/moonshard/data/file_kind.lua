@@ -78,6 +78,14 @@ local MARK = "\239\187\191"
 ---@return string
 function file_kind.without_mark(text) return text:sub(1, #MARK) == MARK and text:sub(#MARK + 1) or text end
 
+---Whether a file's name, but for .zst, is one of JSON lines.
+---@param path string
+---@return boolean
+function file_kind.is_named_json_lines(path)
+  local name = path:lower():gsub("%.zst$", "")
+  return name:find("%.jsonl$") ~= nil or name:find("%.ndjson$") ~= nil
+end
+
 -- An object that begins on its first line, and a list of objects.
 local LINES, LIST = '^%s*{[ \t]*"[^"\n]*"[ \t]*:', '^%s*%[%s*{%s*"'
 
@@ -87,9 +95,8 @@ local LINES, LIST = '^%s*{[ \t]*"[^"\n]*"[ \t]*:', '^%s*%[%s*{%s*"'
 ---@param beginning string
 ---@return "JSON lines"|"a JSON list"|nil
 function file_kind.json(path, beginning)
-  local name = path:lower():gsub("%.zst$", "")
   beginning = file_kind.without_mark(beginning)
-  if name:find("%.jsonl$") or name:find("%.ndjson$") or beginning:find(LINES) then return "JSON lines" end
+  if file_kind.is_named_json_lines(path) or beginning:find(LINES) then return "JSON lines" end
   return beginning:find(LIST) and "a JSON list" or nil
 end
 

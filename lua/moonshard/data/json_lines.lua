@@ -19,8 +19,7 @@ local json_lines = { MAX_LINE = MAX_LINE }
 ---@param path string
 ---@return boolean whether files of a folder or pattern with this name are taken
 function json_lines.is_file(path)
-  local name = path:lower():gsub("%.zst$", "")
-  return name:find("%.jsonl$") ~= nil or name:find("%.ndjson$") ~= nil
+  return file_kind.is_named_json_lines(path)
 end
 
 -- ---- lines ------------------------------------------------------------------------------------------------------
@@ -67,7 +66,7 @@ local function check_kind(path)
   local beginning = decompressed.beginning(path)
   local kind = file_kind.of_no_text(beginning)
   if kind then file_kind.refuse(path, kind) end
-  if file_kind.json(path, beginning) ~= "a JSON list" and not beginning:find("^%s*%[") then return end
+  if not file_kind.without_mark(beginning):find("^%s*%[") then return end
   errors.invalid("%s: the file is a JSON list, not one object a line: write these with jq -c '.[]' FILE > FILE.jsonl",
     path)
 end

@@ -6,7 +6,7 @@ local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
 local text_lines = require("moonshard.base.text_lines")
 local world = require("moonshard.distributed.world")
-local C, ffi, check = engine.C, engine.ffi, engine.check
+local C, ffi = engine.C, engine.ffi
 
 local agreement = {}
 
@@ -74,12 +74,9 @@ function agreement.raise_first_failure(session, what, ok, raised)
     mine.code = code
     ffi.copy(mine.text, text:sub(1, TEXT_BYTES - 1))
   end
-  local state = session:open_state()
-  world.set_activity(what)
-  local status = C.ms_state_all_gather_bytes(state, mine, ffi.sizeof(mine), all)
-  world.set_activity(nil)
+  local gathered, why = pcall(session.gather_bytes, session, mine, ffi.sizeof(mine), all, what)
   if not ok then error(raised, 0) end
-  check(status)
+  if not gathered then error(why, 0) end
   for place, rank in ipairs(ranks) do
     local other = all[place - 1]
     if other.code ~= 0 then
@@ -100,16 +97,12 @@ ffi.cdef(("typedef struct { int bytes; char text[%d]; } ms_lua_piece;"):format(P
 function agreement.texts(session, what, text)
   local ranks, received, at = #session:ranks(), {}, 0
   local mine, all = ffi.new("ms_lua_piece"), ffi.new("ms_lua_piece[?]", ranks)
-  local state = session:open_state()
   for place = 1, ranks do received[place] = {} end
   while true do
     local rest, ended = text and text:sub(at + 1, at + PIECE_BYTES) or "", true
     mine.bytes, at = #rest, at + PIECE_BYTES
     ffi.copy(mine.text, rest, #rest)
-    world.set_activity(what)
-    local status = C.ms_state_all_gather_bytes(state, mine, ffi.sizeof(mine), all)
-    world.set_activity(nil)
-    check(status)
+    session:gather_bytes(mine, ffi.sizeof(mine), all, what)
     for place, pieces in ipairs(received) do
       local piece = all[place - 1]
       pieces[#pieces + 1] = ffi.string(piece.text, piece.bytes)
@@ -127,8 +120,7 @@ end
 ---@param text string? what this rank gives; the first rank's counts
 ---@return string
 function agreement.text_of_first(session, what, text)
-  local is_first = session:ranks()[1] == world.rank
-  return agreement.texts(session, what, is_first and text or nil)[1]
+  return agreement.texts(session, what, session:is_first() and text or nil)[1]
 end
 
 return agreement

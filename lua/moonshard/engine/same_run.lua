@@ -21,8 +21,10 @@ SameRun.__index = SameRun
 
 local same_run = {}
 
+local function without_breaks(value) return (tostring(value):gsub("[\t\n]", " ")) end
+
 local function line(kind, name, value)
-  return ("%s\t%s\t%s\n"):format(kind, name, (tostring(value):gsub("[\t\n]", " ")))
+  return ("%s\t%s\t%s\n"):format(kind, without_breaks(name), without_breaks(value))
 end
 
 ---@param who string whose run it is, for messages; equal on all ranks
@@ -39,8 +41,8 @@ function same_run.new(who, facts, inputs, of)
     if fact[4] then notes[#notes + 1] = line("note", fact[1], fact[4]) end
   end
   for _, input in ipairs(inputs) do
-    lines[#lines + 1] = ("input\t%s%s\t%s [%s]\n"):format(of or "", input.name, input.dtype,
-      table.concat(input.shape, ","))
+    lines[#lines + 1] = line("input", (of or "") .. input.name,
+      ("%s [%s]"):format(input.dtype, table.concat(input.shape, ",")))
   end
   local compared = table.concat(lines)
   return setmetatable({
@@ -82,7 +84,7 @@ local function read(text)
   return names, values, kinds, notes
 end
 
-local function without_notes(text) return (text:gsub("note\t[^\n]*\n", "")) end
+local function without_notes(text) return (("\n" .. text):gsub("\nnote\t[^\n]*", "")) end
 
 local function with_note(value, note) return value and note and ("%s (%s)"):format(value, note) or value end
 

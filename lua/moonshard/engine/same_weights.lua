@@ -24,7 +24,7 @@ local STEPS, SHARE, LEAST_ELEMENTS, PIECES = 8, 128, 16384, 16
 ---@field most integer elements hashed in a step
 ---@field memory ffi.cdata* float [most]
 ---@field at { range: integer, element: number } where the next part begins
----@field pieces { range: integer, first: number, count: number, hash: number }[] of the last part
+---@field pieces { range: integer, hash: number }[] of the last part
 local SameWeights = {}
 SameWeights.__index = SameWeights
 
@@ -96,8 +96,7 @@ function SameWeights:number(step)
     local count = math.min(left, range.count - at.element)
     if count > 0 then
       check(C.ms_state_read(self.state, range.index, C.MS_TENSOR_PARAM, range.first + at.element, count, self.memory))
-      pieces[#pieces + 1] = { range = at.range, first = range.first + at.element, count = count,
-        hash = hash.of_bytes(self.memory, 4 * count) }
+      pieces[#pieces + 1] = { range = at.range, hash = hash.of_bytes(self.memory, 4 * count) }
       left, at.element = left - count, at.element + count
     end
     if at.element >= range.count then
@@ -134,8 +133,7 @@ local function names_of(self, places)
   return table.concat(names, ", ")
 end
 
-local function report(self, parts, piece, step)
-  local range = self.ranges[piece.range]
+local function report(self, parts, range, step)
   local sides = {}
   for i, places in ipairs(parts) do sides[i] = names_of(self, places) end
   errors.raise("MS_EMISMATCH", "replicas have different weights before step %d: parameter %s differs between %s, which "
@@ -160,7 +158,7 @@ function SameWeights:check(numbers, step)
   for _, group in ipairs(self.alike) do
     for i = 1, PIECES do
       local parts = divided(lists[2 * i - 1], group)
-      if parts then report(self, parts, { range = lists[2 * i][group[1]] }, step) end
+      if parts then report(self, parts, self.ranges[lists[2 * i][group[1]]], step) end
     end
   end
 end

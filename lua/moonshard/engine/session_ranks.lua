@@ -42,15 +42,24 @@ function SessionRanks:gather_lists(mine, what)
   if world.plan_only and not self.sharding.single_rank then return lists end
   local n, count = self.sharding.mesh:size(), #mine
   local given, all = ffi.new("double[?]", count, mine), ffi.new("double[?]", count * n)
-  local state = self:open_state()
-  world.set_activity(what)
-  local status = C.ms_state_all_gather_bytes(state, given, 8 * count, all)
-  world.set_activity(nil)
-  check(status)
+  self:gather_bytes(given, 8 * count, all, what)
   for place = 1, n do
     for i = 1, count do lists[i][place] = all[count * (place - 1) + i - 1] end
   end
   return lists
+end
+
+---Gathers as many bytes from every rank that trains this model. Collective over them.
+---@param mine ffi.cdata* this rank's
+---@param bytes integer
+---@param all ffi.cdata* receives the bytes of each, in the order of ranks()
+---@param what string? as for gather_numbers
+function SessionRanks:gather_bytes(mine, bytes, all, what)
+  local state = self:open_state()
+  world.set_activity(what)
+  local status = C.ms_state_all_gather_bytes(state, mine, bytes, all)
+  world.set_activity(nil)
+  check(status)
 end
 
 ---The first rank whose number differs from this rank's. Collective.
@@ -114,5 +123,9 @@ end
 function SessionRanks:ranks()
   return self.sharding.mesh:ranks(self.sharding.rank)
 end
+
+---Whether this rank is the first of those that train this model together.
+---@return boolean
+function SessionRanks:is_first() return self:ranks()[1] == self.sharding.rank end
 
 return SessionRanks

@@ -18,7 +18,7 @@ local state_dict = {}
 
 local OPTIONS = { full = { "boolean", default = false } }
 
-local function is_first(around) return around.sharding.single_rank or around:ranks()[1] == around.sharding.rank end
+local function is_first(around) return around.sharding.single_rank or around:is_first() end
 
 local function gather(around, index, param)
   local state = around:ensure_state()

@@ -179,7 +179,7 @@ end
 local function lend(around, module, o)
   around:all_or_none("ms.with_full_params", check_may_lend, around, o)
   local units = choose_together(around, module, o.units, "ms.with_full_params")
-  local keeps = not o.rank0_only or world.rank == around:ranks()[1] or around.sharding.single_rank
+  local keeps = not o.rank0_only or around:is_first() or around.sharding.single_rank
   local bytes = (o.with_grads and 2 or 1) * bytes_of(units)
   memory.check_unsharded(around, "ms.with_full_params", keeps and bytes or 0)
   local lent = { by_index = gather(around, units, C.MS_TENSOR_PARAM, keeps), hash = {} }

@@ -99,15 +99,6 @@ local function copy_lines(source, from, target, to, bytes)
   end
 end
 
-local function memory_of(self, field, dtype, numel)
-  local key = ("%s %s %d"):format(field.name, dtype, numel)
-  if self.padded_key ~= nil and self.padded_key[field.name] == key then return self.padded_memory[field.name] end
-  self.padded_key, self.padded_memory = self.padded_key or {}, self.padded_memory or {}
-  self.padded_key[field.name] = key
-  self.padded_memory[field.name] = ffi.new(dtypes.ctypes[dtype] .. "[?]", numel)
-  return self.padded_memory[field.name]
-end
-
 local function padded(self, field, array, most, i)
   local shape, differs, numel = { array.shape[1] }, false, array.shape[1]
   for axis = 2, #array.shape do
@@ -116,7 +107,7 @@ local function padded(self, field, array, most, i)
   end
   if not differs then return array end
   local _, dtype = dtypes.id(array.dtype)
-  local data = memory_of(self, field, dtype, numel)
+  local data = self.buffers:get("padded " .. field.name, dtype, numel)
   fill(field, dtype, data, numel)
   copy_lines(ffi.cast("const char *", array.data), array.shape, ffi.cast("char *", data), shape, dtypes.sizes[dtype])
   return { data = data, dtype = dtype, shape = shape }

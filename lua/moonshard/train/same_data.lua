@@ -6,7 +6,7 @@
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
 local world = require("moonshard.distributed.world")
-local C, ffi, check = engine.C, engine.ffi, engine.check
+local ffi = engine.ffi
 
 local same_data = {}
 
@@ -32,11 +32,7 @@ function same_data.require(session, what, batch)
     ffi.copy(mine.shared_by, batch.shared_by:sub(1, NAME_BYTES - 1))
     ffi.copy(mine.text, batch.source:sub(1, TEXT_BYTES - 1))
   end
-  local state = session:open_state()
-  world.set_activity(what)
-  local status = C.ms_state_all_gather_bytes(state, mine, ffi.sizeof(mine), all)
-  world.set_activity(nil)
-  check(status)
+  session:gather_bytes(mine, ffi.sizeof(mine), all, what)
   for place, rank in ipairs(ranks) do
     local sharers, text = ffi.string(all[place - 1].shared_by), ffi.string(all[place - 1].text)
     local other = first[sharers]

@@ -55,20 +55,13 @@ local function extended(batch, output, micro_batches, data)
   return copy
 end
 
-local function memory_of(self, output, micro_batches)
-  local numel = batch_of.numel(output.shape) * micro_batches
-  local name = ("%s %d"):format(output.dtype, numel)
-  self.teacher_memory = self.teacher_memory or {}
-  self.teacher_memory[name] = self.teacher_memory[name] or ffi.new(dtypes.ctypes[output.dtype] .. "[?]", numel)
-  return self.teacher_memory[name], numel / micro_batches
-end
-
 local function compute(self, batch, specs, micro_batches)
   local exec = self.session:exec("teacher", specs, traced(self), {
     train = false, prefetch = self.prefetch, owner = self.owner, who = WHO, reads = self.teacher,
   })
   local output = exec.plan.graph.outputs.teacher
-  local data, numel = memory_of(self, output, micro_batches)
+  local numel = batch_of.numel(output.shape)
+  local data = self.buffers:get("teacher", output.dtype, numel * micro_batches)
   for micro = 0, micro_batches - 1 do
     batch_of.feed(exec, specs, batch, micro)
     exec:run("evaluate")

@@ -20,6 +20,7 @@ local optimizers = require("moonshard.engine.optimizers")
 local options = require("moonshard.base.options")
 local padding = require("moonshard.train.padding")
 local reference = require("moonshard.shard.reference")
+local reused_memory = require("moonshard.engine.reused_memory")
 local rule_lists = require("moonshard.shard.rules")
 local sealed = require("moonshard.base.sealed")
 local session = require("moonshard.engine.session")
@@ -189,7 +190,7 @@ local function trainer(o)
   o.untrained = untrained
   o.session.sharding:report_warnings(warnings)
   utilisation.check(o.session.sharding.mesh.device)
-  o.steps_done = 0
+  o.steps_done, o.buffers = 0, reused_memory.new()
   if reference.active then reference.replace_settings(o) end
   o.session.memory_limit, o.session.plan_memory = o.memory_limit, o.plan_memory
   local self = setmetatable(o, Trainer)

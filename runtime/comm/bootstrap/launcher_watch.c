@@ -13,11 +13,14 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "comm/bootstrap/host_id.h"
 
-/* For errors to be printed, and for what a recipe does at its end. */
-enum { GRACE_MS = 5000, LOOK_MS = 1000 };
+/* Seconds for errors to be printed, and for what a recipe does at its end; and while ranks of this host wait for their
+ * saves. */
+static const double GRACE = 5, GRACE_TO_SAVE = 30;
+enum { LOOK_MS = 1000, TURN_MS = 100 };
 
 struct ms_launcher_watch {
   pthread_t thread;
@@ -27,6 +30,18 @@ struct ms_launcher_watch {
   ms_control *control;
   char why[128];
 };
+
+/* 1 when the rank has ended (stop) within the time that it has. */
+static int ends_in_time(const ms_launcher_watch *watch) {
+  struct pollfd stop = {.fd = watch->stop, .events = POLLIN};
+  const double began = ms_clock();
+  for (;;) {
+    const int ready = poll(&stop, 1, TURN_MS);
+    if (ready > 0) return 1;
+    const double most = atomic_load(&watch->control->finishing) > 0 ? GRACE_TO_SAVE : GRACE;
+    if (ready == 0 && ms_clock() > began + ms_wait_scale * most) return 0;
+  }
+}
 
 static void *watch_launcher(void *argument) {
   ms_launcher_watch *watch = argument;
@@ -38,9 +53,7 @@ static void *watch_launcher(void *argument) {
     if (wanted[0].revents) return NULL;
   } while (!wanted[1].revents && ms_process_start(watch->pid) == watch->start);
   ms_control_give_up(watch->control, MS_CONTROL_LAUNCHER, -1, watch->why);
-  int ready;
-  while ((ready = poll(wanted, 1, GRACE_MS)) < 0 && errno == EINTR) continue;
-  if (!ready) kill(getpid(), SIGKILL);
+  if (!ends_in_time(watch)) kill(getpid(), SIGKILL);
   return NULL;
 }
 

@@ -64,6 +64,7 @@ typedef struct ms_control {
   _Atomic uint32_t saves;       /* some rank saves its state before it ends on SIGTERM */
   _Atomic uint32_t terminating; /* some rank received SIGTERM */
   _Atomic int32_t finishing;    /* ranks of this host that wait for a save before they end */
+  _Atomic uint32_t finished;    /* how often the saves of these ranks have progressed */
   _Atomic uint32_t lost;        /* how many other hosts a failing rank of this one could not reach */
   ms_control_rank launcher;
   ms_control_rank rank[]; /* [size], by world rank */

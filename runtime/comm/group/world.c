@@ -190,4 +190,7 @@ void ms_world_count_finishing(ms_world *world, int change) {
   if (world->control) atomic_fetch_add(&world->control->finishing, change);
 }
 
-int ms_world_finishing(const ms_world *world) { return world->control ? atomic_load(&world->control->finishing) : 1; }
+uint32_t ms_world_finished(ms_world *world, int progressed) {
+  if (!world->control) return (uint32_t)progressed;
+  return atomic_fetch_add(&world->control->finished, progressed ? 1 : 0) + (progressed ? 1 : 0);
+}

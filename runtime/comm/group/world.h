@@ -23,7 +23,8 @@ ms_control *ms_world_control(const ms_world *world);
 ms_recorder *ms_world_recorder(const ms_world *world);
 /* Counts this rank among those of the host that wait for a save before they end; the launcher gives them time. */
 void ms_world_count_finishing(ms_world *world, int change);
-int ms_world_finishing(const ms_world *world);
+/* Notes whether the save of this rank, one of these, has progressed; returns how often those of the host have. */
+uint32_t ms_world_finished(ms_world *world, int progressed);
 /* MS_OK; or MS_EPEER with the rank that gave up or died and the reason; or MS_EINTERRUPT. Cheap: one load each. */
 int ms_world_check(const ms_world *world);
 /* Changes whenever this rank returns from ms_world_recover, which voids all operations in flight. */

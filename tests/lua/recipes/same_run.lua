@@ -3,10 +3,11 @@
 --
 --   moonshard run tests/lua/recipes/same_run.lua -n 2 what=lengths in=train
 --
--- Rank `on` differs: in what=lengths, dtype, field, rows, argument, batches (one more to evaluate), skip (it leaves out
--- a step), numbers (so, too, with batches of its own), and in what forward reads: factor (a field), layers (how many),
--- upvalue, constant (a tensor's shape); or in nothing (none). on=-1: in these all ranks change alike, though each has
--- another clock. alike=2: pairs of ranks have the same rows. pad=true pads, and prints what came out.
+-- Rank `on` differs: in what=lengths, dtype, field, footnote (forward does not read it), rows, argument, batches (one
+-- more to evaluate), skip (it leaves out a step), numbers (so, too, with batches of its own), and in what forward
+-- reads: factor (a field), layers (how many), upvalue, constant (a tensor's shape); or in nothing (none). on=-1: in
+-- these all ranks change alike, though each has another clock. alike=2: pairs of ranks have the same rows. pad=true
+-- pads, and prints what came out.
 
 local ms = require "moonshard"
 
@@ -68,6 +69,7 @@ local function batch(step, length, extra)
   local b = rows_of(step, place * ROWS, extra == "rows" and 2 * ROWS or ROWS, function() return length end)
   if extra == "field" then b.extra = ms.randn { ROWS, 2, seed = step } end
   if extra == "dtype" then b.extra = ms.randn { ROWS, 2, seed = step }:cast("bf16") end
+  if cfg.what == "footnote" then b.footnote = ms.randn { ROWS, extra == "footnote" and 3 or 2, seed = step } end
   return b
 end
 
@@ -84,7 +86,7 @@ local function once(...)
   end
 end
 
-local KINDS = { lengths = true, dtype = true, field = true, rows = true }
+local KINDS = { lengths = true, dtype = true, field = true, rows = true, footnote = true }
 
 -- A batch of the usual kind, or of the other one.
 local function made(step, other)
