@@ -156,14 +156,17 @@ describe("keys and values that generation keeps", function()
   end)
 
   it("refuse ranks with other prompts or settings", function()
-    for _, o in ipairs({ 'prompt = r == 0 and "a" or "b"', "seed = 1 + r", "tokens = 2 + r" }) do
+    for o, said in pairs({
+      ['prompt = r == 0 and "a" or "b"'] = "prompt is | texts", ["seed = 1 + r"] = "seed is 1 | and 2",
+      ["tokens = 2 + r"] = "tokens is 2 | and 3", ["top_k = r"] = "top_k is 0 | and 1",
+    }) do
       local recipe = program.recipe(([[
         local ms = require "moonshard"
         local r = ms.world().rank
         local model = ms.models.gpt2 { vocab = 256, layers = 1, dim = 8, heads = 2, seq = 8 }
         ms.fully_shard(model, { mesh = ms.init_device_mesh("cpu", "1x2", { "replicate", "shard" }) })
         ms.generate(model, { %s })]]):format(o))
-      program.refused(2, { "run", recipe, "-n", "2" }, "ms.generate | other prompts or settings | rank")
+      program.refused(2, { "run", recipe, "-n", "2" }, "ms.generate | " .. said .. " | rank 1")
       os.remove(recipe)
     end
   end)

@@ -5,7 +5,7 @@ local progress = require("moonshard.base.progress")
 local world = require("moonshard.distributed.world")
 
 ---@class moonshard.NewShapes what one user compiled by one name
----@field name string "train"
+---@field who string "train:step"
 ---@field plans integer
 ---@field ms number that compiling took
 ---@field shapes table<string, string> of inputs, of the latest plan
@@ -18,16 +18,10 @@ local new_shapes = {
   MANY = 32,
 }
 
-local TITLES = {
-  train = "train:step", evaluate = "train:evaluate", ["evaluate sample"] = "train:evaluate", teacher = "the teacher",
-  call = "calls of a module", generate = "ms.generate", prefill = "ms.generate", decode = "ms.generate",
-  score = "ms.evaluate",
-}
-
----@param name string
+---@param who string the caller, as the user wrote it: "train:step"
 ---@return moonshard.NewShapes
-function new_shapes.new(name)
-  return setmetatable({ name = name, plans = 0, ms = 0, shapes = {}, warned = {} }, NewShapes)
+function new_shapes.new(who)
+  return setmetatable({ who = who, plans = 0, ms = 0, shapes = {}, warned = {} }, NewShapes)
 end
 
 -- "tokens [2,30], then [2,31]": the inputs whose shapes differ from those of the plan before.
@@ -57,13 +51,12 @@ end
 function NewShapes:note(inputs, ms, again)
   local shapes = differing(self, inputs)
   self.plans, self.ms = self.plans + 1, self.ms + ms
-  local title = TITLES[self.name] or self.name
   if again then
     warn(self, "again", ("%s compiles plans again that were dropped to make room for others (%s): pad inputs to a few "
-      .. "lengths, such as multiples of 64, or give ms.trainer a larger plan_memory"):format(title, shapes))
+      .. "lengths, such as multiples of 64, or give ms.trainer a larger plan_memory"):format(self.who, shapes))
   elseif self.plans == new_shapes.MANY then
     warn(self, "many", ("%s has compiled %d plans, for %.3g s in all, since its inputs have ever new shapes (%s): pad "
-      .. "them to a few lengths, such as multiples of 64"):format(title, self.plans, self.ms / 1e3, shapes))
+      .. "them to a few lengths, such as multiples of 64"):format(self.who, self.plans, self.ms / 1e3, shapes))
   end
 end
 

@@ -93,7 +93,7 @@ end
 
 local function compile(self, name, inputs, settings, id, trace)
   local shapes_of = ("%s %s"):format(name, tostring(settings.owner))
-  local shapes = self.compiled[shapes_of] or new_shapes.new(name)
+  local shapes = self.compiled[shapes_of] or new_shapes.new(settings.who)
   self.compiled[shapes_of] = shapes
   local compiled = self:compile(name, self.plans:graph(self:graph_id(id)) or trace(), settings)
   self:ensure_state(compiled) -- can read files, and fail on a single rank
@@ -117,7 +117,7 @@ end
 local function require_same(self, name, inputs, settings, change, places)
   local of_forward = { "what forward computes", change and "something else than before: " .. change or "as before",
     "what forward reads outside its arguments must change on all ranks alike, or be an argument", places }
-  same_run.new(settings.who or name, { { "what runs", settings.owner or name }, of_forward }, inputs)
+  same_run.new(settings.who, { { "what runs", settings.owner or name }, of_forward }, inputs)
     :require(self, "of what ranks run")
 end
 
@@ -138,7 +138,7 @@ end
 ---@param settings table moonshard.PlanSettings, and owner: separates users that compute different things by this name;
 ---  reads: the recipe's function that forward calls, if there is one; changed: raises an error when that function would
 ---  compute something else now (fun(difference: string, places: string?)); nil: it is compiled again
----  agreed: ranks have compared what they run; who: the caller's name in messages of that comparison, default `name`
+---  agreed: ranks have compared what they run; who: the caller, as the user wrote it, for messages
 ---@return moonshard.Exec
 function SessionPlans:exec(name, inputs, forward, settings)
   check_runs(self, settings)

@@ -157,7 +157,7 @@ local function run(subject, rows, batch)
     { name = "targets", dtype = "i32", shape = shape, rows = batch },
   }, function(inputs)
     return { outputs = { log_likelihood = preference_loss.log_likelihood(model(inputs.tokens), inputs.targets) } }
-  end, { train = false, owner = "score" })
+  end, { train = false, owner = "score", who = "ms.evaluate" })
   local at = 1
   while at <= #rows do
     world.check_interrupt()

@@ -60,7 +60,7 @@ local function run(exec, inputs)
 end
 
 -- Ranks have compared the prompts and the settings, from which the shapes of all passes follow.
-local AGREED = { train = false, agreed = true }
+local AGREED = { train = false, agreed = true, who = "ms.generate" }
 
 local function array_of(dtype, count)
   return { data = ffi.new(dtypes.ctypes[dtype] .. "[?]", count), dtype = dtype, count = count }

@@ -11,11 +11,11 @@ local errors = require("moonshard.base.error")
 local hash = require("moonshard.base.hash")
 local language = require("moonshard.models.language")
 local options = require("moonshard.base.options")
+local same_run = require("moonshard.engine.same_run")
 local sampling = require("moonshard.train.sampling")
 local session = require("moonshard.engine.session")
 local tokenizers = require("moonshard.data.tokenizer")
 local tree = require("moonshard.nn.tree")
-local world = require("moonshard.distributed.world")
 
 ---@class moonshard.GenerateOptions
 ---@field prompt? string|integer[]|(string|integer[])[] a text, the list of its tokens, or a list of such; default: a
@@ -163,15 +163,19 @@ local function copy_of(ids)
   return copy
 end
 
+local COMPARED = {
+  { name = "prompt", of = function(o) return ("%d texts with hash %x"):format(o.texts, o.hash) end },
+  { name = "tokens" }, { name = "stop" }, { name = "temperature" }, { name = "top_k" }, { name = "top_p" },
+  { name = "seed" }, { name = "cache" },
+}
+
 -- Ranks that continue other prompts, or by other settings, would mix their texts.
 local function require_same(running, o, lists, count)
-  local parts = { ("%d %s %.17g %d %.17g %.17g %s"):format(count, tostring(o.stop), o.temperature, o.top_k, o.top_p,
-    o.seed, tostring(o.cache)) }
-  for i, ids in ipairs(lists) do parts[i + 1] = table.concat(ids, " ") end
-  running:require_same(hash.of_text(table.concat(parts, "\n")), "of what is generated", function(rank)
-    return ("ms.generate: rank %d was given other prompts or settings than rank %d: give all ranks the same"):format(
-      rank, world.rank)
-  end)
+  local parts, compared = {}, setmetatable({ tokens = count, texts = #lists }, { __index = o })
+  for i, ids in ipairs(lists) do parts[i] = table.concat(ids, " ") end
+  compared.hash = hash.of_text(table.concat(parts, "\n"))
+  same_run.new("ms.generate", same_run.options(COMPARED, compared, "%s"), {})
+    :require(running, "of what is generated")
 end
 
 local function continue(model, o)
