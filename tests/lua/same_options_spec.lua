@@ -55,16 +55,21 @@ local BY_HAND = {
 -- Each host can have its own.
 local TAKEN = { 'o.memory_limit = "1GiB"', 'o.plan_memory = "8MiB"', "" }
 
+-- Rank 1 works in another folder, and the path is relative.
+local MOVES = { { change = 'local f = require("ffi") f.cdef "int chdir(const char *);" f.C.chdir("/tmp")' } }
+MOVES[2] = { change = MOVES[1].change .. " ", use = true }
+
 describe("options of ranks that train together", function()
   local path, ended
 
   setup(function()
     path = program.recipe(RECIPE)
     local runs = {}
-    local function add(change, use)
-      runs[change] = { "run", path, "-n", "2", "--timeout", "60", "dir=" .. scratch.path(), "change=" .. change,
-        use and "use=hand" or nil }
+    local function add(change, use, dir)
+      runs[change] = { "run", path, "-n", "2", "--timeout", "60", "dir=" .. (dir or scratch.path()),
+        "change=" .. change, use and "use=hand" or nil }
     end
+    for _, move in ipairs(MOVES) do add(move.change, move.use, "build/of_one_place") end
     for change in pairs(REFUSED) do add(change) end
     for change in pairs(BY_HAND) do add(change, true) end
     for _, change in ipairs(TAKEN) do add(change, true) end
@@ -73,6 +78,14 @@ describe("options of ranks that train together", function()
   teardown(function()
     os.remove(path)
     scratch.clear()
+  end)
+
+  it("U1 are refused where a relative path is another folder on each rank", function()
+    for _, move in ipairs(MOVES) do
+      assert.equal(move.use and 3 or 2, ended[move.change].status)
+      has(ended[move.change].err, "build/of_one_place | working directory | rank 0 and /tmp on rank 1")
+    end
+    assert.is_nil(io.open("build/of_one_place"))
   end)
 
   it("U1 are refused on all ranks where they differ, and named", function()

@@ -12,8 +12,13 @@ local folder = require("moonshard.checkpoint.folder")
 local input_file = require("moonshard.base.input_file")
 local log = require("moonshard.metrics.log")
 local output_file = require("moonshard.base.output_file")
+local same_run = require("moonshard.engine.same_run")
 local world = require("moonshard.distributed.world")
-local C, check = engine.C, engine.check
+local C, ffi, check = engine.C, engine.ffi, engine.check
+
+local PATH_BYTES = 4096 -- of a working directory
+
+ffi.cdef "char *getcwd(char *path, size_t bytes);"
 
 local disks = {}
 
@@ -85,6 +90,15 @@ local function tell(root, firsts)
     disks.hosts_of(owners)))
 end
 
+-- A relative path is one folder for the ranks of a host only if they work in one.
+local function require_same_directory(session, root)
+  if root:sub(1, 1) == "/" then return end
+  local path = ffi.C.getcwd(ffi.new("char[?]", PATH_BYTES), PATH_BYTES)
+  local directory = path ~= nil and ffi.string(path) or "none"
+  local fact = { "the working directory", directory, "give the absolute path of a folder" }
+  same_run.new("checkpoints in " .. root, { fact }, {}):require(session, "of a folder's disks")
+end
+
 local function find(session, root)
   local ranks, me = session:ranks(), session.sharding.rank
   local firsts, first = {}, ranks[1]
@@ -93,6 +107,8 @@ local function find(session, root)
     first, file = find_first(session, root)
     firsts = session:gather_numbers(first, "of a folder's disks")
     os.remove(file)
+  else
+    require_same_directory(session, root)
   end
   local disk = { split = false, first = first, is_first = first == me, holds = {}, writers = {} }
   for place, rank in ipairs(ranks) do

@@ -120,8 +120,9 @@ function policy.new(train, given)
       :require(train.session, "of the options of checkpoints")
   end
   if self.dir ~= "" then
+    local disk = disks.of(train.session, self.dir)
     folder.make(WHO, self.dir)
-    if disks.of(train.session, self.dir).is_first then folder.lock(WHO, self.dir) end
+    if disk.is_first then folder.lock(WHO, self.dir) end
   end
   local path, skipped = source(self)
   if self.dir ~= "" then folder.check_whole(WHO, self.dir, step_of(path)) end
