@@ -58,6 +58,35 @@ train:evaluate(checked.valid:batches(2))
 print("trained")
 ]]
 
+-- As that one: the data of a second part of the training, and of a second evaluation.
+local LATER = OF_FILES:gsub("print", [[
+local later = ms.data.text { files = s.files, seq = 16, batch = 2, seed = s.seed, mesh = shares }
+if s.trains then for _, batch in later:batches(1) do train:step(batch) end end
+train:evaluate(later.valid:batches(1))
+%0]]):gsub("local d =", 's = { files = "README.md", seed = 0, trains = true }\n%0')
+
+-- Batches of the recipe's own, of the samples that a sampler gives.
+local SAMPLED = [[
+local ms = require "moonshard"
+local epoch_of, seed, skipped, steps = function(epoch) return epoch end, 0, nil, 0
+%s
+if ms.world().rank == 2 then %s end
+local model = ms.nn.linear(2, 2)
+ms.fully_shard(model, { mesh = "1x4" })
+local train = ms.trainer { model = model, optimizer = ms.optim.sgd { lr = 0.01 }, loss = ms.loss.mse }
+local sampler = ms.data.sampler { length = 16, seed = seed }
+for epoch = 0, 1 do
+  sampler:set_epoch(epoch_of(epoch))
+  for at, sample in sampler:samples() do
+    if at ~= skipped and steps < 6 then
+      train:step { inputs = ms.full({ 1, 2 }, sample / 16), targets = ms.ones(1, 2) }
+      steps = steps + 1
+    end
+  end
+end
+print("trained")
+]]
+
 -- And one whose ranks compute each layer together; rank 2 writes another forward.
 local DIVIDED = [[
 local ms = require "moonshard"
@@ -177,6 +206,28 @@ describe("D10", function()
     os.execute(("tr 'a-z' 'b-za' <README.md >%s"):format(path))
     has(run(('d.files = %q'):format(path), nil, OF_FILES).err, "rank 0 has | rank 2 has | contents")
     os.remove(path)
+  end)
+
+  it("stops ranks whose later data differs, in training or evaluation", function()
+    for _, on_all in ipairs { "", "s.trains = false" } do
+      for case, expected in pairs { ['s.files = "LICENSE"'] = "contents", ["s.seed = 1"] = "seed 0 | seed 1" } do
+        local ended = run(case, on_all, LATER)
+        assert.equal(3, ended.status, ended.err)
+        has(ended.err, "data | rank 0 has | rank 2 has | files | " .. expected)
+      end
+    end
+    assert.equal("trained\n", run("", "", LATER).out)
+  end)
+
+  it("stops ranks that take samples of another pass of a sampler", function()
+    has(run("seed = 1", nil, SAMPLED).err, "data | rank 0 has | seed 0 | rank 2 has | seed 1")
+    local ended = run("epoch_of = function() return 0 end", nil, SAMPLED)
+    assert.equal(3, ended.status)
+    has(ended.err, "rank 0 has | epoch 1 | rank 2 has | epoch 0 | same files, settings and epoch")
+  end)
+
+  it("trains where a rank leaves out a sample, and begins the next epoch before others", function()
+    assert.equal("trained\n", run("skipped = 2", nil, SAMPLED).out)
   end)
 
   it("trains where replicas have files of their own", function()

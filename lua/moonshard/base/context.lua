@@ -17,6 +17,8 @@
 ---  set by moonshard/init.lua
 ---@field fused_loss boolean|"auto"|nil what losses do whatever they were asked (`fused` of ms.loss.cross_entropy); set
 ---  for the reference of `moonshard check`, and where `moonshard explain` tries what would change
+---@field sampled { source: string, shared_by: string }? the pass of a sampler whose samples this rank took last, until
+---  ranks have compared it (train/same_data.lua)
 ---@field in_data string? "data:state()" while this method of a recipe's data object runs
 ---@field call_module function? the function that calls a module's forward; error.lua recognises it on the stack
 local context = { trace = nil, path = "" }

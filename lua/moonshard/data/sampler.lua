@@ -3,6 +3,7 @@
 -- Like PyTorch's DistributedSampler: the order of an epoch is a permutation keyed by seed and epoch. It is padded with
 -- its own beginning, or truncated, to a multiple of the number of ranks W. Rank r visits elements r, r + W, r + 2W, ...
 
+local context = require("moonshard.base.context")
 local errors = require("moonshard.base.error")
 local strict = require("moonshard.base.strict")
 local loader = require("moonshard.data.loader")
@@ -15,6 +16,8 @@ local sealed = require("moonshard.base.sealed")
 ---@field length integer samples of the dataset
 ---@field epoch integer
 ---@field position integer samples of the epoch that all ranks together have visited
+---@field shared_by string? the ranks that share it, if they are those of its mesh or of the world
+---@field passes integer calls of samples
 local Sampler = { __name = "a sampler" }
 Sampler.__index = Sampler
 strict.refuse_loops(Sampler, "for _, sample in sampler:samples() do")
@@ -30,6 +33,8 @@ function Sampler:__tostring()
   return ("sampler: %d samples, %d per rank and epoch, seed %d%s, epoch %d, position %d"):format(self.length,
     self:count(), self.seed, self.shuffle and "" or ", in order", self.epoch, self.position)
 end
+
+local made = 0 -- samplers of this rank
 
 ---@class moonshard.SamplerOptions
 ---@field length integer samples of the dataset
@@ -53,6 +58,9 @@ local function sampler(o)
     world = { "positive" },
   })
   local share = loader.share("ms.data.sampler", o.mesh)
+  made = made + 1
+  -- Ranks that are given their places by hand can be several groups.
+  o.shared_by = not (o.rank or o.world) and ("sampler %d over %s"):format(made, share.name) or nil
   o.rank, o.world = o.rank or share.index, o.world or share.ranks
   if o.rank < 0 or o.rank >= o.world then
     errors.invalid("ms.data.sampler: rank %d is outside a world of %d ranks", o.rank, o.world)
@@ -61,7 +69,7 @@ local function sampler(o)
     errors.invalid("ms.data.sampler: %d samples are fewer than %d ranks, so drop_last leaves none", o.length,
       o.world)
   end
-  o.epoch, o.position, o.resume_at = 0, 0, 0
+  o.epoch, o.position, o.resume_at, o.passes = 0, 0, 0, 0
   return sealed.seal(setmetatable(o, Sampler))
 end
 
@@ -94,20 +102,27 @@ function Sampler:set_epoch(epoch)
   self.epoch, self.epoch_was_set = epoch, true
 end
 
+-- What the samples of a pass are from, for ranks to compare. Ranks that leave out samples of their own can be in
+-- different passes.
+local function sampled(self)
+  if not self.shared_by then return nil end
+  return { source = self:describe(), shared_by = ("%s, pass %d"):format(self.shared_by, self.passes) }
+end
+
 ---This rank's samples of the epoch, in order. The first call after load_state continues at the loaded position. Without
 ---drop_last the last sample of some ranks can be one that another rank has had, too: evaluations must not count it.
 ---@return fun(): integer?, integer?, boolean? position from 1; sample, 0 to length - 1; whether the epoch has had it
 function Sampler:samples()
   local order = self.shuffle and permutation.new(self.length, self.seed, self.epoch) or function(i) return i end
   local first, position, rank, length, ranks = self.resume_at, 0, self.rank, self.length, self.world
-  local count = self:left()
-  self.position, self.resume_at = first, 0
-  local fields = sealed.fields(self)
+  local count, fields = self:left(), sealed.fields(self)
+  fields.position, fields.resume_at, fields.passes = first, 0, self.passes + 1
+  local of_pass = sampled(self)
   return function()
     if position >= count then return nil end
     local at = first + position * ranks
     position = position + 1
-    fields.position = at + ranks
+    fields.position, context.sampled = at + ranks, of_pass
     return position, order((at + rank) % length), at + rank >= length
   end
 end

@@ -122,16 +122,16 @@ end
 ---@param given moonshard.SameRows?
 function meeting.before_step(self, number, batch, run, rates, given)
   local sharer, counts = counted(batch)
-  local weights = same_weights.of(self.session)
-  local runs, lrs, muon_lrs, statuses, rows, sharers, numbers, sums = self.session:gather_numbers(run.number,
-    "of the learning rate", rates.lr, rates.muon, termination.status(), given and given:number() or 0, sharer, counts,
-    weights and weights:number(number) or 0)
+  local weights, data = same_weights.of(self.session), same_data.of(batch)
+  local runs, lrs, muon_lrs, statuses, rows, sharers, numbers, sums, sharing, sources = self.session:gather_numbers(
+    run.number, "of the learning rate", rates.lr, rates.muon, termination.status(), given and given:number() or 0,
+    sharer, counts, weights and weights:number(number) or 0, data.sharers, data.number)
   run:check(self.session, runs)
   require_same_rate(self, lrs, "of step", number)
   require_same_rate(self, muon_lrs, "of Muon in step", number)
   meeting.end_if_wanted(self, statuses)
-  if not self.has_same_data then same_data.require(self.session, "of the training data", batch) end
-  self.has_same_data = true
+  same_data.check_mesh(self.session, batch)
+  data:check(self.session, "of the training data", sharing, sources)
   require_same_batch(self, sharers, numbers, number)
   if weights then weights:check(sums, number) end
   if not given then return end
@@ -141,13 +141,18 @@ end
 
 ---Ranks compare what they are about to evaluate: a batch, or after the last one none. Collective.
 ---@param self moonshard.Trainer
----@param batch integer|string its number, or that there is none
+---@param number integer|string its number, or that there is none
 ---@param specs table[]
+---@param batch table this rank's; empty if there is none
 ---@return integer[] statuses the ranks' votes on ending the run
-function meeting.before_evaluation(self, batch, specs)
-  local run = meeting.described(self, "train:evaluate", { { "the batch", batch } }, specs, 1)
-  local runs, statuses = self.session:gather_numbers(run.number, "of whether to evaluate on", termination.status())
+function meeting.before_evaluation(self, number, specs, batch)
+  local run = meeting.described(self, "train:evaluate", { { "the batch", number } }, specs, 1)
+  local data = same_data.of(batch)
+  local runs, statuses, sharing, sources = self.session:gather_numbers(run.number, "of whether to evaluate on",
+    termination.status(), data.sharers, data.number)
   run:check(self.session, runs)
+  same_data.check_mesh(self.session, batch)
+  data:check(self.session, "of the validation data", sharing, sources)
   return statuses
 end
 

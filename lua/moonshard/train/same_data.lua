@@ -1,47 +1,75 @@
 -- Ranks that share a data source must read the same one: each selects its part of the samples by their numbers, so with
--- other files on one host, or another seed, some samples would be trained on twice and others never, without an error.
+-- other files on one host, or another seed or epoch, some samples would be trained on twice and others never, without
+-- an error.
 --
--- A batch of a loader has a text that says what it is from (moonshard.data.loader). Ranks compare it once.
+-- A batch of a loader has a text that says what it is from (moonshard.data.loader); of other batches it is the pass of
+-- the sampler whose samples this rank took last (moonshard.data.sampler). Ranks send hashes of it with the numbers that
+-- they exchange before every step and evaluation, and the texts only if hashes differ.
 
-local engine = require("moonshard.base.ffi")
+local agreement = require("moonshard.distributed.agreement")
+local context = require("moonshard.base.context")
 local errors = require("moonshard.base.error")
+local hash = require("moonshard.base.hash")
 local world = require("moonshard.distributed.world")
-local ffi = engine.ffi
 
 local same_data = {}
 
-local NAME_BYTES, TEXT_BYTES = 32, 224
+local UNKNOWN = 0 -- in place of a hash: the ranks that share the data are not known
 
-ffi.cdef(("typedef struct { char shared_by[%d], text[%d]; } ms_lua_source;"):format(NAME_BYTES, TEXT_BYTES))
+---@class moonshard.DataOfRank what a rank's batch is from
+---@field source string?
+---@field sharers number a hash of whom the rank shares it with
+---@field number number a hash of the source
+local DataOfRank = {}
+DataOfRank.__index = DataOfRank
 
----Raises MS_EMISMATCH on all ranks of a model if two that share data have batches of different sources. Batches that
----are from no loader are not compared. Collective.
+---What this rank's batch is from.
+---@param batch { source: string?, shared_by: string? }
+---@return moonshard.DataOfRank
+function same_data.of(batch)
+  local from, sampled = batch, context.sampled
+  context.sampled = nil
+  if type(from.source) ~= "string" or type(from.shared_by) ~= "string" then from = sampled end
+  if not from then return setmetatable({ sharers = UNKNOWN, number = UNKNOWN }, DataOfRank) end
+  return setmetatable({
+    source = from.source, sharers = hash.of_text(from.shared_by), number = hash.of_text(from.source),
+  }, DataOfRank)
+end
+
+---Refuses data that is divided over ranks which need the same samples.
 ---@param session moonshard.Session
----@param what string for reports, equal on all ranks: "of the training data"
----@param batch { source: string?, shared_by: string? } this rank's
-function same_data.require(session, what, batch)
-  local ranks, first = session:ranks(), {}
-  if #ranks == 1 then return end
-  if batch.shared_by == "all" and session:data_ranks() < #ranks then
+---@param batch { shared_by: string? }
+function same_data.check_mesh(session, batch)
+  if batch.shared_by == "all" and session:data_ranks() < #session:ranks() then
     errors.invalid("the data divides the samples over all ranks, but the ranks along dimension tensor of mesh %s need "
       .. "the same ones: give the data the mesh, as in ms.data.text { mesh = mesh, ... }",
       session.sharding.mesh:label())
   end
-  local mine, all = ffi.new("ms_lua_source"), ffi.new("ms_lua_source[?]", #ranks)
-  if type(batch.source) == "string" and type(batch.shared_by) == "string" then
-    ffi.copy(mine.shared_by, batch.shared_by:sub(1, NAME_BYTES - 1))
-    ffi.copy(mine.text, batch.source:sub(1, TEXT_BYTES - 1))
+end
+
+-- The places of two ranks that share data and have other sources; nil: there are none.
+local function differing(sharers, numbers)
+  local first = {}
+  for place, shared in ipairs(sharers) do
+    local before = first[shared]
+    if shared ~= UNKNOWN and before and numbers[before] ~= numbers[place] then return before, place end
+    first[shared] = before or place
   end
-  session:gather_bytes(mine, ffi.sizeof(mine), all, what)
-  for place, rank in ipairs(ranks) do
-    local sharers, text = ffi.string(all[place - 1].shared_by), ffi.string(all[place - 1].text)
-    local other = first[sharers]
-    if sharers ~= "" and other and other.text ~= text then
-      errors.raise("MS_EMISMATCH", "the data differs between ranks that share it: %s has %s; %s has %s; give all ranks "
-        .. "the same files and settings", world.rank_name(other.rank), other.text, world.rank_name(rank), text)
-    end
-    first[sharers] = other or { rank = rank, text = text }
-  end
+end
+
+---Raises MS_EMISMATCH on all ranks of a model if two that share data have batches of different sources. Batches whose
+---source is not known are not compared. Collective, but only if they differ.
+---@param session moonshard.Session
+---@param what string for reports, equal on all ranks: "of the training data"
+---@param sharers number[] of all ranks, in the order of session:ranks()
+---@param numbers number[]
+function DataOfRank:check(session, what, sharers, numbers)
+  local one, other = differing(sharers, numbers)
+  if not one then return end
+  local texts, ranks = agreement.texts(session, what, self.source), session:ranks()
+  errors.raise("MS_EMISMATCH", "the data differs between ranks that share it: %s has %s; %s has %s; give all ranks "
+    .. "the same files, settings and epoch", world.rank_name(ranks[one]), texts[one], world.rank_name(ranks[other]),
+    texts[other])
 end
 
 return same_data

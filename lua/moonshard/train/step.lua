@@ -21,7 +21,6 @@ local plans = require("moonshard.engine.plan")
 local profile = require("moonshard.distributed.profile")
 local replicate_sync = require("moonshard.shard.replicate_sync")
 local router_loss = require("moonshard.nn.router_loss")
-local same_data = require("moonshard.train.same_data")
 local same_options = require("moonshard.train.same_options")
 local same_rows = require("moonshard.engine.same_rows")
 local termination = require("moonshard.checkpoint.termination")
@@ -333,8 +332,6 @@ end
 local function evaluate_batch(self, batch, specs, settings, given, mean)
   local traced_here = traced(self, false)
   local exec = self.session:exec("evaluate", specs, traced_here, settings)
-  if not self.evaluates_same_data then same_data.require(self.session, "of the validation data", batch) end
-  self.evaluates_same_data = true
   if given then add_batch(given, batch, specs, 1) end
   if counted_rows.runs_by_sample(batch, exec.plan.graph.counts) then
     counted_rows.run(batch, traced_here, function(of_sample, weighed)
@@ -368,10 +365,10 @@ function step.mean_loss(self, batches, within_averages)
     batch, n = teacher.with_result(self, padding.of_all(self, batch), 1), n + 1
     local specs = batch_of.specs(batch, 1)
     if not self.forward then loss_forward.check(self.model, batch) end
-    if evaluation_ends(self, meeting.before_evaluation(self, n, specs), within_averages) then return nil end
+    if evaluation_ends(self, meeting.before_evaluation(self, n, specs, batch), within_averages) then return nil end
     evaluate_batch(self, batch, specs, settings, given, mean)
   end
-  meeting.before_evaluation(self, ("none after the %d before"):format(n), {})
+  meeting.before_evaluation(self, ("none after the %d before"):format(n), {}, {})
   if n == 0 then errors.invalid("train:evaluate got no batches") end
   if given then given:compare("train:evaluate", n == 1 and "its batch" or ("one of its %d batches"):format(n)) end
   if mean.total == 0 then
