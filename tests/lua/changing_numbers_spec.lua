@@ -137,6 +137,55 @@ describe("a number that changes during training", function()
     globals.GLOBAL_SCALE = nil
   end)
 
+  it("U7 is refused where a function, a table or a method is another one, or was not there before", function()
+    local half, same, holder, options, list = function(x) return 0.5 * x end, function(x) return x end, {}, {}, { 1 }
+    local weigh, table_of = same, { weight = 1 }
+    holder.weigh = same
+    local Half = ms.module "Half"
+    function Half:init() self.linear = ms.nn.linear(2, 2, { bias = false, init = 1 }) end
+    function Half:weigh(x) return x end
+    function Half:forward(x) return self:weigh(self.linear(x)) end
+    local function doubled(self, x) return 0.5 ^ 0.5 * self.linear(x) end
+    local cases = {
+      ["weigh, an upvalue"] = { function() weigh = half end, function() weigh = same end },
+      ["holder.weigh"] = { function() holder.weigh = half end, function() holder.weigh = same end },
+      ["table_of, an upvalue"] = { function() table_of = { weight = 0.5 } end,
+        function() table_of = { weight = 1 } end },
+      ["options.halves"] = { function() options.halves = true end, function() options.halves = nil end },
+      ["list.2"] = { function() list[2] = 1 end, function() list[2] = nil end },
+      ["model.weigh"] = { function() Half.weigh = function(_, x) return 0.5 ^ 0.5 * x end end,
+        function() Half.weigh = function(_, x) return x end end },
+      ["model.forward"] = { function(model) model.forward = doubled end, function() end },
+      ["model.scale"] = { function(model) model.scale = 0.5 end, function() end },
+    }
+    for place, case in pairs(cases) do
+      local model = Half()
+      ms.fully_shard(model, { mesh = "1x1" })
+      local train = trainer(function(net, b)
+        local loss = table_of.weight / #list * (net.scale or 1) * holder.weigh(weigh(loss_of(net, b)))
+        return options.halves and half(loss) or loss
+      end, model)
+      assert.equal(1, train:step(batch()).loss, place)
+      assert.equal(1, train:step(batch()).loss, place)
+      case[1](model)
+            has(message(function() train:step(batch()) end), "train:step | " .. place)
+      case[2]()
+    end
+  end)
+
+  it("U7 is not reported where another function or table makes no difference, and later ones are", function()
+    local made, weigh, model = { weight = 1 }, nil, new_model()
+    local train = trainer(function(net, b) return (weigh or 1) * made.weight * loss_of(net, b) end, model)
+    for _ = 1, 4 do assert.equal(1, train:step(batch()).loss) end
+    made = { weight = 1 }
+    assert.equal(1, train:step(batch()).loss)
+    made.weight = 0.5
+    has(message(function() train:step(batch()) end), "train:step | made.weight")
+    made.weight = 1
+    weigh = 0.5
+    has(message(function() train:step(batch()) end), "train:step | weigh, an upvalue")
+  end)
+
   it("U7 is refused in an evaluation, where only a second trace finds it", function()
     local count = 0
     local function hidden() -- what no upvalue, global or field has

@@ -1,5 +1,6 @@
--- What a traced function can read besides its inputs: numbers, strings, booleans and eager tensors in upvalues and
--- globals of the user's functions, and in fields of the model's modules and of tables that these functions reach.
+-- What a traced function can read besides its inputs: numbers, strings, booleans, eager tensors, functions and tables
+-- in upvalues and globals of the user's functions, in fields of the model's modules and of tables that these functions
+-- reach, and in classes of modules; and fields and globals that these functions name and that are not there yet.
 --
 -- A function is traced once per set of shapes, so whatever it reads there is a constant of its graph. This module
 -- notices cheaply that such a place has another value, and the session then traces again and compares the graphs
@@ -27,6 +28,8 @@ local PLAIN = { number = true, string = true, boolean = true }
 ---@field keys any[] of each place: the key, or the number of the upvalue
 ---@field values any[] of each place, when it was last looked at
 ---@field names string[] of each place, for messages
+---@field roots table[] { value, name, model }: what is searched for places; of a function, the model that it is given
+---@field settled table<table|function, table<any, boolean>> places whose change made no difference
 ---@field version integer counts changes
 ---@field changed table<integer, { before: any, now: any }> places that changed since the last comparison
 local Reads = {}
@@ -34,26 +37,59 @@ Reads.__index = Reads
 
 local reads = {}
 
-local function is_watched(value) return PLAIN[type(value)] or tensor.is_eager(value) end
+local function is_plain(value) return PLAIN[type(value)] or tensor.is_eager(value) end
+
+-- What a place can have another of. Modules and parameters that are replaced are the sharding's concern.
+local function is_reference(value)
+  local kind = type(value)
+  return kind == "function" or kind == "table" and not tensor.is(value) and not parameter.is(value)
+    and not tree.is_module(value)
+end
 
 local function add(self, holder, key, value, name)
-  if #self.keys == MOST_PLACES then return end
+  local known = self.known[holder] or {}
+  local settled = self.settled[holder]
+  if known[key] or settled and settled[key] or #self.keys == MOST_PLACES then return end
+  self.known[holder], known[key] = known, true
   local at = #self.keys + 1
   self.holders[at], self.keys[at], self.values[at], self.names[at] = holder, key, value, name
 end
 
 local visit
 
+-- A place, and what can be read behind it.
+local function add_and_visit(self, holder, key, value, path, name, depth)
+  if value == nil or is_plain(value) or is_reference(value) then add(self, holder, key, value, path) end
+  visit(self, value, name, depth)
+end
+
+-- Calls `visitor` with each text among the constants of a function's code: names of its globals and of fields, and
+-- texts.
+local function each_constant(f, visitor)
+  for i = -1, -math.huge, -1 do
+    local ok, name = pcall(util.funck, f, i)
+    if not ok or name == nil then return end
+    if type(name) == "string" then visitor(name) end
+  end
+end
+
+-- Fields that a function names, and that a table lacks: it can be given them later.
+local function add_absent(self, f, t, path)
+  if not has_util then return end
+  each_constant(f, function(name)
+    if rawget(t, name) ~= nil then return end
+    local later = self.later
+    later[#later + 1] = { holder = t, key = name, name = ("%s.%s"):format(path, name) }
+  end)
+end
+
 local function visit_upvalues(self, f, depth)
   local place = errors.place_of(f)
   for i = 1, math.huge do
     local name, value = debug.getupvalue(f, i)
     if not name then return end
-    if is_watched(value) then
-      add(self, f, i, value, ("%s, an upvalue of the function at %s,"):format(name, place))
-    else
-      visit(self, value, name, depth + 1)
-    end
+    add_and_visit(self, f, i, value, ("%s, an upvalue of the function at %s,"):format(name, place), name, depth + 1)
+    if type(value) == "table" and getmetatable(value) == nil then add_absent(self, f, value, name) end
   end
 end
 
@@ -66,20 +102,16 @@ local function holder_of(environment, name)
   return type(environment) == "table" and environment or nil
 end
 
--- The constants of a function's code include the names of its globals, and those of fields.
 local function visit_globals(self, f, depth)
   local globals = getfenv(f)
-  for i = -1, -math.huge, -1 do
-    local ok, name = pcall(util.funck, f, i)
-    if not ok or name == nil then return end
-    local holder = type(name) == "string" and holder_of(globals, name)
-    local value = holder and rawget(holder, name)
-    if holder and is_watched(value) then
-      add(self, holder, name, value, ("the global %s"):format(name))
-    elseif holder and name ~= "_G" then
-      visit(self, value, name, depth + 1)
+  each_constant(f, function(name)
+    local holder = holder_of(globals, name)
+    if holder and name ~= "_G" then
+      add_and_visit(self, holder, name, rawget(holder, name), ("the global %s"):format(name), name, depth + 1)
+    elseif not holder then
+      self.later[#self.later + 1] = { holder = globals, key = name, name = ("the global %s"):format(name) }
     end
-  end
+  end)
 end
 
 local function visit_function(self, f, depth)
@@ -89,11 +121,18 @@ local function visit_function(self, f, depth)
 end
 
 -- The functions of a module's class, and of those that it inherits from.
-local function visit_class(self, module, depth)
+local function visit_class(self, module, path, depth)
   local class = getmetatable(module).__index
   while type(class) == "table" do
     for name, method in next, class do
-      if type(method) == "function" then visit(self, method, name, depth + 1) end
+      if type(method) == "function" then
+        add_and_visit(self, class, name, method, ("%s.%s"):format(path, name), name, depth + 1)
+        local is_users = errors.place_of(method) ~= nil
+        if is_users then add_absent(self, method, module, path) end
+        if (is_users or name == "forward") and rawget(module, name) == nil then
+          self.later[#self.later + 1] = { holder = module, key = name, name = ("%s.%s"):format(path, name) }
+        end
+      end
     end
     local meta = getmetatable(class)
     class = meta and meta.__index
@@ -108,13 +147,14 @@ local function visit_table(self, t, name, depth)
   t = sealed.fields(t)
   for key, value in next, t do
     local path = ("%s.%s"):format(name, tostring(key))
-    if is_watched(value) then
-      add(self, t, key, value, path)
-    elseif not has_own_alone and not (is_module and INTERNAL[key]) then
-      visit(self, value, path, is_module and tree.is_module(value) and depth or depth + 1)
+    if has_own_alone then
+      if is_plain(value) then add(self, t, key, value, path) end
+    elseif not (is_module and INTERNAL[key]) then
+      add_and_visit(self, t, key, value, path, path, is_module and tree.is_module(value) and depth or depth + 1)
     end
   end
-  if is_module then visit_class(self, t, depth) end
+  if is_module then visit_class(self, t, name, depth) end
+  if not is_module and not has_own_alone then add(self, t, #t + 1, nil, ("%s.%d"):format(name, #t + 1)) end
 end
 
 function visit(self, value, name, depth)
@@ -124,16 +164,27 @@ function visit(self, value, name, depth)
   if kind == "function" then visit_function(self, value, depth) else visit_table(self, value, name, depth) end
 end
 
+local function find_places(self)
+  self.holders, self.keys, self.values, self.names, self.changed = {}, {}, {}, {}, {}
+  self.seen, self.known, self.later = {}, {}, {}
+  for _, root in ipairs(self.roots) do
+    visit(self, root.value, root.name, 0)
+    if root.model then add_absent(self, root.value, root.model, "model") end
+  end
+  -- Behind all others: there can be many, and a few places alone are watched.
+  for _, place in ipairs(self.later) do add(self, place.holder, place.key, nil, place.name) end
+  self.seen, self.known, self.later = nil, nil, nil
+end
+
 ---What functions and a model can read.
 ---@param model moonshard.Module
 ---@param ... function? that are traced
 ---@return moonshard.Reads
 function reads.new(model, ...)
-  local self = setmetatable({ holders = {}, keys = {}, values = {}, names = {}, version = 0, changed = {}, seen = {} },
-    Reads)
-  for i = 1, select("#", ...) do visit(self, (select(i, ...)), "", 0) end
-  visit(self, model, "model", 0)
-  self.seen = nil
+  local self = setmetatable({ version = 0, roots = {}, settled = setmetatable({}, { __mode = "k" }) }, Reads)
+  for i = 1, select("#", ...) do self.roots[i] = { value = (select(i, ...)), name = "", model = model } end
+  self.roots[#self.roots + 1] = { value = model, name = "model" }
+  find_places(self)
   return self
 end
 
@@ -155,25 +206,23 @@ function Reads:look()
     if type(holder) == "table" then now = rawget(holder, keys[i]) else now = value_at(holder, keys[i]) end
     if not rawequal(now, before) and (rawequal(now, now) or rawequal(before, before)) then -- no change: NaN
       local known = self.changed[i]
-      self.changed[i] = { before = known and known.before, now = now }
-      if not known then self.changed[i].before = before end
+      if known then before = known.before end
+      self.changed[i] = not rawequal(now, before) and { before = before, now = now } or nil
       values[i], self.version = now, self.version + 1
     end
   end
   return self.version
 end
 
----Changes so far made no difference: forgets the places.
+---Changes so far made no difference: forgets the places, and finds those behind what is there now.
 function Reads:settle()
   if next(self.changed) == nil then return end
-  local kept = { holders = {}, keys = {}, values = {}, names = {} }
-  for i = 1, #self.keys do
-    if not self.changed[i] then
-      for name, list in pairs(kept) do list[#list + 1] = self[name][i] end
-    end
+  for i in pairs(self.changed) do
+    local holder = self.holders[i]
+    self.settled[holder] = self.settled[holder] or {}
+    self.settled[holder][self.keys[i]] = true
   end
-  for name, list in pairs(kept) do self[name] = list end
-  self.changed = {}
+  find_places(self)
 end
 
 ---The name of the place that has a tensor.
@@ -187,6 +236,7 @@ end
 
 local function text_of(value)
   if tensor.is_eager(value) then return "another tensor" end
+  if is_reference(value) then return ("a %s"):format(type(value)) end
   return type(value) == "string" and ("%q"):format(value) or type(value) == "number" and ("%.9g"):format(value)
     or tostring(value)
 end
@@ -203,7 +253,9 @@ function Reads:text()
       list[n] = ("and %d more"):format(#places - 3)
       break
     end
-    list[n] = tensor.is_eager(change.now) and ("%s is another tensor"):format(self.names[i])
+    local kind = tensor.is_eager(change.now) and "tensor"
+      or is_reference(change.now) and type(change.before) == type(change.now) and type(change.now)
+    list[n] = kind and ("%s is another %s"):format(self.names[i], kind)
       or ("%s was %s and is %s"):format(self.names[i], text_of(change.before), text_of(change.now))
   end
   return list[1] and table.concat(list, "; ")
