@@ -207,7 +207,7 @@ describe("a number that changes during training", function()
       logged = logged or os.time()
       recreated = function() return calls end
       if flag == nil then return recreated() end
-      local noise = ms.rand { 4, 2 }
+      local noise = ms.rand { 4, 2, seed = 1 }
       return (net((b.x + noise):dropout { p = 0.5 }) ^ 2):mean()
     end)
     ms.manual_seed(5)
@@ -220,8 +220,19 @@ describe("a number that changes during training", function()
     end
     assert.is_true(calls > 1 and calls < 12, calls)
     ms.manual_seed(5)
-    ms.rand { 4, 2 }
     assert.equal(after_one, ms.randn({ 1 }):tolist()[1]) -- tracing again draws nothing
+  end)
+
+  it("U7 is not drawn in a forward, which would draw it once for all steps", function()
+    for name, draw in pairs { ["ms.randn"] = ms.randn, ["ms.rand"] = ms.rand } do
+      local train = trainer(function(net, b) return (net(b.x + draw { 4, 2 }) ^ 2):mean() end)
+      has(message(function() train:step(batch()) end), name .. " | batch.noise | seed")
+      assert.equal(0, train.steps_done)
+    end
+    local Noisy = ms.module "Noisy"
+    function Noisy:init() self.weight = ms.parameter { 1 } end
+    function Noisy:forward(x) return x * self.weight + ms.randn { 1 } end
+    has(message(function() Noisy()(ms.tensor { 3 }) end), "ms.randn | batch.noise")
   end)
 
   it("U7 in a call of a module takes effect, as an argument or a field", function()

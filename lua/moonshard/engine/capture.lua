@@ -2,7 +2,6 @@
 -- for one set of input shapes; plans are compiled from it.
 
 local context = require("moonshard.base.context")
-local create = require("moonshard.tensor.create")
 local dtypes = require("moonshard.base.dtypes")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
@@ -40,7 +39,6 @@ local C, ffi = engine.C, engine.ffi
 ---@field trained table<integer, boolean> by value: whether it depends on a parameter that trains, other than by detach
 ---@field routers moonshard.RouterTerms[] of the routers that were called, which train:step adds to the loss
 ---@field returned table the result of the traced function
----@field generator { seed: number, draws: integer } state of ms.rand and ms.randn before it
 ---@field sharding moonshard.Sharding
 ---@field paths table<moonshard.Module, string> FQN of every module of the model
 ---@field untrained table<moonshard.Parameter, true> parameters that are constants in it
@@ -205,7 +203,6 @@ end
 ---@return moonshard.Trace
 function capture.graph(model, config)
   local self = new_trace(model, config.sharding or shardings.of(model))
-  self.generator = create.generator()
   local outer_trace, outer_path = context.trace, context.path
   context.trace, context.path = self, ""
   local ok, raised = xpcall(function()

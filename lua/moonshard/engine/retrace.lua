@@ -5,7 +5,6 @@
 -- its plan, which finds what cannot be watched. Both graphs and their constants are compared. A trace takes about as
 -- long as a small step, so this costs nothing in the long run.
 
-local create = require("moonshard.tensor.create")
 local engine = require("moonshard.base.ffi")
 local values = require("moonshard.tensor.values")
 local C, ffi, check = engine.C, engine.ffi, engine.check
@@ -30,17 +29,6 @@ local function difference(before, now)
   end
 end
 
--- Draws what the first trace drew, so that ms.rand in a function gives the same constants, and leaves the generator as
--- it is.
-local function trace_again(graph, trace)
-  local generator = create.generator()
-  create.load_generator(graph.generator)
-  local ok, again = pcall(trace)
-  create.load_generator(generator)
-  if not ok then error(again, 0) end
-  return again
-end
-
 local function is_due(uses)
   while uses % 2 == 0 do uses = uses / 2 end
   return uses == 1
@@ -55,7 +43,7 @@ function retrace.changes(exec, watch)
   local version = watch:look()
   exec.uses = exec.uses + 1
   if exec.version == version and not is_due(exec.uses) then return nil end
-  local again = trace_again(exec.plan.graph, exec.trace)
+  local again = exec.trace()
   local differs = difference(exec.plan.graph, again)
   again:free()
   if differs then return differs, watch:text() end

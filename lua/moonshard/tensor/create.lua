@@ -6,6 +6,7 @@
 -- Random tensors use the generator of initial parameters. Every call advances it: the n-th call after
 -- ms.manual_seed(s) returns the same numbers on every rank and in every run.
 
+local context = require("moonshard.base.context")
 local dtypes = require("moonshard.base.dtypes")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
@@ -204,6 +205,10 @@ local function drawn(who, distribution, a, b, ...)
   local key, name = o.seed, who
   if key then
     check_seed(who, key)
+  elseif context.trace then
+    errors.invalid("%s: a forward or a loss is traced once, so every step would get the same numbers: draw them "
+      .. "outside and give them as a field of the batch, batch.noise = %s { ... }; x:dropout(p) draws in every step; "
+      .. "for a constant, give %s a seed", who, who, who)
   else
     draws = draws + 1
     key, name = seed, ("draw %d"):format(draws)
