@@ -1,5 +1,6 @@
 -- Hugging Face folders as they are read: names, shapes and types of tensors, fields of config.json; what is refused.
 
+local cjson = require("cjson")
 local ffi = require("ffi")
 local fixture = require("lua.fixture")
 local huggingface = require("lua.huggingface")
@@ -109,7 +110,7 @@ describe("a config.json", function()
   end
 
   for title, case in pairs({
-    ["a field of another family"] = { "qwen2", set("attention_bias", true), "attention_bias | unknown" },
+    ["a field of another family"] = { "qwen2", set("final_logit_softcapping", 30), "final_logit_softcapping | unknown" },
     ["another activation of Llama"] = { "llama", set("hidden_act", "relu2"),
       'hidden_act | "relu2" | silu' },
     ["a layer of another kind"] = { "gemma2", set("layer_types", { "full_attention", "chunked_attention" }),
@@ -140,6 +141,11 @@ describe("a config.json", function()
     ["two ropes"] = { "llama", function(c) c.rope_parameters = { rope_type = "default" } end, "same" },
     ["a scaling without its factor"] = { "llama", function(c) c.rope_scaling.factor = nil end,
       "rope_scaling | factor | 0 | nil" },
+    ["a scaling without its type"] = { "llama", function(c) c.rope_scaling.rope_type = nil end,
+      'rope_scaling | factor | rope_type | "linear" | "llama3" | "default"' },
+    ["biases that a family lacks"] = { "mistral", set("attention_bias", true), "attention_bias is true | family" },
+    ["positions along several axes"] = { "qwen3", set("use_mrope", true), "use_mrope is true" },
+    ["neighbours that rotate"] = { "llama", set("rope_interleaved", true), "rope_interleaved is true" },
     ["what nobody knows of rope"] = { "llama", function(c) c.rope_scaling.beta_fast = 32 end,
       "rope_scaling | beta_fast" },
     ["attention without its scale"] = { "gpt2", set("scale_attn_weights", false), "scale_attn_weights is false" },
@@ -187,6 +193,22 @@ describe("a config.json", function()
     has(message(ms.huggingface.model, folder), "config.json: byte 2: ")
     write_file(folder .. "/config.json", "")
     has(message(ms.huggingface.model, folder), "config.json: | empty")
+  end)
+
+  -- As published folders have them: Qwen 2.5, SmolLM, Phi 3, GPT-2 medium, DistilGPT-2, Vicuna, and those of Unsloth.
+  it("K6 fields of published folders that have no part are accepted", function()
+    for field, value in pairs({ use_mrope = false, is_llama_config = true, rope_interleaved = false,
+      ["transformers.js_config"] = { kv_cache_dtype = "float16" }, unsloth_fixed = true, unsloth_version = "2025.1",
+      max_sequence_length = 2048, partial_rotary_factor = cjson.null }) do
+      local folder = copy_of("llama_tied", set(field, value))
+      assert.same(logits_of(FIXTURES .. "llama_tied"):tolist(), logits_of(folder):tolist())
+    end
+    for field, value in pairs({ n_special = 0, predict_special_tokens = true, _num_labels = 1 }) do
+      assert.same(logits_of(FIXTURES .. "gpt2"):tolist(), logits_of(copy_of("gpt2", set(field, value))):tolist())
+    end
+    for _, family in ipairs { "phi3", "mistral", "qwen3" } do
+      ms.huggingface.model(copy_of(family, set("attention_bias", false)))
+    end
   end)
 
   it("K6 a field that has no part is ignored when it is named", function()

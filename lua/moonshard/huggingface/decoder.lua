@@ -30,6 +30,10 @@ local REFUSED = {
   use_sliding_window = { only = false, why = "attention in a sliding window is not built for this family" },
   is_encoder_decoder = { only = false, why = "models of an encoder and a decoder are not built" },
   quantization_config = { only = false, why = "weights that were quantised are not read" },
+  attention_bias = { only = false, why = "biases of attention are not built for this family" },
+  mlp_bias = { only = false, why = "biases of MLPs are not built for this family" },
+  use_mrope = { only = false, why = "rotary positions along several axes are not built" },
+  rope_interleaved = { only = false, why = "rotary pairs of neighbouring elements are not built" },
   use_bidirectional_attention = { only = false, why = "attention to later tokens is not built" },
 }
 

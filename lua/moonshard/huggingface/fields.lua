@@ -16,10 +16,12 @@ local fields = {
   ACTIVATION_NAMES = { gelu_tanh = "gelu_new", gelu = "gelu", relu = "relu", silu = "silu" },
 }
 
--- Fields of any config that do not affect the forward pass of a language model: tokens, generation, provenance, and
--- dropout, which is a training setting.
+-- Fields of any config that do not affect the forward pass of a language model: tokens, generation, provenance, what
+-- other programs noted, and dropout, which is a training setting.
 local WITHOUT_PART = {}
 for name in ([[
+  _flash_attn_2_enabled _num_labels is_llama_config max_sequence_length model_max_length n_special neftune_noise_alpha
+  num_labels predict_special_tokens transformers.js_config unsloth_fixed unsloth_version use_bfloat16 xla_device
   _attn_implementation _attn_implementation_autoset _commit_hash _name_or_path architectures attention_dropout
   attn_implementation attn_pdrop auto_map bad_words_ids begin_suppress_tokens bos_token_id chunk_size_feed_forward
   cross_attention_hidden_size decoder_start_token_id diversity_penalty do_sample dtype early_stopping embd_pdrop
@@ -76,7 +78,7 @@ end
 ---@param config table decoded JSON; a null is json.null
 ---@param known table<string, table> by name: { kind, default } returns a value, the default where the field is absent,
 ---  and false for a null, where `null` or a kind with "|none" allows one; { only = value, why } must have
----  that value if present, and can be null where that is false
+---  that value if present, and can be null where that is false or `null` allows it
 ---@return table<string, any> values by name
 function fields.read(path, config, known)
   local values, nulls = {}, {}
@@ -88,8 +90,9 @@ function fields.read(path, config, known)
       errors.invalid("%s: %s is null, and must be %s: leave the field out for its default%s", path, name,
         KINDS[field[1]][1], field[2] ~= nil and ", " .. options.describe(field[2]) or "")
     end
-    if field and field.only ~= nil and value ~= field.only then
-      errors.raise("MS_EUNSUPPORTED", "%s: %s is %s: %s", path, name, options.describe(value), field.why)
+    if field and field.only ~= nil and value ~= field.only and not (nulls[name] and field.null) then
+      local given = options.describe(nulls[name] and json.null or value)
+      errors.raise("MS_EUNSUPPORTED", "%s: %s is %s: %s", path, name, given, field.why)
     end
     if field and field[1] and not nulls[name] and not KINDS[field[1]][2](value) then
       errors.invalid("%s: %s must be %s, not %s", path, name, KINDS[field[1]][1], options.describe(value))

@@ -2,6 +2,7 @@
 -- stores both in rope_parameters, earlier versions in rope_theta and rope_scaling.
 
 local errors = require("moonshard.base.error")
+local json = require("moonshard.base.json")
 local options = require("moonshard.base.options")
 
 local rope = {}
@@ -9,7 +10,7 @@ local rope = {}
 -- Types of the fields, for huggingface/fields.lua.
 rope.KNOWN = {
   rope_theta = { "positive" }, rope_scaling = { "object", null = true }, rope_parameters = { "object", null = true },
-  partial_rotary_factor = { only = 1, why = "rotary positions in a part of a head are not built" },
+  partial_rotary_factor = { only = 1, null = true, why = "rotary positions in a part of a head are not built" },
 }
 
 local LLAMA3 = { "factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings" }
@@ -30,6 +31,18 @@ local function check_names(path, where, given)
   end
 end
 
+-- The type of rope; the default's, if the object has none and nothing that another type reads.
+local function kind_of(path, where, given)
+  local kind = given.rope_type or given.type
+  for _, name in ipairs(kind == nil and LLAMA3 or {}) do
+    if given[name] ~= nil then
+      errors.invalid("%s: %s has %s, but no rope_type: give it one, \"linear\", \"llama3\" or \"default\"", path, where,
+        name)
+    end
+  end
+  return kind or "default"
+end
+
 local function check_kind(path, where, kind)
   if FIELDS[kind] then return end
   errors.raise("MS_EUNSUPPORTED", "%s: %s: rope type %s is not supported; supported: default, linear and llama3", path,
@@ -37,9 +50,10 @@ local function check_kind(path, where, kind)
 end
 
 local function check_partial(path, where, given)
-  if (given.partial_rotary_factor or 1) == 1 then return end
+  local factor = given.partial_rotary_factor
+  if factor == nil or factor == json.null or factor == 1 then return end
   errors.raise("MS_EUNSUPPORTED", "%s: %s: partial_rotary_factor %s: rotary positions in a part of a head are not "
-    .. "built", path, where, options.describe(given.partial_rotary_factor))
+    .. "built", path, where, options.describe(factor))
 end
 
 ---Theta and the scaling of one object of parameters.
@@ -55,7 +69,7 @@ function rope.parameters(path, where, given, theta, positions)
   if type(theta) ~= "number" or theta <= 0 then
     errors.invalid("%s: %s: rope_theta must be a number above 0, not %s", path, where, options.describe(theta))
   end
-  local kind = given.rope_type or given.type or "default"
+  local kind = kind_of(path, where, given)
   check_kind(path, where, kind)
   check_partial(path, where, given)
   check_names(path, where, given)
