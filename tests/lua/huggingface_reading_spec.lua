@@ -110,7 +110,8 @@ describe("a config.json", function()
   end
 
   for title, case in pairs({
-    ["a field of another family"] = { "qwen2", set("final_logit_softcapping", 30), "final_logit_softcapping | unknown" },
+    ["a field of another family"] = { "qwen2", set("final_logit_softcapping", 30),
+      "final_logit_softcapping | unknown" },
     ["another activation of Llama"] = { "llama", set("hidden_act", "relu2"),
       'hidden_act | "relu2" | silu' },
     ["a layer of another kind"] = { "gemma2", set("layer_types", { "full_attention", "chunked_attention" }),

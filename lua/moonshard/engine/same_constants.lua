@@ -1,7 +1,8 @@
 -- Eager tensors that a forward or a loss uses, such as weights of classes, are constants of the graph, and every rank
 -- has values of its own for them. Ranks whose values differ would train towards different models, and what comes out is
--- the loss of none, so ranks compare a hash of each when they bind a plan. Tensors do not change after that, and a
--- forward that makes others is traced again (engine/retrace.lua).
+-- the loss of none, so ranks compare a hash of each when they bind a plan. A recipe can write into their memory later,
+-- which takes effect, so before a step or an evaluation ranks compare one hash of all of them again. A forward that
+-- makes others is traced again (engine/retrace.lua).
 
 local agreement = require("moonshard.distributed.agreement")
 local errors = require("moonshard.base.error")
@@ -12,6 +13,12 @@ local values = require("moonshard.tensor.values")
 local world = require("moonshard.distributed.world")
 
 local same_constants = {}
+
+-- Bytes that are compared before every run of a plan. More of them take longer than a small step, and are compared
+-- before its runs 2, 4, 8, ...
+local MOST_BYTES = 2 ^ 20
+
+local UNCOMPARED = 0 -- in place of a hash
 
 local function hashes_of(graph)
   local list = {}
@@ -46,14 +53,46 @@ local function report(session, compiled, hashes)
   end
 end
 
----Raises MS_EMISMATCH on all ranks if the constants of a plan, which all are about to bind, differ. Collective.
+local function number_of(hashes)
+  local texts = {}
+  for i, number in ipairs(hashes) do texts[i] = ("%.0f"):format(number) end
+  return hash.of_text(table.concat(texts, " "))
+end
+
+-- Whether the run of a plan that is used so many times so far is compared, however many bytes its constants have.
+local function is_due(uses)
+  local next_use = uses + 1
+  while next_use % 2 == 0 do next_use = next_use / 2 end
+  return next_use == 1
+end
+
+---A hash of the constants of a plan that is about to run again, for ranks to compare.
+---@param exec moonshard.Exec? nil: it is not bound yet
+---@return number
+function same_constants.number(exec)
+  local constants, bytes = exec and exec.plan.graph.constants or {}, 0
+  for _, constant in ipairs(constants) do bytes = bytes + values.bytes(constant.tensor) end
+  if bytes == 0 or bytes > MOST_BYTES and not is_due(exec.uses) then return UNCOMPARED end
+  return number_of(hashes_of(exec.plan.graph))
+end
+
+---Raises MS_EMISMATCH on all ranks if these hashes differ. Collective, but only if they do.
+---@param session moonshard.Session
+---@param exec moonshard.Exec?
+---@param numbers number[] of all ranks, in the order of session:ranks()
+function same_constants.check(session, exec, numbers)
+  for _, number in ipairs(numbers) do
+    if number ~= numbers[1] then return report(session, exec.plan, hashes_of(exec.plan.graph)) end
+  end
+end
+
+---Raises MS_EMISMATCH on all ranks if the constants of a plan, which all are about to bind or run, differ. Collective.
 ---@param session moonshard.Session
 ---@param compiled moonshard.Plan with the same constants on all ranks but for their values
 function same_constants.require(session, compiled)
   if #session:ranks() == 1 or #compiled.graph.constants == 0 then return end
-  local hashes, texts = hashes_of(compiled.graph), {}
-  for i, number in ipairs(hashes) do texts[i] = ("%.0f"):format(number) end
-  local numbers = session:gather_numbers(hash.of_text(table.concat(texts, " ")), "of eager tensors")
+  local hashes = hashes_of(compiled.graph)
+  local numbers = session:gather_numbers(number_of(hashes), "of eager tensors")
   for _, number in ipairs(numbers) do
     if number ~= numbers[1] then return report(session, compiled, hashes) end
   end

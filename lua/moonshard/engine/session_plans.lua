@@ -146,7 +146,10 @@ function SessionPlans:exec(name, inputs, forward, settings)
   local id, watch = id_of(name, inputs, settings), watch_of(self, settings.reads)
   local found = self.plans:find(id, self.rules)
   local change, places = change_of(found, watch, settings)
-  if not settings.agreed then require_same(self, name, inputs, settings, change, places) end
+  if not settings.agreed then
+    require_same(self, name, inputs, settings, change, places)
+    if found and not change then same_constants.require(self, found.plan) end
+  end
   if change then
     self.plans:drop(function(entry) return entry.id == id end)
     watch:settle()

@@ -5,6 +5,7 @@
 local errors = require("moonshard.base.error")
 local hash = require("moonshard.base.hash")
 local options = require("moonshard.base.options")
+local same_constants = require("moonshard.engine.same_constants")
 local same_data = require("moonshard.train.same_data")
 local same_run = require("moonshard.engine.same_run")
 local same_weights = require("moonshard.engine.same_weights")
@@ -120,18 +121,21 @@ end
 ---@param run moonshard.SameRun
 ---@param rates { lr: number, muon: number }
 ---@param given moonshard.SameRows?
-function meeting.before_step(self, number, batch, run, rates, given)
+---@param exec moonshard.Exec? what runs, if it is bound already
+function meeting.before_step(self, number, batch, run, rates, given, exec)
   local sharer, counts = counted(batch)
   local weights, data = same_weights.of(self.session), same_data.of(batch)
-  local runs, lrs, muon_lrs, statuses, rows, sharers, numbers, sums, sharing, sources = self.session:gather_numbers(
-    run.number, "of the learning rate", rates.lr, rates.muon, termination.status(), given and given:number() or 0,
-    sharer, counts, weights and weights:number(number) or 0, data.sharers, data.number)
+  local runs, lrs, muon_lrs, statuses, rows, sharers, numbers, sums, sharing, sources, constants =
+    self.session:gather_numbers(run.number, "of the learning rate", rates.lr, rates.muon, termination.status(),
+      given and given:number() or 0, sharer, counts, weights and weights:number(number) or 0, data.sharers,
+      data.number, same_constants.number(exec))
   run:check(self.session, runs)
   require_same_rate(self, lrs, "of step", number)
   require_same_rate(self, muon_lrs, "of Muon in step", number)
   meeting.end_if_wanted(self, statuses)
   same_data.check_mesh(self.session, batch)
   data:check(self.session, "of the training data", sharing, sources)
+  same_constants.check(self.session, exec, constants)
   require_same_batch(self, sharers, numbers, number)
   if weights then weights:check(sums, number) end
   if not given then return end
@@ -144,15 +148,17 @@ end
 ---@param number integer|string its number, or that there is none
 ---@param specs table[]
 ---@param batch table this rank's; empty if there is none
+---@param exec moonshard.Exec? what runs, if it is bound already
 ---@return integer[] statuses the ranks' votes on ending the run
-function meeting.before_evaluation(self, number, specs, batch)
+function meeting.before_evaluation(self, number, specs, batch, exec)
   local run = meeting.described(self, "train:evaluate", { { "the batch", number } }, specs, 1)
   local data = same_data.of(batch)
-  local runs, statuses, sharing, sources = self.session:gather_numbers(run.number, "of whether to evaluate on",
-    termination.status(), data.sharers, data.number)
+  local runs, statuses, sharing, sources, constants = self.session:gather_numbers(run.number,
+    "of whether to evaluate on", termination.status(), data.sharers, data.number, same_constants.number(exec))
   run:check(self.session, runs)
   same_data.check_mesh(self.session, batch)
   data:check(self.session, "of the validation data", sharing, sources)
+  same_constants.check(self.session, exec, constants)
   return statuses
 end
 

@@ -234,7 +234,7 @@ local function begin(self, number, batch, specs, given)
     local facts = { { "the step", number } }
     for _, fact in ipairs(same_options.facts(self)) do facts[#facts + 1] = fact end
     local run = meeting.described(self, "train:step", facts, specs, micro_batches)
-    meeting.before_step(self, number, batch, run, rates, given)
+    meeting.before_step(self, number, batch, run, rates, given, known)
   end
   local seconds = clock.now() - began
   settings.agreed = true
@@ -365,7 +365,9 @@ function step.mean_loss(self, batches, within_averages)
     batch, n = teacher.with_result(self, padding.of_all(self, batch), 1), n + 1
     local specs = batch_of.specs(batch, 1)
     if not self.forward then loss_forward.check(self.model, batch) end
-    if evaluation_ends(self, meeting.before_evaluation(self, n, specs, batch), within_averages) then return nil end
+    local known = self.session:bound_exec("evaluate", specs, settings)
+    local statuses = meeting.before_evaluation(self, n, specs, batch, known)
+    if evaluation_ends(self, statuses, within_averages) then return nil end
     evaluate_batch(self, batch, specs, settings, given, mean)
   end
   meeting.before_evaluation(self, ("none after the %d before"):format(n), {}, {})
