@@ -19,6 +19,16 @@ static int check_regular(const char *path, int fd, int64_t *bytes) {
                  S_ISDIR(about.st_mode) ? "a folder" : "a pipe or a device");
 }
 
+/* What Git LFS leaves in place of a file that was not fetched: some lines of text, at most 1,024 bytes. */
+static int check_fetched(const char *path, int fd, int64_t bytes) {
+  static const char POINTER[] = "version https://git-lfs.github.com/spec/v1\n";
+  char beginning[sizeof POINTER - 1];
+  if (bytes < (int64_t)sizeof beginning || bytes > 1024) return MS_OK;
+  MS_TRY(ms_file_read_at(path, fd, 0, sizeof beginning, beginning));
+  if (memcmp(beginning, POINTER, sizeof beginning) != 0) return MS_OK;
+  return MS_FAIL(MS_EINVAL, "%s: it is not the file but a pointer of Git LFS to it: fetch it with git lfs pull", path);
+}
+
 int ms_file_open_regular(const char *path, int *fd, int64_t *bytes) {
   int opened =
       open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* without O_NONBLOCK, opening a pipe waits for a writer */
@@ -28,6 +38,7 @@ int ms_file_open_regular(const char *path, int *fd, int64_t *bytes) {
     return MS_FAIL(misnamed ? MS_EINVAL : MS_EIO, "%s: %s", path, strerror(errno));
   }
   int rc = check_regular(path, opened, bytes);
+  if (!rc) rc = check_fetched(path, opened, *bytes);
   if (rc) close(opened);
   else *fd = opened;
   return rc;

@@ -195,7 +195,8 @@ describe("compressed data", function()
       { "lz4", "\4\34\77\24rest" }, { "zip", "PK\3\4rest" }, { "7z", "7z\188\175\39\28rest" },
       { "tar", ("x"):rep(257) .. "ustar" }, { "Parquet", "PAR1\21\4" }, { "Arrow", "ARROW1\0\0" },
       { "Arrow stream", "\255\255\255\255\120\0\0\0\16\0\0\0" }, { "SQLite", "SQLite format 3\0" },
-      { "PDF", "%PDF-1.7\n" }, { "UTF-16", "\255\254a\0b\0" },
+      { "PDF", "%PDF-1.7\n" }, { "Git LFS", "version https://git-lfs.github.com/spec/v1\noid" },
+      { "UTF-16", "\255\254a\0b\0" },
     }
     for _, kind in ipairs(kinds) do
       local path = write(folder, "kind.txt", kind[2] .. ("."):rep(300))

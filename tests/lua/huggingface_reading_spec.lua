@@ -196,6 +196,23 @@ describe("a config.json", function()
     has(message(ms.huggingface.model, folder), "config.json: | empty")
   end)
 
+  it("K6 a file that Git LFS has not fetched is named, with what to do", function()
+    local POINTER = ("version https://git-lfs.github.com/spec/v1\noid sha256:%s\nsize 12345\n"):format(("0"):rep(64))
+    for name, open in pairs({
+      ["config.json"] = ms.huggingface.model, ["model.safetensors"] = ms.huggingface.model,
+      ["tokenizer.json"] = ms.huggingface.tokenizer, ["model.safetensors.index.json"] = function(folder)
+        os.remove(folder .. "/model.safetensors")
+        ms.huggingface.model(folder)
+      end, ["train.bin"] = function(folder)
+        ms.data.tokens { files = folder .. "/train.bin", seq = 4, batch = 1 }
+      end,
+    }) do
+      local folder = copy_of("gpt2")
+      write_file(folder .. "/" .. name, POINTER)
+      has(message(open, folder), folder .. "/" .. name .. " | Git LFS | git lfs pull")
+    end
+  end)
+
   -- As published folders have them: Qwen 2.5, SmolLM, Phi 3, GPT-2 medium, DistilGPT-2, Vicuna, and those of Unsloth.
   it("K6 fields of published folders that have no part are accepted", function()
     for field, value in pairs({ use_mrope = false, is_llama_config = true, rope_interleaved = false,

@@ -36,6 +36,8 @@ local KINDS = {
   { name = "a PDF document", begins = "%%PDF%-", advice = CONVERT },
   { name = "UTF-16 text", begins = "\255\254", advice = RECODE },
   { name = "UTF-16 text", begins = "\254\255", advice = RECODE },
+  { name = "a pointer of Git LFS to the data", begins = "version https://git%-lfs%.github%.com/spec/v1\n",
+    advice = "fetch the data with git lfs pull" },
   { name = "a pickle", begins = "\128[\2-\5]" },
   { name = "a GGUF model", begins = "GGUF" },
   { name = "a NumPy array", begins = "\147NUMPY" },
