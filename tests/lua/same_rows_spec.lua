@@ -31,6 +31,8 @@ describe("ranks that compute the same samples", function()
       ["own rows"] = run("4", "mesh=2x2", "names=replicate shard", "own=tokens"),
       first = run("4", "own=tokens", "on=3"),
       later = run("4", "own=targets", "on=2", "at=3"),
+      ["first row"] = run("4", "own=first_row", "on=1", "at=2"),
+      ["step of rows"] = run("4", unpack(mixed(FOUR, "own=row_step", "on=2"))),
       context = run("4", unpack(mixed(FOUR, "own=targets", "on=2", "at=2"))),
       both = run("4", unpack(mixed(FOUR, "own=targets", "on=3", "at=2"))),
       evaluation = run("4", "own=evaluated", "on=1", "at=2", "evaluate=true"),
@@ -69,6 +71,11 @@ describe("ranks that compute the same samples", function()
     refused("later", "targets | step 3 | rank 2 | rank 3 | tensor", "tokens")
     refused("context", "targets | step 2 | rank 0 | rank 2 | dimension context")
     refused("both", "targets | step 2 | rank 0 | rank 3 | dimension context and tensor")
+  end)
+
+  it("T14 that have other places of their rows, of which dropout's masks are, are named", function()
+    refused("first row", "first_row | step 2 | rank 0 | rank 1 | dimension tensor")
+    refused("step of rows", "row_step | step 1 | rank 0 | rank 2 | dimension context")
   end)
 
   it("T14 whose forward or loss uses other eager tensors are named, with the tensor", function()

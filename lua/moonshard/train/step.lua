@@ -221,6 +221,14 @@ local function add_batch(given, batch, specs, micro_batches)
   end
 end
 
+-- Adds which rows of the global batch a rank has: dropout's masks depend on them.
+local function add_places(given, places)
+  local list = {}
+  for i, place in ipairs(places) do list[i] = ("%.0f %.0f"):format(place.first, place.step) end
+  local text = table.concat(list, " ")
+  given:add("first_row or row_step", "u8", text, #text)
+end
+
 -- The exec of a step, its learning rates, and the seconds for which ranks met. Collective.
 local function begin(self, number, batch, specs, given)
   local sync, micro_batches = schedule_of(self), self.micro_batches
@@ -262,6 +270,7 @@ function step.run(self, batch, places)
   places = places or batch_of.places(batch, self.micro_batches, place_of(self))
   if world.plan_only then plan_mode.report(self, batch) end
   local number, given = self.steps_done + 1, same_rows.new(self.session, self.uncompared)
+  if given then add_places(given, places) end
   local exec, rates, met = begin(self, number, batch, specs, given)
   counted_rows.check_trains(batch, exec.plan.graph.counts, self.micro_batches)
   profile.step_begins(number)

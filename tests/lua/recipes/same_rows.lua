@@ -28,7 +28,12 @@ local function draw(name, step)
   return (ms.rand { 2, 8, seed = seed } * 255):cast("i32")
 end
 
-local function batch_of(step) return { tokens = draw("tokens", step), targets = draw("targets", step) } end
+local function batch_of(step)
+  local differs = step == cfg.at and rank == cfg.on
+  return { tokens = draw("tokens", step), targets = draw("targets", step),
+    first_row = differs and cfg.own == "first_row" and 2 or 0,
+    row_step = differs and cfg.own == "row_step" and 2 or 1 }
+end
 
 if cfg.files ~= "" then -- one for each rank
   local files = {}
