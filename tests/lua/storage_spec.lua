@@ -385,6 +385,13 @@ describe("storage", function()
     assert.same({}, model.sharding.warnings)
   end)
 
+  it("Q7 keeps parameters in f32 where that is given as the one value for all", function()
+    local model = ms.module { a = ms.parameter { 64, 64, frozen = true }, forward = function(self, x) return x end }
+    ms.fully_shard(model, { storage = "f32" })
+    assert.equal("frozen f32", model.sharding:marks()[model.a])
+    assert.equal("f32", model.sharding.decisions.storage.a.value)
+  end)
+
   it("Q7 by rules keeps small parameters in larger records, and warns once", function()
     local path = program.recipe([[
       local ms = require "moonshard"

@@ -15,6 +15,9 @@ local records = require("moonshard.shard.records")
 
 local storage = {}
 
+-- What a frozen parameter is kept in by default: no records, but values like those of a master.
+local DEFAULT = "f32"
+
 ---Why rules do not decide for other parameters.
 storage.LEFT_OUT = "which trains, so that it is kept in f32: freeze it (freeze, or ms.lora), or remove the rule"
 
@@ -49,7 +52,7 @@ local function too_large(param, dtype) return records.count(records.of_runs(dtyp
 function storage.applies(param, by_rules, given)
   if not param.frozen or by_rules then return param.frozen end
   local dtype = dtypes.of_use(given, "storage")
-  return #param.shape > 1 and not (dtype and too_large(param, dtype))
+  return #param.shape > 1 and not (dtype and dtype ~= DEFAULT and too_large(param, dtype))
 end
 
 ---A warning if rules keep parameters in records that are larger than f32 is, because these are small.
@@ -73,7 +76,7 @@ end
 ---@param param moonshard.ShardedParameter
 ---@param value string?
 function storage.store(param, value)
-  param.storage = value ~= "f32" and value or nil
+  param.storage = value ~= DEFAULT and value or nil
 end
 
 ---Whether a parameter is kept as codes with scales, which its values do not determine.
