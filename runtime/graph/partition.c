@@ -37,6 +37,7 @@ static int place_param(ms_walk *w, int param, const ms_value_info *x, ms_placed_
   placed->wanted = !info.frozen && w->traced->loss >= 0;
   placed->fixed = 1;
   placed->settled = asked.kind == MS_SHARD;
+  placed->uncut = info.fp8 != MS_FP8_NONE && !placed->settled;
   placed->place = asked;
   if (asked.kind == MS_INVARIANT && placed->wanted && (w->replicate[param] || w->spec->divides_samples))
     placed->place = replicate;

@@ -10,7 +10,8 @@
  * The rules, for each node in program order:
  *   1. A divided parameter, or a value made of such parameters alone, stays as it is: its divided axis says how the
  *      node is divided, and two that disagree are an error.
- *   2. Otherwise the divided input with the most bytes says it, among those whose axis the node can divide.
+ *   2. Otherwise the divided input with the most bytes says it, among those whose axis the node can divide. A weight
+ *      that is multiplied in 8 bits is not cut for that: its product is computed whole.
  *   3. Inputs that are all partial pass through a linear op; parameters and constants that are added to them count on
  *      coordinate 0 alone. So a bias stays with its product, and parallel branches share one sum. Some ops also pass a
  *      partial first input while the others are given: the rows of experts are summed where they are combined.

@@ -115,6 +115,13 @@ static void ask_sequence(const ms_walk *w, const ms_placed_node *c, division *fo
   }
 }
 
+/* 1 when each rank would take a part of a weight that its products read as it is. */
+static int cuts_weight(const ms_walk *w, const ms_placed_node *c, const division *by) {
+  for (int i = 0; by->label >= 0 && i < c->node->inputs; i++)
+    if (ms_walk_input(w, c, i)->uncut && axis_with(c->axes.in[i], c->in[i].ndim, by->label) >= 0) return 1;
+  return 0;
+}
+
 static ms_placement shard_of(const division *by, int axis) {
   return (ms_placement){MS_SHARD, axis, by->outer, by->folded};
 }
@@ -254,6 +261,7 @@ int ms_walk_decide(const ms_walk *w, ms_placed_node *c) {
   if (ms_walk_divides_loss(w, c)) return MS_OK;
   MS_TRY(ask_parameters(w, c, &by));
   if (by.label < 0) MS_TRY(ask_largest(w, c, &by));
+  if (cuts_weight(w, c, &by)) by.label = -1;
   if (by.label < 0 && passes_partial(w, c)) {
     place_all(c, partial, partial);
     return MS_OK;

@@ -19,6 +19,7 @@ typedef struct ms_placed_value {
   unsigned char settled; /* 1: divided by the placements of parameters alone, and never converted for a node */
   unsigned char marked;  /* 1: its parameters were made replicate */
   unsigned char hidden;  /* 1: statistics of a divided node, which only the node's gradient reads */
+  unsigned char uncut;   /* 1: a weight without a placement, whose products in 8 bits read it as it is (float8.c) */
   unsigned char by_hand; /* 1: between to_local and from_local: its shape in the traced graph is a rank's */
 } ms_placed_value;
 

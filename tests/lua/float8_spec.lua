@@ -32,6 +32,7 @@ case("shards", "4", "mesh=1x4x1")
 case("replicas", "4", "mesh=2x2x1", "micro=2")
 case("micro-batches", "1", "micro=4")
 case("tensor", "2", "mesh=1x1x2")
+case("whole", "2", "mesh=1x1x2", "whole=fc2.weight|wo.weight")
 case("sequence", "4", "mesh=1x2x2", "sequence=true")
 case("recomputed", "2", "mesh=1x2x1", "recompute=true")
 case("llama", "1", "model=llama")
@@ -77,7 +78,8 @@ describe("products in 8 bits", function()
   end)
 
   it("Q4 train alike on every mesh", function()
-    for _, name in ipairs({ "shards", "replicas", "micro-batches", "tensor", "sequence", "recomputed", "f32" }) do
+    for _, name in ipairs({ "shards", "replicas", "micro-batches", "tensor", "whole", "sequence", "recomputed",
+      "f32" }) do
       assert_near(losses("alone"), losses(name), MESHES, name)
     end
     assert_near(losses("llama"), losses("divided llama"), MESHES, "llama")

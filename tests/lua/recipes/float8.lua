@@ -9,18 +9,23 @@ local re = ms.re
 local cfg = ms.args {
   mesh = "1x1x1", steps = 10, out = "", fp8 = "", dtype = "bf16", model = "gpt2", micro = 1, rows = 8, seq = 16,
   rule = [[layers\.\d+\..*weight$]], recompute = false, sequence = false,
-  excepted = "norm|embed", vocab = 64, moments = "f32", replicate = "f32", save = "", save_at = 0, load = "",
+  excepted = "norm|embed", vocab = 64, moments = "f32", replicate = "f32", whole = "",
+  save = "", save_at = 0, load = "",
 }
 
 local size = { vocab = cfg.vocab, layers = 2, dim = 64, heads = 2, seq = cfg.seq }
 if cfg.model == "llama" then size.kv_heads, size.ffn = 2, 96 end
 local model = ms.models[cfg.model](size)
 local mesh = ms.init_device_mesh(cfg.device, cfg.mesh, { "replicate", "shard", "tensor" })
+local placements = mesh:size("tensor") > 1 and ms.rules.tensor_parallel(model) or nil
+if placements and cfg.whole ~= "" then
+  table.insert(placements, 1, { re(cfg.whole), { tensor = "replicate" } })
+end
 ms.fully_shard(model, {
   mesh = mesh, units = { re[[^layers\.\d+$]] },
   mp_policy = { param_dtype = cfg.dtype, reduce_dtype = { shard = "f32", replicate = cfg.replicate } },
   fp8 = cfg.fp8 ~= "" and { { re(cfg.excepted), false }, { re(cfg.rule), cfg.fp8 } } or nil,
-  placements = mesh:size("tensor") > 1 and ms.rules.tensor_parallel(model) or nil,
+  placements = placements,
   sequence_parallel = cfg.sequence,
   recompute = cfg.recompute and true or nil,
 })
