@@ -121,6 +121,7 @@ static void place_outputs(ms_walk *w, const ms_placed_node *c) {
     placed->fixed = (unsigned char)fixed;
     placed->by_hand = (unsigned char)by_hand;
     placed->settled = c->settled && c->makes[o].kind == MS_SHARD;
+    placed->spread = c->spread && c->makes[o].kind == MS_SHARD;
     placed->hidden = c->divided && c->axes.statistics >> o & 1;
     placed->place = !placed->wanted && c->makes[o].kind == MS_REPLICATE ? invariant : c->makes[o];
   }

@@ -21,8 +21,9 @@
  *   5. Otherwise every rank computes the whole node.
  * A divided axis that the node's outputs lack was summed over: they are partial. Inputs that have the axis are divided
  * along it too; if they have fewer indices there than ranks, as heads of keys can, ranks share an index. A reshape
- * moves the division to the axis where its parts are whole, or is an error: heads are never cut. A conversion is made
- * once for a value. A partial value that was summed stands for the value from then on.
+ * moves the division to the axis where its parts are whole, or is an error: heads are never cut. But a division that no
+ * placement asks for, as rule 4 makes them, ends there: every rank has the whole again. A conversion is made once for a
+ * value. A partial value that was summed stands for the value from then on.
  *
  * A trainable parameter without a placement is invariant. Where a divided value meets it, or a value made of parameters
  * alone, it is replicate instead, everywhere: its gradient is then a summand, which the caller sums over the ranks.

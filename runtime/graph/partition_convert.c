@@ -176,6 +176,7 @@ int ms_walk_convert(ms_walk *w, int v, ms_placement to, const ms_node *reader, i
   MS_TRY(take_step(w, s, v, source, to, reader, local));
   if (source.place.kind != MS_PARTIAL) return add_form(w, x, to, *local);
   x->place = to;
+  x->spread = to.kind == MS_SHARD;
   x->local = *local;
   return MS_OK;
 }

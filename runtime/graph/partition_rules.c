@@ -85,6 +85,7 @@ static int ask_largest(const ms_walk *w, const ms_placed_node *c, division *foun
     const division asked = asked_by(w, c, i);
     const enum fit fit = fit_of(w, c, asked.label, asked.outer);
     if (fit == NEEDED_WHOLE || bytes_of(&c->in[i]) <= most) continue;
+    if (fit == UNEVEN && ms_walk_input(w, c, i)->spread) continue;
     *found = asked, best = fit, most = bytes_of(&c->in[i]);
   }
   return best == UNEVEN ? ms_walk_uneven_input(w, c, found->input) : MS_OK;
@@ -131,11 +132,13 @@ static void divide(const ms_walk *w, ms_placed_node *c, const division *by) {
   const ms_axes *axes = &c->axes;
   c->divided = 1;
   c->settled = ms_walk_input(w, c, by->input)->settled;
+  c->spread = 1;
   for (int i = 0; i < c->node->inputs; i++) {
     const int axis = axis_with(axes->in[i], c->in[i].ndim, by->label);
     const int counts_once = axes->added >> i & 1 && is_lost(c, by->label);
     c->takes[i] = axis >= 0 ? shard_of(by, axis) : counts_once ? partial : replicate;
     c->settled &= ms_walk_input(w, c, i)->fixed;
+    c->spread &= !is_shard(w, c, i) || ms_walk_input(w, c, i)->spread;
     if (axis >= 0 && c->in[i].dims[axis] % w->spec->ranks) c->repeats |= 1u << i;
   }
   for (int o = 0; o < c->node->outputs; o++) {
@@ -148,6 +151,25 @@ static void divide(const ms_walk *w, ms_placed_node *c, const division *by) {
   const int axis = axis_with(axes->in[0], c->in[0].ndim, by->label);
   const ms_part part = {.ranks = (int)w->spec->ranks, .dim = w->spec->dim, .folded = by->folded};
   if (axis >= 0) ms_axes_place(c->node->op, axes, &c->in[0], axis, by->outer, part, &c->attrs);
+}
+
+/* ---- rule 5 ------------------------------------------------------------------------------------------------------ */
+
+static void place_all(ms_placed_node *c, ms_placement takes, ms_placement makes) {
+  for (int i = 0; i < c->node->inputs; i++) c->takes[i] = takes;
+  for (int o = 0; o < c->node->outputs; o++) c->makes[o] = makes;
+}
+
+/* What is made of parameters alone is replicate if one of them is. Elsewhere the other inputs are invariant. */
+static void compute_whole(const ms_walk *w, ms_placed_node *c) {
+  int fixed = 1, any = 0;
+  for (int i = 0; i < c->node->inputs; i++) {
+    const ms_placed_value *x = ms_walk_input(w, c, i);
+    fixed &= x->fixed;
+    any |= x->place.kind == MS_REPLICATE;
+  }
+  if (fixed && any) place_all(c, replicate, replicate);
+  else place_all(c, invariant, invariant);
 }
 
 /* ---- ops that move the divided axis itself ---------------------------------------------------------------------- */
@@ -188,12 +210,15 @@ static int divide_reshape(const ms_walk *w, ms_placed_node *c) {
     if (x->place.folded && blocks / before % 2) continue;
     c->divided = 1;
     c->settled = x->settled;
+    c->spread = x->spread;
     c->takes[0] = x->place;
     c->makes[0] = (ms_placement){MS_SHARD, d, blocks / before, x->place.folded};
     c->attrs.i[d] /= w->spec->ranks;
     return MS_OK;
   }
-  return ms_walk_cuts(w, c);
+  if (!x->spread) return ms_walk_cuts(w, c);
+  compute_whole(w, c);
+  return MS_OK;
 }
 
 /* A slice of whole blocks of the divided axis is divided as they are: q, k and v, cut from one product. */
@@ -204,6 +229,7 @@ static int slices_blocks(const ms_walk *w, ms_placed_node *c) {
   if (c->attrs.i[0] != axis || start % block || stop % block || x->place.folded) return 0;
   c->divided = 1;
   c->settled = x->settled;
+  c->spread = x->spread;
   c->takes[0] = x->place;
   c->makes[0] = ms_shard(axis, (stop - start) / block);
   c->attrs.i[1] /= w->spec->ranks;
@@ -211,7 +237,7 @@ static int slices_blocks(const ms_walk *w, ms_placed_node *c) {
   return 1;
 }
 
-/* ---- rules 3 and 5 ---------------------------------------------------------------------------------------------- */
+/* ---- rule 3 ----------------------------------------------------------------------------------------------------- */
 
 /* 1 when summing the result costs no more than summing the inputs, and what is added to them can count once. */
 static int passes_partial(const ms_walk *w, const ms_placed_node *c) {
@@ -231,23 +257,6 @@ static int passes_first(const ms_walk *w, const ms_placed_node *c) {
   for (int i = 1; i < c->node->inputs; i++)
     if (is_partial(w, c, i)) return 0;
   return bytes_of(&c->out[0]) <= bytes_of(&c->in[0]);
-}
-
-static void place_all(ms_placed_node *c, ms_placement takes, ms_placement makes) {
-  for (int i = 0; i < c->node->inputs; i++) c->takes[i] = takes;
-  for (int o = 0; o < c->node->outputs; o++) c->makes[o] = makes;
-}
-
-/* What is made of parameters alone is replicate if one of them is. Elsewhere the other inputs are invariant. */
-static void compute_whole(const ms_walk *w, ms_placed_node *c) {
-  int fixed = 1, any = 0;
-  for (int i = 0; i < c->node->inputs; i++) {
-    const ms_placed_value *x = ms_walk_input(w, c, i);
-    fixed &= x->fixed;
-    any |= x->place.kind == MS_REPLICATE;
-  }
-  if (fixed && any) place_all(c, replicate, replicate);
-  else place_all(c, invariant, invariant);
 }
 
 int ms_walk_decide(const ms_walk *w, ms_placed_node *c) {

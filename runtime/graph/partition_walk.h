@@ -17,6 +17,7 @@ typedef struct ms_placed_value {
   unsigned char wanted;  /* 1: it has a gradient. Without one, replicate is invariant, and written so */
   unsigned char fixed;   /* 1: it depends on no input: made of parameters and constants */
   unsigned char settled; /* 1: divided by the placements of parameters alone, and never converted for a node */
+  unsigned char spread;  /* 1: divided where a sum ends, not by a placement: whole where the division cannot go on */
   unsigned char marked;  /* 1: its parameters were made replicate */
   unsigned char hidden;  /* 1: statistics of a divided node, which only the node's gradient reads */
   unsigned char uncut;   /* 1: a weight without a placement, whose products in 8 bits read it as it is (float8.c) */
@@ -50,6 +51,7 @@ typedef struct ms_placed_node {
   ms_attrs attrs;   /* of the local node */
   int divided;      /* 1: each rank computes a part */
   int settled;      /* 1: by parameters alone */
+  int spread;       /* 1: as divided inputs are, or none is: see ms_placed_value */
   unsigned repeats; /* bit i: input i has fewer indices on its divided axis than there are ranks */
   int averages;     /* 1: the local output is to be divided by the number of ranks */
   int joins;        /* 1: a loss of divided classes, which a rank makes of what all parts of them add */

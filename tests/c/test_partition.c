@@ -200,6 +200,15 @@ static void build_hints(trial *t) {
   finish(t, y);
 }
 
+/* Rows of all sentences, which sequence parallelism divides where 2 or 4 ranks cannot divide the sentences. */
+static void build_flat_rows(trial *t) {
+  fixture *f = &t->f;
+  const int x = stream(t), flat = reshape_to(f, x, SHAPE(BATCH * SEQ, DIM));
+  const int h = op1(f, MS_OP_gelu, columns(t, flat, DIM, HIDDEN), NULL);
+  const int y = op1(f, MS_OP_tanh, rows(t, h, HIDDEN, DIM), NULL);
+  finish(t, op2(f, MS_OP_add, x, reshape_to(f, y, SHAPE(BATCH, SEQ, DIM)), NULL));
+}
+
 typedef struct module_case {
   const char *what;
   void (*build)(trial *);
@@ -217,6 +226,7 @@ static const module_case modules[] = {
     {"folded MLP", build_folded},
     {"weighted loss", build_weighted},
     {"hints", build_hints},
+    {"flat rows", build_flat_rows},
 };
 enum { N_MODULES = sizeof modules / sizeof modules[0] };
 
