@@ -99,6 +99,7 @@ describe("a trainer's freeze", function()
     local batch = { inputs = ms.randn { 4, 2, seed = 1 }, targets = ms.ones(4, 1) }
     local rules = { { ms.re"weight", muon }, { ms.re".", sgd } }
     local judge, forge = trainer(model, rules, { "g" }), trainer(model, rules, { "d" })
+    assert.equal(judge.optimizer, forge.optimizer) -- a change of rules by one is for both
     local third = trainer(model, { { ms.re"weight", muon }, { ms.re".", sgd } }, { "d" })
     for _, train in ipairs({ judge, forge, third }) do train:step(batch) end
     for name, updates in pairs({ ["d.weight"] = 1, ["d.bias"] = 1, ["g.weight"] = 2, ["g.bias"] = 2 }) do

@@ -31,7 +31,8 @@ describe("a mean over targets", function()
   local ended
 
   setup(function()
-    local runs = { one = run("1", "mesh=1x1", "rows=8"), own = run("2", "loss=own", "empty=-2") }
+    local runs = { one = run("1", "mesh=1x1", "rows=8"), own = run("2", "loss=own", "empty=-2"),
+      apart = run("1", "mesh=1x1", "rows=8", "apart=true") }
     for name, words in pairs(SAME) do runs["same " .. name] = words end
     for name, case in pairs(REFUSED) do runs["refused " .. name] = case[1] end
     ended = program.run_all(runs)
@@ -42,6 +43,7 @@ describe("a mean over targets", function()
     assert.equal(0, ended.one.status, ended.one.err)
     for number in ended.one.out:gmatch("[%d.]+") do expected[#expected + 1] = tonumber(number) end
     assert.equal(5, #expected)
+    assert.near(tonumber(ended.apart.out), expected[1], 2e-6, ended.apart.err)
     for name in pairs(SAME) do
       local of, at = ended["same " .. name], 0
       assert.equal(0, of.status, name .. ": " .. of.err)

@@ -4,10 +4,11 @@
 --
 -- loss=mean: the mean of the means of ranks and micro-batches; own: a loss made of such a mean. alike: how many ranks
 -- have the same rows. empty: the row, of all rows of all ranks, that begins the micro-batch without a target; -1: none.
+-- apart=true: the mean of the means of each two rows that have targets, before any step, from evaluations of these.
 
 local ms = require "moonshard"
 local cfg = ms.args { mesh = "1x2", names = "replicate shard", loss = "mean", alike = 1, empty = 6, rows = 4,
-  evaluate = false }
+  evaluate = false, apart = false }
 
 local names = {}
 for name in cfg.names:gmatch("%S+") do names[#names + 1] = name end
@@ -32,7 +33,23 @@ for i = 0, cfg.rows - 1 do
     targets[i + 1][t] = (without or t == 3) and -100 or (row + 2 * t) % 5
   end
 end
-local batch = { tokens = ms.tensor(tokens), targets = ms.tensor(targets) }
+local function batch_of(first, count)
+  local some, to = { dtype = "i32" }, { dtype = "i32" }
+  for i = 1, count do some[i], to[i] = tokens[first + i], targets[first + i] end
+  return { tokens = ms.tensor(some), targets = ms.tensor(to) }
+end
+if cfg.apart then
+  local sum, count = 0, 0
+  for first = 0, cfg.rows - 2, 2 do
+    if first ~= cfg.empty then
+      local function rows() coroutine.yield(1, batch_of(first, 2)) end
+      sum, count = sum + train:evaluate(coroutine.wrap(rows)), count + 1
+    end
+  end
+  print(("%.6f"):format(sum / count))
+  return
+end
+local batch = batch_of(0, cfg.rows)
 local numbers = {}
 if not cfg.evaluate then
   for _ = 1, 2 do
