@@ -3,6 +3,7 @@
 
 local has = require("lua.message").has
 local program = require("lua.program")
+local scratch = require("lua.scratch")
 
 -- Rank `on` doubles one parameter of what it puts back.
 local RECIPE = [[
@@ -28,6 +29,26 @@ for i, value in ipairs(model:local_parameter("1.weight"):tolist()) do assert(val
 assert(ok or tostring(raised):find("nothing is loaded"), tostring(raised))
 if not ok then error(raised, 0) end
 if rank == 0 then print("loaded") end
+]]
+
+-- Two replicas of local steps; back=true: each puts its own weights back before the replicas meet.
+local LOCAL = [[
+local ms = require "moonshard"
+local cfg = ms.args { back = false, out = "" }
+local model = ms.nn.sequential { ms.nn.linear(4, 8), ms.ops.relu, ms.nn.linear(8, 4) }
+ms.fully_shard(model, {
+  mesh = ms.init_device_mesh("cpu", "2x1", { "replicate", "shard" }),
+  replicate_sync = { every = 3, outer = ms.optim.sgd { lr = 0.7, momentum = 0.9 } },
+})
+local train, sums = ms.trainer { model = model, optimizer = ms.optim.adamw { lr = 0.01 }, loss = ms.loss.mse }, {}
+for step = 1, 6 do
+  train:step { inputs = ms.randn { 4, 4, seed = 10 * step + ms.world().rank }, targets = ms.ones(4, 4) }
+  if step == 2 and cfg.back then model:load_state_dict(model:state_dict()) end
+  sums[step] = ("%.9g"):format(model:local_parameter("0.weight"):sum():item())
+end
+local file = assert(io.open(("%s.%d"):format(cfg.out, ms.world().rank), "w"))
+file:write(table.concat(sums, " "))
+file:close()
 ]]
 
 local TENSOR = "names=shard tensor"
@@ -81,5 +102,21 @@ describe("parts that ranks load", function()
       assert.equal(0, ended[name].status, name .. ": " .. ended[name].err)
       has(ended[name].out, "loaded")
     end
+  end)
+
+  it("H12 are put back by replicas of local steps without a trace", function()
+    local recipe, said = program.recipe(LOCAL), {}
+    for _, back in ipairs({ "false", "true" }) do
+      local out = scratch.path()
+      local run = program.run { "run", recipe, "-n", "2", "--timeout", "60", "back=" .. back, "out=" .. out }
+      assert.equal(0, run.status, run.err)
+      said[back] = { scratch.read(out .. ".0"), scratch.read(out .. ".1") }
+      for rank = 0, 1 do os.remove(out .. "." .. rank) end
+    end
+    os.remove(recipe)
+    assert.same(said["false"], said["true"])
+    assert.not_equal(said["true"][1], said["true"][2])
+    local last = "%S+$"
+    assert.equal(said["true"][1]:match(last), said["true"][2]:match(last))
   end)
 end)

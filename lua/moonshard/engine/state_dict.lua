@@ -107,32 +107,43 @@ local function copies_of(around, param, sliced)
   return list
 end
 
--- Refuses parts of which ranks that have copies were given different ones: what they compute would be of neither.
--- Replicas that take local steps have weights of their own. Collective.
-local function check_copies(around, dict)
-  local hashes, ranks = {}, around:ranks()
-  if #ranks == 1 then return end
-  for i, param in ipairs(around.sharding.params) do
-    local given = dict[param.fqn]
-    hashes[i] = owned_ranges.is_local(param) and 0 or hash.of_bytes(given.data, values.bytes(given))
-  end
-  for i, of_ranks in ipairs(around:gather_lists(hashes, "of parts to load")) do
-    local param, first = around.sharding.params[i], {}
-    local _, _, _, sliced = expected(around, i, param, false)
-    for place, copy in ipairs(copies_of(around, param, sliced)) do
-      local one = first[copy] or place
-      first[copy] = one
-      if of_ranks[one] ~= of_ranks[place] then
-        errors.raise("MS_EMISMATCH", "load_state_dict: %s differs between %s and %s, which have copies of the same "
-          .. "elements, so nothing is loaded: give each rank its part of one model, as its own state_dict returned it, "
-          .. "or all of it to the first rank, with { full = true }", param.fqn, world.rank_name(ranks[one]),
-          world.rank_name(ranks[place]))
-      end
-    end
+-- The places of the first two ranks that have copies and were given different ones.
+local function differing(copies, of_ranks)
+  local first = {}
+  for place, copy in ipairs(copies) do
+    local one = first[copy] or place
+    first[copy] = one
+    if of_ranks[one] ~= of_ranks[place] then return one, place end
   end
 end
 
-local function write(around, dict, full)
+-- Refuses parts of which ranks that have copies were given different ones: what they compute would be of neither.
+-- Replicas that take local steps can have weights of their own. Collective.
+---@return table<integer, boolean> apart by index of a parameter: replicas were given their own
+local function check_copies(around, dict)
+  local hashes, ranks, apart = {}, around:ranks(), {}
+  if #ranks == 1 then return apart end
+  for i, param in ipairs(around.sharding.params) do
+    local given = dict[param.fqn]
+    hashes[i] = hash.of_bytes(given.data, values.bytes(given))
+  end
+  for i, of_ranks in ipairs(around:gather_lists(hashes, "of parts to load")) do
+    local param = around.sharding.params[i]
+    local _, _, _, sliced = expected(around, i, param, false)
+    local one, other = differing(copies_of(around, param, sliced or owned_ranges.is_local(param)), of_ranks)
+    if one then
+      errors.raise("MS_EMISMATCH", "load_state_dict: %s differs between %s and %s, which have copies of the same "
+        .. "elements, so nothing is loaded: give each rank its part of one model, as its own state_dict returned it, "
+        .. "or all of it to the first rank, with { full = true }", param.fqn, world.rank_name(ranks[one]),
+        world.rank_name(ranks[other]))
+    end
+    apart[i] = differing(copies_of(around, param, sliced), of_ranks) ~= nil
+  end
+  return apart
+end
+
+-- What replicas have in common changes with their weights, unless these are their own: those go on from what they have.
+local function write(around, dict, full, apart)
   local any_sliced = false
   for i, param in ipairs(around.sharding.params) do
     local given = dict[param.fqn]
@@ -141,7 +152,7 @@ local function write(around, dict, full)
     else
       local _, count, first, sliced = expected(around, i, param, false)
       check(C.ms_state_write(around.state, i - 1, C.MS_TENSOR_PARAM, first, count, given.data))
-      if param.unit.fragment and around.optimizer and not param.frozen then
+      if owned_ranges.is_local(param) and around.optimizer and not apart[i] then
         check(C.ms_state_write(around.state, i - 1, C.MS_TENSOR_SYNCED, first, count, given.data))
       end
       any_sliced = any_sliced or sliced
@@ -166,10 +177,10 @@ function state_dict.set(model, dict, o)
   end)
   -- This also ensures that no peer reads the old values after it.
   agreement.raise_first_failure(around, "of load_state_dict", ok, raised)
-  if not o.full then check_copies(around, dict) end
+  local apart = o.full and {} or check_copies(around, dict)
   around.unsharded = {} -- copies of the old values
   around.edits = around.edits + 1
-  write(around, dict, o.full)
+  write(around, dict, o.full, apart)
 end
 
 return state_dict
