@@ -147,14 +147,21 @@ describe("I2 eager tensors", function()
         model:set_parameter("weight", x)
       end,
     } do
-      has(message(read, longer()), "8 bytes | [100000,2] | f32 | reshape")
+      has(message(read, longer()), "f32 [1,2] | f32 [100000,2] | reshape")
     end
     local x = ms.ones(4)
     x.shape = { 9 }
-    has(message(x.tolist, x), "16 bytes | [9] | f32")
+    has(message(x.tolist, x), "f32 [4] | f32 [9]")
     x.shape, x.dtype = { 4 }, "i8"
-    has(message(x.tolist, x), "16 bytes | [4] | i8 | cast")
-    x.dtype = "f32"
+    has(message(x.tolist, x), "f32 [4] | i8 [4] | cast")
+    -- As many bytes, of other values.
+    x.shape, x.dtype = { 2, 2 }, "f32"
+    has(message(x.tolist, x), "f32 [4] | f32 [2,2] | reshape")
+    x.shape, x.dtype = { 4 }, "i32"
+    has(message(x.tolist, x), "f32 [4] | i32 [4] | cast")
+    x.shape, x.dtype = 4, "f32"
+    has(message(x.tolist, x), "f32 [4] | f32 4 | reshape")
+    x.shape = { 4 }
     assert.same({ 1, 1, 1, 1 }, x:tolist())
   end)
 

@@ -14,7 +14,8 @@ local C, ffi = engine.C, engine.ffi
 ---@field id integer? only symbols: value of the graph
 ---@field data ffi.cdata*? only eager tensors: array of the dtype's C type, row-major
 ---@field placement string? only eager tensors: "replicated", or the shard that this tensor holds; nil if unknown
----@field _bytes integer? only eager tensors: of `data`, as a recipe could assign to shape and dtype
+---@field _bytes integer? only eager tensors: of `data`
+---@field _made string? only eager tensors: dtype and shape, to which a recipe could assign
 ---@operator add(moonshard.Tensor|number): moonshard.Tensor
 ---@operator sub(moonshard.Tensor|number): moonshard.Tensor
 ---@operator mul(moonshard.Tensor|number): moonshard.Tensor
@@ -85,18 +86,23 @@ local function bytes_of(dtype, shape)
   return bytes
 end
 
----The bytes of an eager tensor's memory. A recipe can assign to its fields shape and dtype; with values that tell of
----other memory, reading the tensor would go beyond its end, so it is an error.
+-- "f32 [2,3]"
+local function description(dtype, shape)
+  local sizes = type(shape) == "table" and "[" .. table.concat(shape, ",") .. "]" or tostring(shape)
+  return ("%s %s"):format(tostring(dtype), sizes)
+end
+
+---The bytes of an eager tensor's memory. A recipe can assign to its fields shape and dtype, which would tell of other
+---values, or of memory beyond the end: reading the tensor is then an error.
 ---@param x moonshard.Tensor eager
 ---@return integer
 function tensor.bytes(x)
-  local held = rawget(x, "_bytes")
-  if bytes_of(x.dtype, x.shape) ~= held then
-    errors.invalid("a tensor of %d bytes was given the shape %s and the dtype %s, which do not fit: both cannot be "
-      .. "assigned; x:reshape(8, -1) and x:cast(\"bf16\") return new tensors", held, tensor.shape_text(x.shape),
-      tostring(x.dtype))
+  local made = rawget(x, "_made")
+  if description(x.dtype, x.shape) ~= made then
+    errors.invalid("a tensor %s was turned into %s by an assignment: neither shape nor dtype can be assigned; "
+      .. "x:reshape(8, -1) and x:cast(\"bf16\") return new tensors", made, description(x.dtype, x.shape))
   end
-  return held
+  return rawget(x, "_bytes")
 end
 
 ---Whether a value is an eager tensor, which holds its values: as many as its shape says.
@@ -115,6 +121,7 @@ end
 function tensor.eager(dtype, shape, data, placement)
   return setmetatable({
     dtype = dtype, shape = shape, data = data, placement = placement, _bytes = bytes_of(dtype, shape),
+    _made = description(dtype, shape),
   }, Tensor)
 end
 
