@@ -134,6 +134,15 @@ describe("assigning stays possible", function()
     assert.same({ 1, 2 }, { train.steps_done, train.micro_batches })
   end)
 
+  it("but not to entries of a mesh, in ms.fully_shard and in every step", function()
+    local mesh = ms.init_device_mesh("cpu", 1)
+    mesh.shape[1] = 2
+    has(message(ms.fully_shard, ms.nn.linear(2, 3), { mesh = mesh }), "ms.fully_shard | shape[1] | a mesh | 1 and is 2")
+    local train = trainer()
+    train.model.sharding.mesh.names[1] = "replicate"
+    has(message(train.step, train, fixture.small_batch()), "train:step | names[1] | a mesh | is \"replicate\"")
+  end)
+
   it("and a forward that reads a field of a trainer is watched as before", function()
     local train
     train = fixture.small_trainer { loss = function(y, targets)

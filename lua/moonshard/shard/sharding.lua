@@ -203,6 +203,7 @@ function sharding.fully_shard(model, config)
   check_unclaimed(inventory)
   self.rank, self.fields = world.rank, inventory.fields
   local dims
+  if meshes.is(config.mesh) then sealed.check("ms.fully_shard", config.mesh) end
   self.mesh, dims, self.default_reshard = strategy(config)
   roles.assign(self, dims)
   self.sequence_parallel = config.sequence_parallel

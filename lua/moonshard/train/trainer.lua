@@ -245,6 +245,7 @@ end
 local function check_settings(self, who)
   self.session.refuse_within_data()
   sealed.check(who, self)
+  sealed.check(who, self.session.sharding.mesh)
   for _, part in ipairs(self.optimizer.parts or { self.optimizer }) do sealed.check(who, part) end
 end
 

@@ -216,7 +216,7 @@ function Mesh:__index(key)
 end
 
 sealed.class(Mesh, {
-  what = Mesh.__name, answers = {},
+  what = Mesh.__name, answers = {}, tables = { shape = 1, names = 1 },
   otherwise = "a mesh is as ms.init_device_mesh(device, sizes, names) made it: make another one",
 })
 
