@@ -87,4 +87,16 @@ describe("a file that is none", function()
       end
     end)
   end
+
+  it("U10 is refused in a folder or a pattern of data if it is a link to a missing file", function()
+    local folder = scratch.folder()
+    local function bytes(files) return ms.data.text({ files = files, seq = 4, batch = 1 }).bytes end
+    scratch.write(folder .. "/a.txt", ("0123456789"):rep(40))
+    assert(os.execute(("ln -s blobs/b.txt '%s/b.txt'"):format(folder)) == 0)
+    for _, files in ipairs { folder, folder .. "/*.txt" } do
+      has(fixture.message(bytes, files), folder .. "/b.txt | link | restore")
+    end
+    os.remove(folder .. "/b.txt")
+    assert.equal(400, bytes(folder))
+  end)
 end)

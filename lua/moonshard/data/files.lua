@@ -100,6 +100,9 @@ end
 local function add_found(list, paths, wanted)
   for _, path in ipairs(paths) do
     local real, kind, bytes = files.real_path(path), look_at(path)
+    if not kind then
+      errors.invalid("%s: it is a link to a file that is not there: restore the file, or remove the link", path)
+    end
     if real and kind == REGULAR and bytes > 0 and not list.known[real] and wanted(path) then
       list.known[real] = true
       list[#list + 1] = path
