@@ -124,6 +124,32 @@ describe("a run that resumes", function()
     has(program.run({ "run", without }).err, "warning | after step 3 | batch 1 | checkpoint = { data = data }")
   end)
 
+  it("warns of data that begins again, also where nothing is saved or a call loads", function()
+    local resumed, path = scratch.path(), scratch.path()
+    scratch.write(path, ([[
+      local ms = require "moonshard"
+      local how = ms.args { how = "" }.how
+      local model = ms.nn.linear(2, 2)
+      ms.fully_shard(model, { mesh = 1 })
+      local data = ms.data.random { inputs = 2, targets = 2, length = 16 }
+      local sampler = ms.data.sampler { length = 16 }
+      local train = ms.trainer { model = model, optimizer = ms.optim.sgd { lr = 0.1 }, loss = ms.loss.mse,
+        checkpoint = how == "option" and { resume = %q } or nil }
+      local saved = how == "with data" and data or nil
+      if how:find("data") then ms.checkpoint.load(train, %q, { data = saved }) end
+      local steps = 0
+      for _, batch in data:batches(sampler, 2) do
+        if steps < 3 then train:step(batch) end
+        steps = steps + 1
+      end
+      if how == "" then ms.checkpoint.save(train, %q, { data = data }) end
+    ]]):format(resumed, resumed, resumed))
+    local function errors_of(how) return program.run({ "run", path, "how=" .. how }).err end
+    assert.equal("", errors_of(""))
+    for _, how in ipairs { "option", "without data" } do has(errors_of(how), "warning | after step 3 | batch 1") end
+    assert.equal("", errors_of("with data"))
+  end)
+
   it("warns when a call has nothing left", function()
     clear()
     run("calls=all", "steps=9")

@@ -130,7 +130,10 @@ function checkpoint.load(target, path, o)
   local read, about = load.state(who, path, session,
     { model = train and train.model or target, optimizer = train and train.optimizer, averages = o.ema,
       verify = o.verify, states = train and { data = o.data ~= nil, generator = o.generator } })
-  if train then load.trainer(train, read, about.path, o) end
+  if train then
+    load.trainer(train, read, about.path, o)
+    train.resumed_after = not o.data and read.step or nil
+  end
   if train and train.policy then train.policy:note(about.path) end
   if train and train.ema and not read.ema then about.ema = "; it contains no averages: they start from its weights" end
   if train and read.ema and not train.ema then about.ema = "; its averages are ignored: the trainer has no ema" end

@@ -29,7 +29,6 @@ local world = require("moonshard.distributed.world")
 ---@field saved_step integer? the last step that was saved or loaded
 ---@field saved_edits integer? how often weights had been written by hand then
 ---@field saved_path string? its checkpoint
----@field resumed_after integer? step after which a run resumed without a position of data, until its first step
 ---@field last boolean? SIGTERM arrived: the next save is the last
 ---@field metrics moonshard.StepMetrics? of the latest step
 local Policy = {}
@@ -98,7 +97,6 @@ local function resume(self, path, skipped)
   if not path then return end
   local loaded = checkpoint.load(self.train, path, { data = self.data })
   self:note(loaded.path)
-  if not self.data then self.resumed_after = loaded.step end
   if self.dir ~= "" then settle(self, loaded.path) end
   if world.rank == 0 then
     require("moonshard.metrics.log").print(("resumed from %s, after step %d%s%s%s"):format(loaded.path, loaded.step,
@@ -164,15 +162,9 @@ function Policy:terminate()
   if is_saved(self) then termination.now(self) end
 end
 
----Ends a run whose last step is done, and warns of a loader that begins again after a resume. Collective.
----@param batch table of the step
-function Policy:before_step(batch)
+---Ends a run whose last step is done. Collective.
+function Policy:before_step()
   if self.last then termination.now(self) end
-  local after, number = self.resumed_after, type(batch) == "table" and batch.batch_number
-  self.resumed_after = nil
-  if not after or type(number) ~= "number" or number > after or world.rank ~= 0 then return end
-  io.stderr:write(("moonshard: warning: the run goes on after step %d, but its data begins with batch %.0f again: give "
-    .. "checkpoint = { data = data } to save and to restore its position\n"):format(after, number))
 end
 
 ---Ends a run, instead of evaluating, when all its trainers have finished their last step. Collective.

@@ -35,6 +35,7 @@ local world = require("moonshard.distributed.world")
 ---@field model moonshard.Module
 ---@field optimizer moonshard.Optimizer|moonshard.OptimizerRules
 ---@field steps_done integer can be assigned, by all ranks, to go on with the schedule of another trainer
+---@field resumed_after integer? step after which it resumed without a position of data, until its next step
 local Trainer = { __name = "a trainer" }
 Trainer.__index = Trainer
 
@@ -249,6 +250,16 @@ local function check_settings(self, who)
   for _, part in ipairs(self.optimizer.parts or { self.optimizer }) do sealed.check(who, part) end
 end
 
+-- In the first step after a resume without a position of data: of a loader that begins again.
+local function warn_of_data(self, batch)
+  local after, number = self.resumed_after, type(batch) == "table" and batch.batch_number
+  self.resumed_after = nil
+  if not after or type(number) ~= "number" or number > after or world.rank ~= 0 then return end
+  io.stderr:write(("moonshard: warning: the run goes on after step %d, but its data begins with batch %.0f again: give "
+    .. "checkpoint = { data = data }, or ms.checkpoint.save and load { data = data }, to keep its position\n"):format(
+    after, number))
+end
+
 ---One optimizer step on this rank's batch. Collective.
 ---@param batch table<string, moonshard.Array> e.g. tokens and targets, i32 [batch, seq]
 ---@return moonshard.StepMetrics
@@ -259,7 +270,8 @@ function Trainer:step(batch)
   batch = agreement.noting_failure(teacher.with_result, self, batch, self.micro_batches)
   if not world.plan_only then agreement.noting_failure(decide, self, batch) end -- else Trainer:compile decides
   if context.stepper then return context.stepper:step(self, batch, step.run) end
-  if self.policy then self.policy:before_step(batch) end
+  if self.policy then self.policy:before_step() end
+  warn_of_data(self, batch)
   local metrics = agreement.noting_failure(step.run, self, batch)
   if context.on_step then context.on_step(self, metrics) end
   if self.policy then self.policy:after_step(metrics) end
