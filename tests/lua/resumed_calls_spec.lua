@@ -150,6 +150,32 @@ describe("a run that resumes", function()
     assert.equal("", errors_of("with data"))
   end)
 
+  it("warns of data whose position is not kept, next to that which is", function()
+    local path, file = scratch.path(), scratch.path()
+    scratch.write(file, ("some text. "):rep(99))
+    scratch.write(path, ([[
+      local ms = require "moonshard"
+      local how = ms.args { how = "" }.how
+      local model = ms.models.gpt2 { vocab = 256, layers = 1, dim = 8, heads = 1, seq = 8 }
+      ms.fully_shard(model, { mesh = 1 })
+      local function text(seed) return ms.data.text { files = %q, seq = 8, batch = 1, seed = seed } end
+      local first, second = text(0), text(1)
+      local both = { state = function() return { first:state(), second:state() } end }
+      function both.load_state() end
+      local train = ms.trainer { model = model, optimizer = ms.optim.sgd { lr = 0.1 }, loss = ms.loss.cross_entropy,
+        checkpoint = { dir = %q .. how, every = 2, data = how == "both" and both or first } }
+      for _, batch in first:batches(4) do
+        train:step(batch)
+        if how ~= "one" then for _, more in second:batches(1) do train:step(more) end end
+      end
+    ]]):format(file, scratch.path()))
+    local function errors_of(how) return program.run({ "run", path, "how=" .. how }).err end
+    local told = errors_of("two")
+    has(told, "warning | seed 1 | state() | load_state()")
+    assert.equal(1, select(2, told:gsub("warning", "")))
+    for _, how in ipairs { "one", "both" } do assert.equal("", errors_of(how)) end
+  end)
+
   it("warns when a call has nothing left", function()
     clear()
     run("calls=all", "steps=9")

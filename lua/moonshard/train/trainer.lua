@@ -35,6 +35,8 @@ local world = require("moonshard.distributed.world")
 ---@field model moonshard.Module
 ---@field optimizer moonshard.Optimizer|moonshard.OptimizerRules
 ---@field steps_done integer can be assigned, by all ranks, to go on with the schedule of another trainer
+---@field sources table<string, true> of the data that steps took batches of
+---@field told_of_sources boolean? whether a warning of those that no checkpoint keeps was given
 ---@field resumed_after integer? step after which it resumed without a position of data, until its next step
 local Trainer = { __name = "a trainer" }
 Trainer.__index = Trainer
@@ -191,7 +193,7 @@ local function trainer(o)
   o.untrained = untrained
   o.session.sharding:report_warnings(warnings)
   utilisation.check(o.session.sharding.mesh.device)
-  o.steps_done, o.buffers = 0, reused_memory.new()
+  o.steps_done, o.buffers, o.sources = 0, reused_memory.new(), {}
   if reference.active then reference.replace_settings(o) end
   o.session.memory_limit, o.session.plan_memory = o.memory_limit, o.plan_memory
   local self = setmetatable(o, Trainer)
@@ -272,6 +274,7 @@ function Trainer:step(batch)
   if context.stepper then return context.stepper:step(self, batch, step.run) end
   if self.policy then self.policy:before_step() end
   warn_of_data(self, batch)
+  if type(batch) == "table" and type(batch.source) == "string" then self.sources[batch.source] = true end
   local metrics = agreement.noting_failure(step.run, self, batch)
   if context.on_step then context.on_step(self, metrics) end
   if self.policy then self.policy:after_step(metrics) end
