@@ -1,6 +1,7 @@
 -- What the ranks of a session tell each other outside its plans: numbers that must agree, and whether all succeeded. A
 -- session has these methods.
 
+local agreement = require("moonshard.distributed.agreement")
 local context = require("moonshard.base.context")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
@@ -104,17 +105,14 @@ function SessionRanks:attempt(what, call, ...)
 end
 
 ---Calls a function as part of an operation that all ranks complete or none. A failing rank raises its error; the others
----raise that it failed there. Collective.
+---raise the first one's, with the rank. Collective.
 ---@param what string the operation, for messages; equal on all ranks: "unshard"
 ---@param call function
 ---@param ... any arguments
 ---@return ... what the function returns
 function SessionRanks:all_or_none(what, call, ...)
-  local failed, results = self:attempt("of " .. what, call, ...)
-  if not results[1] then error(results[2], 0) end
-  if failed then
-    errors.raise("MS_EMISMATCH", "%s failed on rank %d, so no rank changed anything", what, failed)
-  end
+  local results = { pcall(call, ...) }
+  agreement.raise_first_failure(self, "of " .. what, results[1], results[2])
   return unpack(results, 2, table.maxn(results))
 end
 

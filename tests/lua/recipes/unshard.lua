@@ -117,7 +117,8 @@ local function fail(model)
   for name in model:named_parameters() do before[name] = values(model:parameter(name)) end
   local zeros = ms.zeros(2)
   local last = world.size - 1
-  assert_fails(world.rank == last and "stopped here" or "failed | rank " .. last, ms.with_full_params, model,
+  local where = world.rank == last and "" or ("rank %d | "):format(last)
+  assert_fails(where .. "stopped here", ms.with_full_params, model,
     function(params)
       params["last.bias"] = zeros
       if world.rank == last then error("stopped here") end
