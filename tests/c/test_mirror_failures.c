@@ -122,14 +122,7 @@ static void H4_a_rank_that_gives_up_is_quoted_on_every_host(void **state) {
   assert_named(0, give_up, 1, "rank 0 gave up: the loss is nan");
 }
 
-/* Rank 0 passes on what rank 2 says last, and is stopped meanwhile, so the end of rank 2's connection is seen first. */
-static int see_the_connection_end(void *context, ms_rank_set *missing) {
-  misfortune *how = context;
-  (void)missing;
-  atomic_store(&how->ended, 1);
-  return MS_FAIL(MS_EPEER, "the connection between rank 1 and rank 2 failed");
-}
-
+/* Rank 0 passes on what rank 2 says last, and is stopped until the end of rank 2's connection was seen. */
 static int hear_late_why(ms_world *world, void *context) {
   misfortune *how = context;
   if (ms_world_rank(world) == 0) atomic_store(&how->pid, (int)getpid());
@@ -144,7 +137,9 @@ static int hear_late_why(ms_world *world, void *context) {
     kill(forwarder, SIGCONT);
   } else if (ms_world_rank(world) == 1) {
     while (atomic_load(&how->began) == 0) usleep(1000);
-    int rc = ms_world_wait(world, &(ms_wait_for){.kind = "all_reduce", .find = see_the_connection_end, .context = how});
+    int rc = MS_FAIL(MS_EPEER, "the connection between rank 1 and rank 2 failed");
+    atomic_store(&how->ended, 1);
+    rc = ms_world_hear_cause(world);
     atomic_store(&how->ended, 2);
     EXPECT_FAILS(rc, MS_EPEER, "rank 2 gave up: the loss is nan");
   }

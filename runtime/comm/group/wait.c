@@ -198,20 +198,6 @@ int ms_world_watch(ms_world *world, ms_wait *wait, const ms_wait_for *what, cons
 
 /* ---- the loop ---- */
 
-/* Which ranks are missing. A connection ends with its process, and why the process gave up comes by another way,
- * through the store: it is heard first. */
-static int find_missing(ms_world *world, const ms_wait_for *what, ms_rank_set *missing) {
-  char silent[512];
-  ms_error_record found;
-  int rc = what->find(what->context, missing);
-  if (rc != MS_EPEER || what->recovers) return rc;
-  ms_error_save(&found);
-  ms_world_hear_hosts(world, silent, sizeof silent);
-  MS_TRY(ms_world_check(world));
-  ms_error_restore(&found);
-  return rc;
-}
-
 static void record(ms_world *world, const ms_wait_for *what, const ms_rank_set *missing) {
   if (what->ring) ms_recorder_misses(world->recorder, what->ring, missing);
 }
@@ -227,7 +213,7 @@ static int may_be_overtaken(const ms_world *world, ms_wait *wait, const ms_rank_
 int ms_world_wait_turn(ms_world *world, ms_wait *wait, const ms_wait_for *what, unsigned seen) {
   ms_rank_set missing;
   double rest;
-  MS_TRY(find_missing(world, what, &missing));
+  MS_TRY(what->find(what->context, &missing));
   if (ms_rank_set_is_empty(&missing)) return MS_OK;
   record(world, what, &missing);
   ms_error_record before, first;
@@ -251,12 +237,23 @@ int ms_world_wait_turn(ms_world *world, ms_wait *wait, const ms_wait_for *what, 
   return MS_OK;
 }
 
+int ms_world_hear_cause(ms_world *world) {
+  char silent[512];
+  ms_error_record found;
+  const int rc = ms_error_code();
+  ms_error_save(&found);
+  ms_world_hear_hosts(world, silent, sizeof silent);
+  MS_TRY(ms_world_check(world));
+  ms_error_restore(&found);
+  return rc;
+}
+
 int ms_world_wait(ms_world *world, const ms_wait_for *what) {
   ms_wait wait = {0};
   for (;;) {
     unsigned seen = ms_world_doorbell(world);
     ms_rank_set missing;
-    MS_TRY(find_missing(world, what, &missing));
+    MS_TRY(what->find(what->context, &missing));
     if (ms_rank_set_is_empty(&missing)) return MS_OK;
     MS_TRY(ms_world_wait_turn(world, &wait, what, seen));
   }

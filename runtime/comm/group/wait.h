@@ -57,6 +57,10 @@ typedef struct ms_wait_for {
 int ms_world_wait(ms_world *world, const ms_wait_for *what);
 /* One turn of the loop: sleeps once, unless no rank is missing. seen: the doorbell before the condition was tested. */
 int ms_world_wait_turn(ms_world *world, ms_wait *wait, const ms_wait_for *what, unsigned seen);
+/* The recorded failure is that of a connection, which ends with its process; why the process gave up comes by another
+ * way, through the store, and can be later. Hears the other hosts, for about a second at most, and returns what they
+ * say; else the failure. */
+int ms_world_hear_cause(ms_world *world);
 /* Checks only what ends a wait for `missing`, without sleeping. rest: seconds until the deadline. */
 int ms_world_watch(ms_world *world, ms_wait *wait, const ms_wait_for *what, const ms_rank_set *missing, double *rest);
 
