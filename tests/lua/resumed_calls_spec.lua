@@ -176,6 +176,35 @@ describe("a run that resumes", function()
     for _, how in ipairs { "one", "both" } do assert.equal("", errors_of(how)) end
   end)
 
+  it("warns of tensors that a recipe writes into, which no checkpoint has", function()
+    local path = scratch.path()
+    scratch.write(path, ([[
+      local ms = require "moonshard"
+      local how = ms.args { how = "" }.how
+      local Net = ms.module "Net"
+      function Net:init()
+        self.linear, self.mean = ms.nn.linear(2, 2), ms.zeros(2)
+        self.kept = ms.parameter { 2, init = "zeros", frozen = true }
+      end
+      function Net:forward(x) return self.linear(x - self.mean - self.kept) end
+      local model = Net()
+      ms.fully_shard(model, { mesh = 1 })
+      local data = { state = function() return { model.mean } end, load_state = function() end }
+      local train = ms.trainer { model = model, optimizer = ms.optim.sgd { lr = 0.1 }, loss = ms.loss.mse,
+        checkpoint = { dir = %q .. how, every = 2, data = how == "in data" and data or nil } }
+      for step = 1, 4 do
+        train:step { inputs = ms.ones(1, 2), targets = ms.ones(1, 2) }
+        if how == "parameter" then train:set_parameter("kept", ms.full({ 2 }, step)) end
+        if how == "field" or how == "in data" then model.mean.data[0] = step end
+      end
+    ]]):format(scratch.path()))
+    local function errors_of(how) return program.run({ "run", path, "how=" .. how }).err end
+    local told = errors_of("field")
+    has(told, "warning | model.mean f32 [2] | frozen = true | train:set_parameter")
+    assert.equal(1, select(2, told:gsub("warning", "")))
+    for _, how in ipairs { "nothing", "parameter", "in data" } do assert.equal("", errors_of(how)) end
+  end)
+
   it("warns when a call has nothing left", function()
     clear()
     run("calls=all", "steps=9")

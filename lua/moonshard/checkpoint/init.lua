@@ -39,22 +39,6 @@ end
 ---@field async? boolean default false; true: return once the state is copied; threads write the copy
 ---@field keep_last? integer number of checkpoints to keep: older ones are removed after this one is saved; nil: all
 
--- Says once that steps took batches of a loader that is not the data whose position is saved: it begins again after a
--- resume. What an object of the recipe's saves is not known.
-local function warn_of_others(train, data)
-  local kept = data and rawget(sealed.fields(data), "source")
-  if type(kept) ~= "string" or train.told_of_sources or world.rank ~= 0 then return end
-  for source in pairs(train.sources) do
-    if source ~= kept then
-      train.told_of_sources = true
-      io.stderr:write(("moonshard: warning: steps took batches of data whose position the checkpoint does not keep "
-        .. "(%s): after a resume it begins again; give data an object whose state() and load_state() have both\n")
-        :format(source))
-      return
-    end
-  end
-end
-
 ---Saves a trainer into ROOT/step-NNNNNNNN: parameters, optimizer state, step, generators, data position. Collective.
 ---@param train moonshard.Trainer
 ---@param root string
@@ -77,7 +61,7 @@ function checkpoint.save(train, root, o)
     return own.saved_path
   end
   o.root, o.data = root, o.data or own and own.data
-  warn_of_others(train, o.data)
+  require("moonshard.checkpoint.not_kept").warn(train, o.data)
   local path = require("moonshard.checkpoint.save").run(train, o)
   if own then own:note(path) end
   return path

@@ -67,12 +67,13 @@ local function tensor_text(value, path)
   if not tensor.is_eager(value) then refuse(path, "a tensor of a trace, which has no values") end
   local placement = rawget(value, "placement")
   if placement and placement ~= "replicated" then
-    refuse(path, "a tensor of which this rank has a part (%s): give it whole, or as a buffer of the model", placement)
+    refuse(path, "a tensor of which this rank has a part (%s): give it whole, or as a frozen parameter of the model",
+      placement)
   end
   local bytes = values.bytes(value)
   if bytes > MOST_TENSOR_BYTES then
-    refuse(path, "a tensor of %.0f bytes, but a state has at most %.0f: make it a parameter or a buffer of the model",
-      bytes, MOST_TENSOR_BYTES)
+    refuse(path, "a tensor of %.0f bytes, but a state has at most %.0f: make it a parameter of the model, frozen or "
+      .. "not", bytes, MOST_TENSOR_BYTES)
   end
   local shape = #value.shape == 0 and "[]" or json.encode(value.shape)
   return tagged("tensor", ('{"dtype":%s,"shape":%s,"bytes":"%s","placed":%s}'):format(json.encode(value.dtype), shape,

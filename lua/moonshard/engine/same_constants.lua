@@ -28,8 +28,12 @@ local function hashes_of(graph)
   return list
 end
 
--- "class_weight, an upvalue of the function at a.lua:3, f32 [5], which mul reads at a.lua:4"
-local function describe(session, compiled, constant)
+---A constant of a plan, for messages.
+---@param session moonshard.Session
+---@param compiled moonshard.Plan
+---@param constant moonshard.Constant
+---@return string "class_weight, an upvalue of the function at a.lua:3, f32 [5], which mul reads at a.lua:4,"
+function same_constants.describe(session, compiled, constant)
   local eager = constant.tensor
   local name = reads.new(session.model, compiled.settings.reads):name_of(eager) or "an eager tensor"
   return ("%s %s %s, which %s%s reads%s,"):format(name, eager.dtype, tensor.shape_text(eager.shape), constant.op,
@@ -43,7 +47,7 @@ local function report(session, compiled, hashes)
       if other ~= of_ranks[1] then
         -- A rank can find the tensor in another place than the others do.
         local what = agreement.text_of_first(session, "of an eager tensor",
-          describe(session, compiled, compiled.graph.constants[i]))
+          same_constants.describe(session, compiled, compiled.graph.constants[i]))
         errors.raise("MS_EMISMATCH", "%s: %s differs between %s and %s: what a forward or a loss uses besides its "
           .. "batch or arguments must be the same on all ranks: make it without the rank, its seed or its "
           .. "files; a tensor of each rank is a field of its batch, or an argument", compiled.settings.who

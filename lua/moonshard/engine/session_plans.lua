@@ -11,6 +11,7 @@ local reads = require("moonshard.engine.reads")
 local retrace = require("moonshard.engine.retrace")
 local same_constants = require("moonshard.engine.same_constants")
 local same_run = require("moonshard.engine.same_run")
+local written_constants = require("moonshard.engine.written_constants")
 local session_ranks = require("moonshard.engine.session_ranks")
 
 ---@class moonshard.SessionPlans: moonshard.SessionRanks
@@ -31,6 +32,7 @@ function SessionPlans:bind(compiled, state)
   memory.check(self, state, compiled)
   local bound = exec.bind(state, compiled)
   same_constants.require(self, compiled)
+  written_constants.note(compiled)
   return bound
 end
 

@@ -36,7 +36,7 @@ local world = require("moonshard.distributed.world")
 ---@field optimizer moonshard.Optimizer|moonshard.OptimizerRules
 ---@field steps_done integer can be assigned, by all ranks, to go on with the schedule of another trainer
 ---@field sources table<string, true> of the data that steps took batches of
----@field told_of_sources boolean? whether a warning of those that no checkpoint keeps was given
+---@field warned table<string, true> warnings that were given, of what checkpoints do not keep
 ---@field resumed_after integer? step after which it resumed without a position of data, until its next step
 local Trainer = { __name = "a trainer" }
 Trainer.__index = Trainer
@@ -193,7 +193,7 @@ local function trainer(o)
   o.untrained = untrained
   o.session.sharding:report_warnings(warnings)
   utilisation.check(o.session.sharding.mesh.device)
-  o.steps_done, o.buffers, o.sources = 0, reused_memory.new(), {}
+  o.steps_done, o.buffers, o.sources, o.warned = 0, reused_memory.new(), {}, {}
   if reference.active then reference.replace_settings(o) end
   o.session.memory_limit, o.session.plan_memory = o.memory_limit, o.plan_memory
   local self = setmetatable(o, Trainer)
