@@ -87,6 +87,26 @@ end
 print("trained")
 ]]
 
+-- Two models alike, of which a rank takes the other one.
+local ALIKE = [[
+local ms = require "moonshard"
+local does, own = function(model, train, batch) train:step(batch) end, nil
+%s
+if ms.world().rank == 2 then %s end
+local models, trainers = {}, {}
+for i = 1, 2 do
+  if own then own(ms.nn.linear(2, 2)(ms.ones(1, 2))) end
+  models[i] = ms.nn.linear(2, 2)
+  ms.fully_shard(models[i], { mesh = "1x4" })
+  trainers[i] = ms.trainer { model = models[i], optimizer = ms.optim.sgd { lr = 0.1 }, loss = ms.loss.mse }
+end
+local batch = { inputs = ms.ones(4, 2), targets = ms.ones(4, 2) }
+for i = 1, 2 do trainers[i]:step(batch) end
+local taken = other or 1
+does(models[taken], trainers[taken], batch)
+print("trained")
+]]
+
 -- And one whose ranks compute each layer together; rank 2 writes another forward.
 local DIVIDED = [[
 local ms = require "moonshard"
@@ -224,6 +244,16 @@ describe("D10", function()
     local ended = run("epoch_of = function() return 0 end", nil, SAMPLED)
     assert.equal(3, ended.status)
     has(ended.err, "rank 0 has | epoch 1 | rank 2 has | epoch 0 | same files, settings and epoch")
+  end)
+
+  it("stops ranks that train, evaluate, call or read another model, of the same parameters", function()
+    for _, does in ipairs {
+      "", "does = function(_, train, b) train:evaluate(coroutine.wrap(function() coroutine.yield(1, b) end)) end",
+      "does = function(model, _, b) model(b.inputs) end", 'does = function(model) model:parameter("weight") end',
+    } do
+      has(run("other = 2", does, ALIKE).err, "rank 0 | number 1 | rank 2 | number 2 | same order")
+    end
+    assert.equal("trained\n", run("own = function() end", "", ALIKE).out) -- calls a model of its own
   end)
 
   it("trains where a rank leaves out a sample, and begins the next epoch before others", function()

@@ -32,6 +32,24 @@ function SessionRanks.refuse_within_data()
     .. "itself: let it only return or restore a position, and call the other before or after", context.in_data)
 end
 
+-- Refuses what ranks do on different models of the same parameters, as in a loop by pairs: it would mix them.
+local function check_models(self, numbers)
+  local ranks = self:ranks()
+  for place, other in ipairs(numbers) do
+    if other ~= numbers[1] then
+      errors.raise("MS_EMISMATCH", "ranks are at different models: %s at number %d of those that it sharded, %s at "
+        .. "number %d: all ranks must shard, call and train models in the same order (pairs differs between ranks)",
+        world.rank_name(ranks[1]), numbers[1], world.rank_name(ranks[place]), other)
+    end
+  end
+end
+
+---Raises MS_EMISMATCH if ranks are at different models. Collective.
+---@param what string as for gather_numbers
+function SessionRanks:require_same_model(what)
+  if not self.sharding.single_rank then self:gather_lists({}, what) end
+end
+
 ---Gathers a list of numbers from every rank that trains this model, as many of each. Collective over them.
 ---@param mine number[] this rank's
 ---@param what string? as for gather_numbers
@@ -41,12 +59,15 @@ function SessionRanks:gather_lists(mine, what)
   local lists = {}
   for i, value in ipairs(mine) do lists[i] = { value } end
   if world.plan_only and not self.sharding.single_rank then return lists end
-  local n, count = self.sharding.mesh:size(), #mine
-  local given, all = ffi.new("double[?]", count, mine), ffi.new("double[?]", count * n)
+  local n, count = self.sharding.mesh:size(), #mine + 1 -- the last: of the model
+  local given, all, models = ffi.new("double[?]", count, mine), ffi.new("double[?]", count * n), {}
+  given[count - 1] = self.sharding.number or 0
   self:gather_bytes(given, 8 * count, all, what)
   for place = 1, n do
-    for i = 1, count do lists[i][place] = all[count * (place - 1) + i - 1] end
+    for i = 1, count - 1 do lists[i][place] = all[count * (place - 1) + i - 1] end
+    models[place] = all[count * place - 1]
   end
+  check_models(self, models)
   return lists
 end
 

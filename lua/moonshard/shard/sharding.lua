@@ -81,6 +81,7 @@ local world = require("moonshard.distributed.world")
 ---@field implicit boolean? true if the recipe did not call ms.fully_shard
 ---@field rank integer this process's rank in the mesh
 ---@field single_rank boolean? true on this rank only: the model is not sharded yet
+---@field number integer? of the model, from 1, among those that its ranks have sharded
 ---@field default_reshard string? the strategy's value for units that no rule matches
 ---@field config moonshard.ShardOptions by which units and policies are decided
 ---@field auto moonshard.Automatic? policies that are decided with the first plan of a trainer
@@ -179,6 +180,15 @@ function Sharding:report_warnings(warnings) sharding.report(warnings or self.war
 ---@field shared_masters? boolean on the CPU, read f32 units in their owners' memory instead of copying them, and keep
 ---  one copy of the state per host for its replicas; default true
 
+local numbers = {} -- by ranks: how many models these have sharded
+
+-- Ranks that shard equal models tell them apart by the order in which they sharded them.
+local function number_among(mesh, rank)
+  local key = table.concat(mesh:ranks(rank), " ")
+  numbers[key] = (numbers[key] or 0) + 1
+  return numbers[key]
+end
+
 ---Shards a model. Must be called before the model is used, and once per model.
 ---@param model moonshard.Module
 ---@param config moonshard.ShardOptions?
@@ -221,6 +231,7 @@ function sharding.fully_shard(model, config)
       .. "the recipe without it")
   end
   if reference.active then reference.replace_sharding(self) end
+  self.number = number_among(self.mesh, self.rank)
   rawset(model, "sharding", self)
   for _, param in ipairs(self.params) do
     param.parameter.frozen = param.frozen
@@ -316,7 +327,8 @@ end
 -- The same model on the same mesh under other options, not built yet.
 local function alternative(self, config, rank)
   local other = new_sharding(self.model, self.seed)
-  for _, name in ipairs({ "shared_masters", "mesh", "sequence_parallel", "is_stage", "default_reshard", "where" }) do
+  for _, name in ipairs({ "shared_masters", "mesh", "sequence_parallel", "is_stage", "default_reshard", "where",
+    "number" }) do
     other[name] = self[name]
   end
   other.rank = rank
