@@ -176,6 +176,43 @@ describe("a run that resumes", function()
     for _, how in ipairs { "one", "both" } do assert.equal("", errors_of(how)) end
   end)
 
+  it("go back inside of a loop, where a recipe loads a checkpoint there", function()
+    local path, file = scratch.path(), scratch.path()
+    scratch.write(file, ("some text. "):rep(99))
+    scratch.write(path, ([[
+      local ms = require "moonshard"
+      local kind = ms.args { kind = "" }.kind
+      local model = kind:find("rand") and ms.nn.linear(2, 2)
+        or ms.models.gpt2 { vocab = 256, layers = 1, dim = 8, heads = 1, seq = 8 }
+      ms.fully_shard(model, { mesh = 1 })
+      local function text(seed) return ms.data.text { files = %q, seq = 8, batch = 1, seed = seed } end
+      local random, sampler = ms.data.random { inputs = 2, targets = 2, length = 6 }, ms.data.sampler { length = 6 }
+      local data = kind == "text" and text(0) or kind == "mix" and ms.data.mix { { text(0) }, { text(1), weight = 2 } }
+        or kind == "random" and random or sampler
+      local train = ms.trainer { model = model, optimizer = ms.optim.sgd { lr = 0.1 },
+        loss = kind:find("rand") and ms.loss.mse or ms.loss.cross_entropy }
+      local saved, went_back
+      local function take(batch)
+        print(train.steps_done, train:step(batch).loss)
+        if train.steps_done == 2 and not saved then saved = ms.checkpoint.save(train, %q .. kind, { data = data }) end
+        if train.steps_done ~= 4 or went_back then return end
+        went_back = true
+        ms.checkpoint.load(train, saved, { data = data })
+      end
+      if kind == "text" or kind == "mix" then for _, batch in data:batches(6) do take(batch) end
+      elseif kind == "random" then for _, batch in random:batches(sampler, 1) do take(batch) end
+      else for _, sample in sampler:samples() do take(random:read { sample }) end end
+    ]]):format(file, scratch.path()))
+    for _, kind in ipairs { "text", "mix", "random", "own rand" } do
+      local ended, lines = program.run({ "run", path, "kind=" .. kind }), {}
+      assert.equal(0, ended.status, kind .. ended.err)
+      for line in ended.out:gmatch("[^\n]+") do lines[#lines + 1] = line end
+      assert.equal(8, #lines, kind)
+      assert.same({ lines[3], lines[4] }, { lines[5], lines[6] }, kind)
+      assert.not_equal(lines[3], lines[7])
+    end
+  end)
+
   it("warns of tensors that a recipe writes into, which no checkpoint has", function()
     local path = scratch.path()
     scratch.write(path, ([[

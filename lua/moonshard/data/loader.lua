@@ -262,6 +262,16 @@ local function begin_call(self, steps)
   return step, steps
 end
 
+-- The step after which a loop goes on when a state was loaded inside of it, as where a recipe goes back to a
+-- checkpoint: that of the state, if it was saved in a call like this one. Otherwise the loop makes all steps that it
+-- has left.
+local function go_on_from_loaded(self, step, steps)
+  local loaded = self.loaded_call
+  if loaded and loaded.steps == steps then step = loaded.done end
+  self.call, self.resumed = { steps = steps, done = step }, nil
+  return step
+end
+
 -- What a call without a number uses, on all ranks.
 local function samples_of_epoch(self)
   local per_step = self.batch * self.share.ranks
@@ -289,6 +299,11 @@ function Loader:batches(steps)
   local last = advance(self, self.position, math.max(0, steps - 1 - step))
   local will_be_padded = is_padded_until(self, self.position, last) or nil
   return function()
+    if not self.restart and not self.call then
+      step = go_on_from_loaded(self, step, steps)
+      last = advance(self, self.position, math.max(0, steps - 1 - step))
+      will_be_padded = is_padded_until(self, self.position, last) or nil
+    end
     if step >= steps then return nil end
     world.check_interrupt()
     step = step + 1
@@ -333,7 +348,8 @@ end
 ---@field call_steps integer? steps of the latest call of batches
 ---@field call_done integer? of them
 
----Restores a state of the same data, seed and order: the next call of batches starts there.
+---Restores a state of the same data, seed and order: the next call of batches starts there, and so does the rest of a
+---loop in which it is called.
 ---@param state moonshard.LoaderState
 function Loader:load_state(state)
   saved.check("data:load_state", state, { seed = self.seed, samples = self.n, shuffle = self.shuffle,

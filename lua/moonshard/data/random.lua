@@ -125,15 +125,18 @@ function RandomData:batches(sampler, batch, o)
   if o.drop_last and sampler:count() < batch then
     errors.invalid("data:batches: a batch of %d exceeds the %d samples per rank", batch, sampler:count())
   end
-  if self.loaded then
+  local function restore()
+    if not self.loaded then return end
     sampler:load_state(self.loaded)
     self.loaded = nil
   end
+  restore()
   self.sampler = sampler
   local rest = not o.drop_last and sampler:left() % batch or 0
   local next_sample, position = sampler:samples(), 0
   local source = ("%s; %s"):format(tostring(self), sampler:describe())
   return function()
+    restore() -- a state that was loaded inside of the loop
     local samples, repeated = {}, 0
     while #samples < batch do
       local _, sample, had = next_sample()

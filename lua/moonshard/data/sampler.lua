@@ -18,6 +18,7 @@ local sealed = require("moonshard.base.sealed")
 ---@field position integer samples of the epoch that all ranks together have visited
 ---@field shared_by string? the ranks that share it, if they are those of its mesh or of the world
 ---@field passes integer calls of samples
+---@field loads integer calls of load_state
 local Sampler = { __name = "a sampler" }
 Sampler.__index = Sampler
 strict.refuse_loops(Sampler, "for _, sample in sampler:samples() do")
@@ -69,7 +70,7 @@ local function sampler(o)
     errors.invalid("ms.data.sampler: %d samples are fewer than %d ranks, so drop_last leaves none", o.length,
       o.world)
   end
-  o.epoch, o.position, o.resume_at, o.passes = 0, 0, 0, 0
+  o.epoch, o.position, o.resume_at, o.passes, o.loads = 0, 0, 0, 0, 0
   return sealed.seal(setmetatable(o, Sampler))
 end
 
@@ -109,21 +110,28 @@ local function sampled(self)
   return { source = self:describe(), shared_by = ("%s, pass %d"):format(self.shared_by, self.passes) }
 end
 
----This rank's samples of the epoch, in order. The first call after load_state continues at the loaded position. Without
----drop_last the last sample of some ranks can be one that another rank has had, too: evaluations must not count it.
+---This rank's samples of the epoch, in order. The first call after load_state continues at the loaded position, and so
+---does a loop in which a state is loaded. Without drop_last the last sample of some ranks can be one that another rank
+---has had, too: evaluations must not count it.
 ---@return fun(): integer?, integer?, boolean? position from 1; sample, 0 to length - 1; whether the epoch has had it
 function Sampler:samples()
-  local order = self.shuffle and permutation.new(self.length, self.seed, self.epoch) or function(i) return i end
-  local first, position, rank, length, ranks = self.resume_at, 0, self.rank, self.length, self.world
-  local count, fields = self:left(), sealed.fields(self)
-  fields.position, fields.resume_at, fields.passes = first, 0, self.passes + 1
-  local of_pass = sampled(self)
+  local fields, position, pass = sealed.fields(self), 0, nil
+  local function begin()
+    pass = {
+      order = self.shuffle and permutation.new(self.length, self.seed, self.epoch) or function(i) return i end,
+      first = self.resume_at, count = self:left(), loads = self.loads,
+    }
+    fields.position, fields.resume_at, fields.passes = pass.first, 0, self.passes + 1
+    pass.sampled, position = sampled(self), 0
+  end
+  begin()
   return function()
-    if position >= count then return nil end
-    local at = first + position * ranks
+    if pass.loads ~= fields.loads then begin() end
+    if position >= pass.count then return nil end
+    local at = pass.first + position * fields.world
     position = position + 1
-    fields.position, context.sampled = at + ranks, of_pass
-    return position, order((at + rank) % length), at + rank >= length
+    fields.position, context.sampled = at + fields.world, pass.sampled
+    return position, pass.order((at + fields.rank) % fields.length), at + fields.rank >= fields.length
   end
 end
 
@@ -146,7 +154,8 @@ function Sampler:state()
   }
 end
 
----Restores a state of the same dataset, seed and order: the next call of samples continues there, in its epoch.
+---Restores a state of the same dataset, seed and order: the next call of samples continues there, in its epoch, and so
+---does the rest of a loop in which it is called.
 ---@param state moonshard.SamplerState
 function Sampler:load_state(state)
   local who = "sampler:load_state"
@@ -157,7 +166,7 @@ function Sampler:load_state(state)
       self.epoch, epoch)
   end
   self.epoch, self.position = epoch, saved.count(who, state, "position")
-  self.resume_at = self.position
+  self.resume_at, self.loads = self.position, self.loads + 1
 end
 
 return sampler
