@@ -254,7 +254,7 @@ end
 
 -- In the first step after a resume without a position of data: of a loader that begins again.
 local function warn_of_data(self, batch)
-  local after, number = self.resumed_after, type(batch) == "table" and batch.batch_number
+  local after, number = self.resumed_after, type(batch) == "table" and rawget(batch, "batch_number")
   self.resumed_after = nil
   if not after or type(number) ~= "number" or number > after or world.rank ~= 0 then return end
   io.stderr:write(("moonshard: warning: the run goes on after step %d, but its data begins with batch %.0f again: give "
@@ -274,7 +274,8 @@ function Trainer:step(batch)
   if context.stepper then return context.stepper:step(self, batch, step.run) end
   if self.policy then self.policy:before_step() end
   warn_of_data(self, batch)
-  if type(batch) == "table" and type(batch.source) == "string" then self.sources[batch.source] = true end
+  local source = type(batch) == "table" and rawget(batch, "source")
+  if type(source) == "string" then self.sources[source] = true end
   local metrics = agreement.noting_failure(step.run, self, batch)
   if context.on_step then context.on_step(self, metrics) end
   if self.policy then self.policy:after_step(metrics) end
