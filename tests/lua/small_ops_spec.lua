@@ -105,6 +105,16 @@ describe("comparisons", function()
     has(ended.err, ":3: attempt to compare")
     has(ended.err, "tensor | x:lt(y)")
   end)
+
+  it("are not those of Lua's math, whose errors say what is", function()
+    for call, expected in pairs({ ["math.sqrt(y)"] = "x:sqrt()", ["math.max(y, 0)"] = "x:maximum(0)" }) do
+      local path = program.recipe(('local ms = require "moonshard"\nlocal y = ms.ones(2)\nprint(%s)\n'):format(call))
+      local ended = program.run({ "run", path })
+      os.remove(path)
+      assert.equal(2, ended.status)
+      has(ended.err, ":3: bad argument #1 | number expected, got table | " .. expected)
+    end
+  end)
 end)
 
 describe("bounds", function()

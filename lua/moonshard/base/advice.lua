@@ -248,6 +248,10 @@ function advice.explain(message)
   if message:find("attempt to compare ", 1, true) then
     return message .. ": compare tensors with methods, which return a mask: x:lt(y), x:le(y), x:gt(0), x:eq(0)"
   end
+  if message:find("%(number expected, got table%)$") then
+    return message .. ": functions of a tensor are its methods: x:sqrt(), x:exp(), x:abs(), x:maximum(0); x:item() is "
+      .. "a number, outside of a forward"
+  end
   if message:find("attempt to %l+ a nil value$") or message:find("attempt to %l+ field '%?' %(a nil value%)$") then
     return message .. ": if it is an item of a list, lists begin at [1] in Lua: model.layers[1] is layers.0"
   end

@@ -37,21 +37,22 @@ local step = {
 
 -- ---- the plan ----------------------------------------------------------------------------------------------------
 
--- The trainer's own forward, which a recipe may have written with the batch alone, or without a return.
-local function checked(forward)
-  return function(model, batch)
-    local loss = forward(model, batch)
-    if not tensor.is(loss) then
-      errors.invalid("train:step: forward must return the loss, a tensor, not %s: forward = function(net, b) return "
-        .. "loss(net(b.tokens), b.targets) end", options.describe(loss))
-    end
+local FORWARD = "forward must return the loss, a tensor, not %s: forward = function(net, b) return loss(net(b.tokens), "
+  .. "b.targets) end"
+local LOSS = "the loss must return a tensor, not %s: loss = function(y, targets) return ms.loss.mse(y, targets) end"
+
+-- A recipe's own function, which it may have written with the batch alone, or without a return.
+local function checked(call, format)
+  return function(...)
+    local loss = call(...)
+    if not tensor.is(loss) then errors.invalid("train:step: " .. format, options.describe(loss)) end
     return loss
   end
 end
 
 -- Routers balance their experts in training only: a validation loss is the model's alone.
 local function traced(self, trains)
-  local forward = self.forward and checked(self.forward) or loss_forward.new(self.loss)
+  local forward = self.forward and checked(self.forward, FORWARD) or checked(loss_forward.new(self.loss), LOSS)
   return function(inputs)
     if trains and self.untrained then context.trace:leave_untrained(self.untrained) end
     local loss = forward(self.model, inputs)
