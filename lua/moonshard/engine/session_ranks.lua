@@ -44,10 +44,10 @@ local function check_models(self, numbers)
   end
 end
 
----Raises MS_EMISMATCH if ranks are at different models. Collective.
+---Raises MS_EMISMATCH if ranks are at different models. Collective. Replicas of local steps read theirs apart.
 ---@param what string as for gather_numbers
 function SessionRanks:require_same_model(what)
-  if not self.sharding.single_rank then self:gather_lists({}, what) end
+  if not self.sharding.single_rank and not self.sharding.local_sync then self:gather_lists({}, what) end
 end
 
 ---Gathers a list of numbers from every rank that trains this model, as many of each. Collective over them.
