@@ -139,11 +139,13 @@ static int check_inputs(const ms_graph *graph, const ms_op_row *row, int inputs,
   return MS_OK;
 }
 
-/* The nodes but those that a recipe has only where a mesh has their dimension: masks do not depend on the mesh. */
-static int nodes_on_any_mesh(const ms_graph *graph) {
-  int n = 0;
-  for (int i = 0; i < graph->n_nodes; i++) n += !(ms_op_row_of(graph->nodes[i].op)->flags & MS_OP_COLLECTIVE);
-  return n;
+/* Dropouts are numbered in program order, without other nodes: layers may take other ops on another mesh, as attention
+ * does where ranks share heads of keys, but masks do not depend on it. The numbers are beyond those that recipes give.
+ */
+static int64_t new_stream(const ms_graph *graph) {
+  int64_t stream = (int64_t)1 << 32;
+  for (int i = 0; i < graph->n_nodes; i++) stream += (ms_op_row_of(graph->nodes[i].op)->flags & MS_OP_DRAWS_MASK) != 0;
+  return stream;
 }
 
 /* Replaces stream 0 by a new stream, because two dropouts must not drop the same elements, and sets the rows that key
@@ -154,7 +156,7 @@ static int settle_mask(const ms_graph *graph, const char *op, const ms_value *x,
                    "%s: the rows of the batch are no longer contiguous on one axis of its input, so "
                    "its mask would depend on the mesh; apply it before rows are split or mixed",
                    op);
-  if (!attrs->i[0]) attrs->i[0] = nodes_on_any_mesh(graph) + 1;
+  if (!attrs->i[0]) attrs->i[0] = new_stream(graph);
   attrs->i[1] = x->rows.outer, attrs->i[2] = x->rows.rows, attrs->i[3] = x->rows.first;
   return MS_OK;
 }
