@@ -213,6 +213,15 @@ describe("a mixture of experts", function()
     end
   end)
 
+  it("G4 has rules for ranks of tensor where no layer has experts", function()
+    local model = ms.models.decoder {
+      vocab = 8, layers = 1, dim = 8, heads = 2, seq = 4, ffn = 8, experts = 2, sparse = { false },
+    }
+    ms.fully_shard(model, { mesh = ms.init_device_mesh("cpu", { 1, 1 }, { "shard", "tensor" }),
+      placements = ms.rules.tensor_parallel(model) })
+    assert.same({}, model.sharding.warnings)
+  end)
+
   it("G4 has no place for experts on ranks of their own yet, and says so", function()
     local model = layer { experts = 4 }
     has(message(ms.fully_shard, model, { placements = { { "experts", { expert = ms.Shard(0) } } } }),

@@ -258,10 +258,10 @@ function placements.tensor_parallel(model)
       .. "write rules of placements", options.describe(model))
   end
   local heads, mixed = model.config.heads, model.config.experts ~= nil
-  local expert_rules = {
-    { re[[experts\.(w1|w3)$]], { tensor = placements.Shard(1) } },
-    { re[[experts\.w2$]], { tensor = placements.Shard(2) } },
-    { re[[\.(router|shared_gate)\.|router_bias$]], { tensor = "replicate" } },
+  local expert_rules = { -- `sparse` may leave no layer with experts
+    { re[[experts\.(w1|w3)$]], { tensor = placements.Shard(1) }, optional = true },
+    { re[[experts\.w2$]], { tensor = placements.Shard(2) }, optional = true },
+    { re[[\.(router|shared_gate)\.|router_bias$]], { tensor = "replicate" }, optional = true },
   }
   local rules = {
     { re[[\.wq\.]], { tensor = "colwise", heads = heads } },
