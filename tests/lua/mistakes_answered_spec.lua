@@ -20,6 +20,42 @@ local MISTAKES = {
   { "data.batches(2)", "batches | colon" },
   { "print(model.sharding.mesh.size())", "size | colon" },
   { 'train.parameter("a.weight")', "parameter | colon" },
+  { 'print(model.sharding.mesh.size("shard"))', "mesh.size | colon" },
+  { 'print(model.sharding.mesh.has("shard"))', "mesh.has | colon" },
+  { 'print(model.sharding.mesh.copies("shard"))', "mesh.copies | colon" },
+  { 'print(model.sharding.mesh.slice { "shard" })', "mesh.slice | colon" },
+  { 'print(model.parameter("a.weight"))', '"a.weight" is no model | colon' },
+  { "print(model.num_parameters())", "nil is no model | colon" },
+  { 'model.unshard("a")', '"a" is no model | colon' },
+  { "model.state_dict()", "nil is no model | colon" },
+  { "function Net:__init__() end", "__init__ of Net | Net:init" },
+  { "function Net:__call__() end", "__call__ of Net | Net:forward" },
+  { 'ms.log.curve("x.svg")', 'ms.log.curve | options | "x.svg"' },
+  { 'ms.log.curve { path = "x.svg" }', "ms.log.curve | option path" },
+  { "ms.trainer { model = model, optimizer = train.optimizer, loss = ms.loss.mse, checkpoint = { every = 2 } }",
+    "without dir | nothing is saved | dir" },
+  { "data:batches(2, 4)", "steps | batch" },
+  { 'data:batches("2")', 'steps | not "2"' },
+  { 'ms.re("a", "i")', "one pattern | (?i)" },
+  { "ms.tensor(2, 3)", "ms.tensor { 2, 3 }" },
+  { 'ms.tensor({ 1, 2 }, "i32")', 'dtype = | not "i32"' },
+  { 'ms.zeros({ 1, 2 }, "i32")', 'dtype = | not "i32"' },
+  { "ms.zeros(batch.inputs.shape[0], 3)", "argument 1 is nil" },
+  { "batch.inputs:reshape(batch.inputs.shape[0], -1)", "item 1 of shape | not nil" },
+  { "print(batch.inputs.shape[0] - 1)", "arithmetic | begin at [1]" },
+  { "print(batch.inputs:shape())", "shape | x.shape" },
+  { "print(batch.inputs:dtype())", "dtype | x.dtype" },
+  { "batch.inputs:softmax { dim = 1 }", "softmax | dim: | axis?" },
+  { "batch.inputs:mean(1, { keepdim = true })", "keepdim | true or false" },
+  { "batch.inputs:unsqueeze { dim = 1 }", "unsqueeze | not a table" },
+  { "batch.inputs:cast(ms.bfloat16)", 'ms.bfloat16 | cast("bf16")' },
+  { "ms.eye(3)", "ms.eye | one_hot" },
+  { "ms.zeros_like(batch.inputs)", "ms.zeros(x.shape)" },
+  { "ms.nn.conv2d(3, 16, 3, 1, 1)", "ms.nn.conv2d | padding = | not 1" },
+  { "for _, p in ipairs(model:named_parameters()) do print(p) end", "not a function | named_parameters() do" },
+  { "for _, p in ipairs(nil) do print(p) end", "ipairs | not nil" },
+  { "for _, p in pairs(nil) do print(p) end", "pairs | not nil" },
+  { 'ms.init_device_mesh({ 1 }, { "shard" })', "first argument | device | not a table" },
   { "for b in data:batches(2) do train:step(b) end", "for step, batch in data:batches(steps)" },
   { "train.optimizer.param_groups[1].lr = 1", "param_groups | train:set_rules { groups" },
   { "train.optimizer.lr.peak = 1", "lr | train:set_rules { lr" },
@@ -35,6 +71,11 @@ local MISTAKES = {
   { "import torch", "no import" },
   { "from torch.nn import F", "no import" },
   { "with ms.no_grad() do end", "contexts | train:evaluate" },
+  { "while batch.n > 0: print(batch)", "'do' expected | while ... do" },
+  { "if batch.n > 0: print(batch)", "'then' expected | if ... then" },
+  { "local y = batch.inputs[0:2]", "x:slice(axis, start, stop)" },
+  { 'local y = { "a": 1 }', "{ name = value }" },
+  { 'raise ValueError("x")', "error(text)" },
   { "def f(x): return x", "function name(x)" },
   { "for i, b in enumerate(data) do end", "enumerate | ipairs" },
   { "for i in range(3) do end", "range | for i = 1, n" },
@@ -71,6 +112,20 @@ describe("a recipe that ends in Lua's own error", function()
       assert.equal("moonshard: RECIPE:9: ", err:sub(1, #"moonshard: RECIPE:9: "), err)
       has(err, mistake[2])
     end
+  end)
+end)
+
+describe("an option of the command line", function()
+  it("takes no setting and no other option for its file", function()
+    local path = program.recipe(RECIPE)
+    for _, after in ipairs({ "steps=1", "--trace" }) do
+      for _, option in ipairs({ "--metrics", "--log-dir", "--tensorboard" }) do
+        local ended = program.run({ "run", path, option, after })
+        assert.equal(2, ended.status, ended.err)
+        has(ended.err, ("%s %s: | missing | ./%s"):format(option, after, after))
+      end
+    end
+    os.remove(path)
   end)
 end)
 

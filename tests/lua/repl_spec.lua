@@ -167,6 +167,12 @@ describe("moonshard repl", function()
     }, "\n"), ended.err)
   end)
 
+  it("I4 answers what is Python's, under the line's number", function()
+    local ended = repl(2, { "1", "import numpy", "x += 1", "exit()" })
+    assert.equal(2, ended.status)
+    has(ended.err, "stdin:2: | no import | stdin:3: | x + 1 | stdin:4: | :quit")
+  end)
+
   it("I4 prints errors with their line, and raised values without a text", function()
     local ended = repl(1, { "", "error('plain')", "error({})", "ms.ops.relu(1)", "local n = nil", "n.x" })
     assert.equal(2, ended.status)

@@ -47,6 +47,7 @@ describe("grid.points", function()
       ["mesh=1x-1 | ranks"] = { over = { mesh = { "1x-1" } } },
       ["name | setting"] = { over = { ["a b"] = { 1 } } },
       ["value | batch"] = { over = { batch = { print } } },
+      ["points | list"] = { points = { mesh = "1x2" } },
       ["points[2] | table"] = { points = { { mesh = "1x2" }, 3 } },
     }) do
       has(fixture.message(grid.points, given), expected)

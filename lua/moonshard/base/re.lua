@@ -38,7 +38,10 @@ end
 ---Makes a pattern object.
 ---@param pattern string a PCRE2 regular expression
 ---@return moonshard.Pattern
-local function make(_, pattern)
+local function make(_, pattern, ...)
+  if select("#", ...) > 0 then
+    errors.raise("MS_ERULE", "re takes one pattern and no flags, which PCRE2 has within it: re[[(?i)^layers]]")
+  end
   if type(pattern) ~= "string" then
     errors.raise("MS_ERULE", "re takes a pattern as a string, as in re[[^layers]], not %s",
       pattern == nil and "nil" or "a " .. type(pattern))

@@ -53,6 +53,9 @@ local function parse(given)
     rank_states.check_data(WHO, o.data, method)
   end
   if o.every < 0 then errors.invalid("%s: every must be at least 0, not %d", WHO, o.every) end
+  if given.dir == nil and (given.every ~= nil or given.keep_last ~= nil) then
+    errors.invalid("%s: without dir nothing is saved: give a folder, dir = \"runs/a\", or dir = \"\" for none", WHO)
+  end
   if o.resume == true then o.resume = "auto" end
   if not o.resume then o.resume = "" end
   if o.resume == "auto" and o.dir == "" then errors.invalid("%s: resume=auto needs a folder: give dir too", WHO) end

@@ -41,7 +41,14 @@ local READERS = {
   text = function(text) return text ~= "" and text or nil, "a name" end,
 }
 
+-- What an option writes is never named like a setting: its value was left out, and the setting taken for it.
+local WRITTEN = { ["a file"] = true, ["a folder"] = true }
+
 local function read_option_value(option, row, text)
+  if WRITTEN[row.what] and (text:find("^[%a_][%w_]*=[^/]*$") or text:find("^%-%-%l")) then
+    refuse("MS_EINVAL", "%s %s: %s is missing, and what follows is %s; with this name it is written ./%s", option, text,
+      row.what, text:sub(1, 1) == "-" and "an option" or "a setting", text)
+  end
   local value, expected = READERS[row.value](text)
   if value == nil then refuse("MS_EINVAL", "%s %s: must be %s", option, text, row.what or expected) end
   return value

@@ -13,6 +13,7 @@ local clock = require("moonshard.base.clock")
 local errors = require("moonshard.base.error")
 local strict = require("moonshard.base.strict")
 local meshes = require("moonshard.distributed.mesh")
+local options = require("moonshard.base.options")
 local permutation = require("moonshard.base.permutation")
 local progress = require("moonshard.base.progress")
 local saved = require("moonshard.data.saved")
@@ -288,10 +289,14 @@ end
 ---@param steps integer? default: the rest of the epoch, without an incomplete last step if drop_last says so.
 ---  Validation data makes one pass at most
 ---@return fun(): integer?, table? step from 1 (see count_from), and its batch
-function Loader:batches(steps)
+function Loader:batches(steps, ...)
+  if select("#", ...) > 0 then
+    errors.invalid("data:batches takes the number of steps alone: rows are batch, an option of the data")
+  end
   if self.restart then self.position = 0 end
   if steps ~= nil and (type(steps) ~= "number" or steps % 1 ~= 0 or steps < 0) then
-    errors.invalid("data:batches: the number of steps must be a whole number of at least 0, not %s", tostring(steps))
+    errors.invalid("data:batches: the number of steps must be a whole number of at least 0, not %s",
+      options.describe(steps))
   end
   local step
   if self.restart then step, steps = 0, math.min(steps or math.huge, steps_of_epoch(self))

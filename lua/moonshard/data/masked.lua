@@ -88,8 +88,8 @@ end
 ---tokens were chosen, and -100 elsewhere.
 ---@param steps integer? default: one epoch
 ---@return fun(): integer?, table? step, and its batch
-function Masked:batches(steps)
-  local following = self.data:batches(steps)
+function Masked:batches(steps, ...)
+  local following = self.data:batches(steps, ...)
   return function()
     local position = self.data.position
     local step, batch = following()

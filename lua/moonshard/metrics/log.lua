@@ -4,6 +4,7 @@
 local chart = require("moonshard.metrics.chart")
 local errors = require("moonshard.base.error")
 local history = require("moonshard.metrics.history")
+local options = require("moonshard.base.options")
 local output_file = require("moonshard.base.output_file")
 local progress = require("moonshard.base.progress")
 local spikes = require("moonshard.metrics.spikes")
@@ -89,7 +90,7 @@ end
 ---Draws the logged losses in the terminal, and as an SVG file.
 ---@param o moonshard.CurveOptions?
 function log.curve(o)
-  o = o or {}
+  o = options.parse("ms.log.curve", o, { svg = { "string" }, title = { "string" } })
   if world.rank ~= 0 or #log.history.train == 0 then return end
   local curves = { { name = "training", points = log.history.train } }
   if #log.history.valid > 0 then curves[2] = { name = "validation", points = log.history.valid, marks = true } end

@@ -166,12 +166,24 @@ local function instance_meta(class, name)
   }
 end
 
+-- Methods of Python's classes, which nothing would call.
+local OF_PYTHON = { __init = "init", __init__ = "init", __call = "forward", __call__ = "forward", __forward = "forward",
+  __repr__ = "describe", __str__ = "describe", extra_repr = "describe" }
+
+local function definer(name)
+  return function(class, key, value)
+    local here = OF_PYTHON[key]
+    if here then errors.invalid("%s of %s is never called: write function %s:%s(...)", key, name, name, here) end
+    rawset(class, key, value)
+  end
+end
+
 local function new_class(name, base)
   local class = {}
   class.__index = class
   local meta = instance_meta(class, name)
   return setmetatable(class, {
-    __index = base, __name = ("the class %s: call it, %s(...)"):format(name, name),
+    __index = base, __newindex = definer(name), __name = ("the class %s: call it, %s(...)"):format(name, name),
     __tostring = function() return "module class " .. name end,
     __call = function(_, ...)
       local self = setmetatable({ _order = {} }, meta)

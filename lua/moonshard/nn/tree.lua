@@ -5,6 +5,7 @@
 -- private and skipped. A module or parameter found again keeps its first name.
 
 local errors = require("moonshard.base.error")
+local options = require("moonshard.base.options")
 local parameter = require("moonshard.tensor.parameter")
 local text_lines = require("moonshard.base.text_lines")
 
@@ -115,6 +116,10 @@ end
 ---@param root moonshard.Module
 ---@return moonshard.Inventory
 function tree.inventory(root)
+  if not tree.is_module(root) then
+    errors.invalid("%s is no model: its methods are called with a colon, model:named_parameters()",
+      options.describe(root))
+  end
   local modules, parameters, fields, seen, by_parameter = {}, {}, {}, {}, {}
 
   local function add_parameter(value, name, owner)

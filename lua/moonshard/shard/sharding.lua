@@ -288,7 +288,7 @@ end
 ---@param part moonshard.Module
 ---@return moonshard.Sharding?
 function sharding.around(part)
-  if rawget(part, "sharding") then return part.sharding end
+  if tree.is_module(part) and rawget(part, "sharding") then return part.sharding end
   local owner
   for _, entry in ipairs(tree.inventory(part).parameters) do
     owner = owner or owners[entry.parameter]

@@ -178,6 +178,11 @@ function grid.points(sweep)
   end
   local over = everything(sweep)
   if next(over) then combine(over, check_over(over), 1, {}, add) end
+  for key in pairs(sweep.points or {}) do
+    if type(key) ~= "number" then
+      errors.invalid("ms.sweep: points must be a list of tables of settings, points = { { %s = ... } }", tostring(key))
+    end
+  end
   for i, given in ipairs(sweep.points or {}) do
     local who = ("points[%d]"):format(i)
     if type(given) ~= "table" or not next(given) then

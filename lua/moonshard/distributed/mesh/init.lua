@@ -7,6 +7,7 @@ local errors = require("moonshard.base.error")
 local grid = require("moonshard.distributed.mesh.grid")
 local groups = require("moonshard.distributed.group")
 local nearest = require("moonshard.base.nearest")
+local options = require("moonshard.base.options")
 local sealed = require("moonshard.base.sealed")
 local shape = require("moonshard.distributed.mesh.shape")
 local show = require("moonshard.distributed.mesh.show")
@@ -89,6 +90,10 @@ end
 ---@param names string[]?
 ---@return moonshard.Mesh
 function mesh.of_ranks(ranks, device, sizes, names)
+  if device ~= nil and type(device) ~= "string" then
+    errors.invalid('ms.init_device_mesh: the first argument is the device, "cpu", "cuda" or nil, not %s',
+      options.describe(device))
+  end
   device, sizes = device or devices.default, shape.read(sizes)
   local kind = devices.kind(device, "mesh on device")
   shape.check_names(sizes, names)
@@ -156,16 +161,26 @@ end
 
 -- ---- slices -----------------------------------------------------------------------------------------------------
 
+-- mesh.size("shard") would be the size of no mesh: the engine takes a handle that is nil.
+local function check_self(self, name)
+  if getmetatable(self) == Mesh then return end
+  errors.invalid("mesh.%s: call methods with a colon: mesh:%s(...)", name, name)
+end
+
 ---How many copies of this slice exist along a dimension removed by slicing; 1 if there is no such dimension.
 ---@param name string
 ---@return integer
-function Mesh:copies(name) return C.ms_mesh_copies(self.handle, name) end
+function Mesh:copies(name)
+  check_self(self, "copies")
+  return C.ms_mesh_copies(self.handle, name)
+end
 
 ---The submesh of some dimensions, in the mesh's order; mesh["shard"] is mesh:slice { "shard" }. Accepts names made by
 ---flatten and unflatten, on this mesh or on other slices of it.
 ---@param names string[]|string
 ---@return moonshard.Mesh
 function Mesh:slice(names)
+  check_self(self, "slice")
   if type(names) == "string" then names = { names } end
   if type(names) ~= "table" or #names == 0 then
     errors.invalid("slice of mesh %s: give a list of names of dimensions", self:label())
@@ -252,6 +267,7 @@ end
 ---@param name string
 ---@return boolean
 function Mesh:has(name)
+  check_self(self, "has")
   for _, own in ipairs(self.names or {}) do
     if own == name then return true end
   end
@@ -262,6 +278,7 @@ end
 ---@param dim integer|string|nil
 ---@return integer
 function Mesh:size(dim)
+  check_self(self, "size")
   if dim == nil then return C.ms_mesh_count(self.handle) end
   return self.shape[self:dim(dim) + 1]
 end
@@ -288,9 +305,7 @@ local function list_of(n, call, ...)
 end
 
 ---@return integer this process's rank
-function Mesh:get_rank()
-  return world.rank
-end
+function Mesh:get_rank() return world.rank end
 
 ---Whether the mesh contains a rank; only meshes made from groups can lack ranks.
 ---@param rank integer
