@@ -69,8 +69,18 @@ local EXPLAINED = {
   register_forward_hook = "call what you want in the forward", add_param_group = GROUPS, param_groups = GROUPS,
   no_grad = NO_GRAD, DataLoader = LOADED, grad = "train:gradient(name) returns the gradient of a parameter",
 }
+local DTYPE_NAME = 'element types are texts: x:cast("bf16"), ms.zeros { 2, 3, dtype = "i32" }'
+
 -- Fields, such as "ms.nn.Parameter".
 local FIELDS = {
+  float32 = DTYPE_NAME, f32 = DTYPE_NAME, float = DTYPE_NAME, bfloat16 = DTYPE_NAME, int32 = DTYPE_NAME,
+  int64 = "tokens are i32: " .. DTYPE_NAME, long = "tokens are i32: " .. DTYPE_NAME, int8 = DTYPE_NAME,
+  uint8 = DTYPE_NAME, dtype = DTYPE_NAME,
+  linspace = "it is ms.arange(5) * 0.25", eye = 'it is ms.ops.one_hot(ms.arange(3, { dtype = "i32" }), 3)',
+  zeros_like = "it is ms.zeros(x.shape)", ones_like = "it is ms.ones(x.shape)", full_like = "it is ms.full(x.shape, 7)",
+  rand_like = "it is ms.rand(x.shape)", randn_like = "it is ms.randn(x.shape)", empty = "it is ms.zeros(2, 3)",
+  empty_like = "it is ms.zeros(x.shape)", as_tensor = "it is ms.tensor", from_numpy = "it is ms.tensor, of a Lua list",
+  randint = 'it is (ms.rand(8) * 10):cast("i32")', randperm = "ms.data.sampler shuffles samples",
   Parameter = "it is ms.parameter", Module = 'it is ms.module "Name"', ModuleList = "use a Lua list of modules",
   cat = "it is ms.ops.cat", stack = "it is ms.ops.stack",
   functional = "ops are in ms.ops", no_grad = NO_GRAD,
@@ -168,17 +178,25 @@ end
 -- What Python's syntax is in Lua, by the end of LuaJIT's message.
 local SYNTAX = {
   ["near '!'$"] = "Lua writes ~= for not equal",
-  ["'=' expected near '[-+*/]'$"] = "Lua has no += and -=: write x = x + 1",
   ["unexpected symbol near '#'$"] = "comments begin with --, not with #",
   ["unexpected symbol near '%['$"] = "lists are written { 1, 2 }",
   ["near '@'$"] = "a product of matrices is x:matmul(w)",
-  ["unexpected symbol near '%*'$"] = "a power is written x ^ 2",
+  ["'do' expected near ':'$"] = "a loop is written for ... do ... end, or while ... do ... end",
+  ["'then' expected near ':'$"] = "a condition is written if ... then ... end",
+  ["'%]' expected near ':'$"] = "a part of a tensor is x:slice(axis, start, stop)",
+  ["'}' expected near ':'$"] = "fields of a table are written { name = value }",
+}
+-- The same by the line.
+local LINES = {
+  ["%*%*"] = "a power is written x ^ 2", ["^%s*[%w_.]+%s*[-+*/]="] = "Lua has no += and -=: write x = x + 1",
 }
 local STATEMENTS = {
   import = "Lua has no import: ms holds all that a recipe needs",
   def = "functions are written function name(x) ... end", class = 'a module is a class: local Net = ms.module "Net"',
   with = "there are no contexts: train:evaluate and calls of a model compute no gradients",
   elif = "Lua writes elseif", except = "errors are caught by pcall(f)", try = "errors are caught by pcall(f)",
+  raise = "errors are raised by error(text)", assert = "it is a function: assert(x, text)",
+  pass = "an empty block needs nothing", del = "it is x = nil",
 }
 STATEMENTS.from = STATEMENTS.import
 
@@ -193,6 +211,9 @@ function advice.explain_syntax(message, source)
   local number, at = tonumber(message:match(":(%d+): ")) or 0, 1
   for line in (source .. "\n"):gmatch("([^\n]*)\n") do
     local text = at == number and STATEMENTS[line:match("^%s*(%l+)%f[^%l_]")]
+    for pattern, advised in pairs(at == number and LINES or {}) do
+      if not text and line:find(pattern) then text = advised end
+    end
     if text then return message .. ": " .. text end
     at = at + 1
   end
@@ -209,14 +230,23 @@ local GLOBALS = { torch = TORCH, nn = TORCH, F = TORCH, np = TORCH, dist = FIELD
   fully_shard = "it is ms.fully_shard", optimizer = STEP, scheduler = FIELDS.lr_scheduler, loss = STEP,
   enumerate = "it is for i, item in ipairs(list) do", range = "it is for i = 1, n do",
   len = "it is #list, or x:size(0)",
+  exit = "a recipe ends with its last line, and the prompt with :quit", quit = "the prompt ends with :quit",
+  help = "the prompt explains ?ms.trainer, and :help lists what else it takes",
+  dir = "the prompt lists the names of ?ms.nn, and Tab completes them",
   isinstance = "it is type(value)", float = "it is tonumber(text)", int = "it is math.floor(x)",
   str = "it is tostring(value)", zip = "it is for i = 1, #list do", f = 'texts are formatted by ("%d"):format(i)',
 }
+
+-- Fields that are called like methods.
+local CALLED = { shape = "it is a list, x.shape; x:size(0) is its first size",
+  dtype = "it is a text, x.dtype" }
 
 -- What was called or indexed and is none: a method without its call, an object, a name of Python's.
 local function for_value(message)
   local global = message:match("attempt to %l+ global '([%w_]+)' %(a nil value%)$")
   if global and GLOBALS[global] then return GLOBALS[global] end
+  local called = message:match("attempt to call %l+ '([%w_]+)' %(a %l+ value%)$")
+  if called and CALLED[called] then return CALLED[called] end
   local method = message:match("attempt to index %l+ '([%w_]+)' %(a function value%)$")
   if method == "lr" then return "lr is a function of the step: train:set_rules { lr = ... } changes it" end
   if method and EXPLAINED[method] then return EXPLAINED[method] end
@@ -252,7 +282,7 @@ function advice.explain(message)
     return message .. ": functions of a tensor are its methods: x:sqrt(), x:exp(), x:abs(), x:maximum(0); x:item() is "
       .. "a number, outside of a forward"
   end
-  if message:find("attempt to %l+ a nil value$") or message:find("attempt to %l+ field '%?' %(a nil value%)$") then
+  if message:find("attempt to [%l ]+ a nil value$") or message:find("attempt to %l+ field '%?' %(a nil value%)$") then
     return message .. ": if it is an item of a list, lists begin at [1] in Lua: model.layers[1] is layers.0"
   end
   if MEASURED[message:match("attempt to index %l+ '([%w_]+)' %(a number value%)$")] then

@@ -222,7 +222,7 @@ end
 local function explained(raised)
   raised = shorten_missing_module(raised)
   local is_luas = raised:find("stack overflow", 1, true) or raised:find("attempt to %l+ .* %(a %l+ value%)$")
-    or raised:find(": attempt to %l+ a nil value$")
+    or raised:find(": attempt to [%l ]+ a nil value$")
     or raised:find(": attempt to compare .*table") or raised:find("%(number expected, got table%)$")
   return is_luas and require("moonshard.base.advice").explain(raised) or raised
 end

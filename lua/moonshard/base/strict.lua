@@ -67,16 +67,24 @@ end
 
 local plain, plain_pairs = ipairs, pairs
 
+local function refuse_loop(which, list)
+  local kind = type(list)
+  errors.invalid("%s takes a table, not %s%s", which, kind == "nil" and kind or "a " .. kind, kind == "function"
+    and ": an iterator is looped over as it is, for name, parameter in model:named_parameters() do" or "")
+end
+
 -- luacheck: push ignore 121
 pairs = function(list)
-  local meta = type(list) == "table" and getmetatable(list)
+  if type(list) ~= "table" then refuse_loop("pairs", list) end
+  local meta = getmetatable(list)
   local own = type(meta) == "table" and rawget(meta, "__pairs")
   if own then return own(list) end
   return plain_pairs(list) -- as a tail call, so that an error names the caller's line
 end
 
 ipairs = function(list)
-  local meta = type(list) == "table" and getmetatable(list)
+  if type(list) ~= "table" then refuse_loop("ipairs", list) end
+  local meta = getmetatable(list)
   local own = type(meta) == "table" and rawget(meta, "__ipairs")
   if own then return own(list) end
   local iterator, of, first = plain(list) -- no tail call of a built-in function: LuaJIT would not compile its callers

@@ -16,8 +16,12 @@ local initializers = parameter.initializers
 -- ---- convolutions -----------------------------------------------------------------------------------------------
 
 -- The arguments as one table: conv2d { 3, 8, 3, stride = 2 }, conv2d(3, 8, { 3, 2 }, { stride = 2 }).
-local function gather(inputs, outputs, kernel, o)
+local function gather(who, inputs, outputs, kernel, o)
   if type(inputs) == "table" then return inputs end
+  if o ~= nil and type(o) ~= "table" then
+    errors.invalid("%s: options follow the kernel in a table, %s(16, 32, 3, { stride = 2, padding = 1 }), not %s", who,
+      who, options.describe(o))
+  end
   local given = { inputs, outputs, kernel }
   for name, value in pairs(o or {}) do given[name] = value end
   return given
@@ -86,14 +90,14 @@ local Conv1d = convolution("Conv1d", "ms.nn.conv1d", 1, ops.conv1d)
 ---@overload fun(inputs: integer, outputs: integer, kernel: integer|integer[], o: table?): moonshard.Module
 ---@param ... any { in, out, kernel, stride = 1, padding = 0, dilation = 1, groups = 1, bias = true, init = "pytorch" }
 ---@return moonshard.Module
-function images.conv2d(...) return Conv2d(gather(...)) end
+function images.conv2d(...) return Conv2d(gather("ms.nn.conv2d", ...)) end
 
 ---A convolution of signals: x [N,C,L] or [C,L] -> [N,O,...]; weight [O,C/groups,K], bias [O].
 ---@overload fun(o: moonshard.Conv2dOptions): moonshard.Module
 ---@overload fun(inputs: integer, outputs: integer, kernel: integer, o: moonshard.Conv2dOptions?): moonshard.Module
 ---@param ... any { in, out, kernel, stride = 1, padding = 0, dilation = 1, groups = 1, bias = true, init = "pytorch" }
 ---@return moonshard.Module
-function images.conv1d(...) return Conv1d(gather(...)) end
+function images.conv1d(...) return Conv1d(gather("ms.nn.conv1d", ...)) end
 
 -- ---- pools ------------------------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 --
 -- User code runs interpreted, because LuaJIT's compiled loops do not check for Ctrl-C. The layer below stays compiled.
 
+local advice = require("moonshard.base.advice")
 local context = require("moonshard.base.context")
 local errors = require("moonshard.base.error")
 local input_file = require("moonshard.base.input_file")
@@ -114,7 +115,8 @@ local function compile_values(text, name, first_line)
 end
 
 -- "stdin:3: unexpected symbol near '='", the line, and a caret below the word.
-local function explain(message, text, place)
+local function explain(message, text, place, first_line)
+  message = advice.explain_syntax(message, ("\n"):rep(first_line - 1) .. text)
   local before = text:sub(1, place - 1)
   local column = #before:match("[^\n]*$")
   local line = (before:match("[^\n]*$") .. text:sub(place)):match("^[^\n]*")
@@ -135,7 +137,7 @@ function evaluate.compile(text, name, first_line)
   if chunk then return compile_values(expression or text, name, first_line), nil, nil, true end
   local place = lexer.find_mistake("return " .. (expression or text)) - #"return "
   if expression then
-    return nil, explain(message, text, place + #text - #expression), lexer.is_incomplete(message)
+    return nil, explain(message, text, place + #text - #expression, first_line), lexer.is_incomplete(message)
   end
   local as_expression = message
   chunk, message = compile_as(lexer.keep_locals(text), name, first_line)
@@ -143,7 +145,7 @@ function evaluate.compile(text, name, first_line)
   -- Reports the error of the interpretation that parses further.
   local statement_place = lexer.find_mistake(text)
   if statement_place >= place then place, as_expression = statement_place, message end
-  return nil, explain(as_expression, text, place), lexer.is_incomplete(as_expression)
+  return nil, explain(as_expression, text, place, first_line), lexer.is_incomplete(as_expression)
 end
 
 ---The code of a line: its outermost locals become variables of the session.

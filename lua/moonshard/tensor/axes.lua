@@ -184,6 +184,10 @@ local function define_reduction(name)
         name == "min" and "smaller" or name == "max" and "larger" or name,
         name == "min" and "minimum" or name == "max" and "maximum" or "add")
     end
+    local keep = attributes.keepdim
+    if keep ~= nil and type(keep) ~= "boolean" and type(keep) ~= "number" then
+      errors.invalid("%s: keepdim must be true or false, not %s: x:%s(1, true)", name, options.describe(keep), name)
+    end
     return reduce_over(name, self, axis == nil and {} or axis, attributes)
   end
 end
@@ -213,7 +217,10 @@ for _, name in ipairs({ "softmax", "log_softmax" }) do
   ---@return moonshard.Tensor
   ops[name] = function(x, ...)
     local given = ...
-    if type(given) == "table" and not getmetatable(given) and given.axis ~= nil then given = given.axis end
+    if type(given) == "table" and not getmetatable(given) and not is_list(given) then
+      given = options.parse(name, given, { axis = { "number|table" } }).axis
+      if given == nil then return row[name](x) end
+    end
     if type(given) == "number" or is_list(given) then return softmax_over(name, x, given) end
     return row[name](x, ...)
   end
@@ -283,8 +290,8 @@ ops.composed.cat = { takes = "any number of inputs, { axis }", doc = "concat, by
 function methods:unsqueeze(axis)
   local shape, ndim = { unpack(self.shape) }, #self.shape + 1
   if type(axis) ~= "number" or axis % 1 ~= 0 or axis < -ndim or axis >= ndim then
-    errors.raise("MS_ESHAPE", "unsqueeze: a new axis %s of a tensor %s: it is 0 to %d, or negative from the end",
-      options.describe(axis), shape_text(self), ndim - 1)
+    errors.raise("MS_ESHAPE", "unsqueeze: a new axis of a tensor %s is 0 to %d, or negative from the end, not %s",
+      shape_text(self), ndim - 1, options.describe(axis))
   end
   table.insert(shape, axis % ndim + 1, 1)
   return ops.reshape(self, { shape = shape })

@@ -51,11 +51,18 @@ end
 -- The arguments as a list, and the options: f(2, 3), f({ 2, 3 }, {...}), f { 2, 3, name = ... }.
 local function read(who, specs, ...)
   specs.dtype = { "string", default = "f32" }
-  local first = (...)
+  local first, more = ...
   local list, named
   if type(first) == "table" and not tensor.is(first) then
-    list, named = split(who, first, (select(2, ...)))
+    if select("#", ...) > 2 or more ~= nil and (type(more) ~= "table" or getmetatable(more)) then
+      errors.invalid("%s: options follow the list in a table, { dtype = \"i32\" }, not %s", who,
+        options.describe(select("#", ...) > 2 and select(3, ...) or more))
+    end
+    list, named = split(who, first, more)
   else
+    for i = 1, select("#", ...) do
+      if select(i, ...) == nil then errors.raise("MS_ESHAPE", "%s: argument %d is nil", who, i) end
+    end
     list, named = { ... }, {}
     if type(list[#list]) == "table" then named = table.remove(list) end
   end
@@ -97,6 +104,10 @@ end
 ---@param more { dtype: string? }? default f32; the outermost list can contain it: { 1, 2, dtype = "i32" }
 ---@return moonshard.Tensor
 function create.tensor(given, more)
+  if type(given) == "number" and type(more) == "number" then
+    errors.invalid("ms.tensor takes one number, or numbers in a list: ms.tensor { %g, %g }; ms.zeros(%g, %g) is filled",
+      given, more, given, more)
+  end
   if type(given) == "number" then given, more = { given, scalar = true }, more end
   if type(given) ~= "table" or getmetatable(given) then
     errors.invalid("ms.tensor takes a number or nested lists of numbers, not %s",

@@ -81,7 +81,9 @@ local function set_list(row, attrs, name, list, values)
   if type(values) ~= "table" or #values > list.count then
     errors.raise("MS_ESHAPE", "%s: %s must be a list of at most %d integers", row.name, name, list.count)
   end
-  for i, value in ipairs(values) do attrs.i[list.first + i - 1] = integer_of(row, name, value) end
+  for i = 1, #values do
+    attrs.i[list.first + i - 1] = integer_of(row, ("item %d of %s"):format(i, name), values[i])
+  end
   if list.ndim then attrs.i[list.ndim] = #values end
 end
 
