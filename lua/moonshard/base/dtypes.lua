@@ -132,14 +132,19 @@ end
 ---@return string
 function dtypes.coarser(a, b) return USES[b].tolerance > USES[a].tolerance and b or a end
 
+-- Element types of others, and the nearest one here.
+local NEAREST = { int64 = "i32", long = "i32", int = "i32", float64 = "f32", double = "f32", float = "f32",
+  float16 = "bf16", half = "bf16", f16 = "bf16", fp16 = "bf16", fp32 = "f32", bool = "u8" }
+
 ---The number of an element type in moonshard.h.
 ---@param name string "f32", "bf16", "i32", "u8", "f8e4m3", ..., or PyTorch's name
 ---@return integer id, string name the short name
 function dtypes.id(name)
   local short = dtypes.short_name(name)
   if not short then
-    errors.raise("MS_EDTYPE", "unknown element type %s: write %s, or PyTorch's name of one", tostring(name),
-      either(known))
+    local near = NEAREST[dtypes.without_torch(name)]
+    errors.raise("MS_EDTYPE", "unknown element type %s: %swrite %s, or PyTorch's name of one", tostring(name),
+      near and ("the nearest one is %s; "):format(near) or "", either(known))
   end
   return ids[short], short
 end

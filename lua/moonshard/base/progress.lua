@@ -2,6 +2,7 @@
 
 local clock = require("moonshard.base.clock")
 local errors = require("moonshard.base.error")
+local options = require("moonshard.base.options")
 local output_file = require("moonshard.base.output_file")
 local terminal = require("moonshard.base.terminal")
 
@@ -33,7 +34,8 @@ function progress.show_as(chosen) style = chosen end
 ---@param steps integer
 function progress.expect(steps)
   if type(steps) ~= "number" or steps < 0 then
-    errors.invalid("ms.log.expect: the number of steps must be a number of at least 0, not %s", tostring(steps))
+    errors.invalid("ms.log.expect: the number of steps must be a number of at least 0, not %s",
+      options.describe(steps))
   end
   progress.finish()
   shown = fresh()

@@ -63,11 +63,11 @@ local function take_value(parsed, option, row, text)
   end
 end
 
--- "--rank=3" as "--rank", "3"; "-n4" as "-n", "4"; "-j4" too.
+-- "--rank=3" as "--rank", "3"; "-n4" and "-n=4" as "-n", "4"; "-j4" too.
 local function split_option(argument)
   local option, text = argument:match("^(%-%-[^=]+)=(.*)$")
   if option then return option, text end
-  option, text = argument:match("^(%-[nj])(%d+)$")
+  option, text = argument:match("^(%-[nj])=?(%d+)$")
   if option then return option, text end
   return argument, nil
 end

@@ -120,7 +120,7 @@ end
 function RandomData:batches(sampler, batch, o)
   o = options.parse("data:batches", o, { drop_last = { "boolean", default = true } })
   if type(batch) ~= "number" or batch < 1 or batch % 1 ~= 0 then
-    errors.invalid("data:batches: a batch must be a whole number of at least 1, not %s", tostring(batch))
+    errors.invalid("data:batches: a batch must be a whole number of at least 1, not %s", options.describe(batch))
   end
   if o.drop_last and sampler:count() < batch then
     errors.invalid("data:batches: a batch of %d exceeds the %d samples per rank", batch, sampler:count())

@@ -97,7 +97,8 @@ end
 ---@param epoch integer from 0
 function Sampler:set_epoch(epoch)
   if type(epoch) ~= "number" or epoch % 1 ~= 0 or epoch < 0 then
-    errors.invalid("sampler:set_epoch: the epoch must be a whole number of at least 0, not %s", tostring(epoch))
+    errors.invalid("sampler:set_epoch: the epoch must be a whole number of at least 0, not %s",
+      options.describe(epoch))
   end
   if epoch ~= self.epoch then self.position, self.resume_at = 0, 0 end
   self.epoch, self.epoch_was_set = epoch, true

@@ -3,6 +3,7 @@
 -- A position is only meaningful for the same data in the same order. The state of other data is refused.
 
 local errors = require("moonshard.base.error")
+local options = require("moonshard.base.options")
 
 local saved = {}
 
@@ -37,7 +38,7 @@ end
 function saved.count(who, state, name)
   local value = state[name]
   if type(value) ~= "number" or value < 0 or value % 1 ~= 0 then
-    errors.invalid("%s: %s must be a whole number of at least 0, not %s", who, name, tostring(value))
+    errors.invalid("%s: %s must be a whole number of at least 0, not %s", who, name, options.describe(value))
   end
   return value
 end

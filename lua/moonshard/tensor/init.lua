@@ -249,8 +249,8 @@ end
 
 local function check_eager(self, what)
   if tensor.is_eager(self) then return end
-  errors.invalid("%s of a tensor %s in a trace: it is a symbol, and has values only when a step runs", what,
-    tensor.shape_text(self.shape))
+  errors.invalid("%s of a tensor %s in a trace: it is a symbol, and has values only when a step runs; "
+    .. "ms.ops.where(mask, a, b) chooses by values", what, tensor.shape_text(self.shape))
 end
 
 ---The value of a one-element tensor.

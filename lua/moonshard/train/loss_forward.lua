@@ -30,8 +30,12 @@ function loss_forward.new(loss)
           .. "the batch", name, input, GIVE_FORWARD, name)
       end
     end
-    local result = model(batch[input])
+    local result, more = model(batch[input])
     if result == nil then errors.invalid("the forward of the model returned nothing; it must return a tensor") end
+    if more ~= nil then
+      errors.invalid("the forward of the model returned several values, and a loss is given the first alone: %s",
+        GIVE_FORWARD)
+    end
     return loss(result, batch.targets)
   end
 end

@@ -43,6 +43,9 @@ local function check_span(who, o)
       errors.invalid("%s: a learning rate must be at least 0 and finite, not %g", who, rate)
     end
   end
+  if o.floor > o.peak then
+    errors.invalid("%s: the rate falls from peak to floor, but floor is %g and peak %g", who, o.floor, o.peak)
+  end
 end
 
 -- Warm-up, then `after(progress)`, where progress runs from 0 at the end of the warm-up to 1 at `total`.
