@@ -75,7 +75,10 @@ local DTYPE_NAME = 'element types are texts: x:cast("bf16"), ms.zeros { 2, 3, dt
 local FIELDS = {
   float32 = DTYPE_NAME, f32 = DTYPE_NAME, float = DTYPE_NAME, bfloat16 = DTYPE_NAME, int32 = DTYPE_NAME,
   int64 = "tokens are i32: " .. DTYPE_NAME, long = "tokens are i32: " .. DTYPE_NAME, int8 = DTYPE_NAME,
-  uint8 = DTYPE_NAME, dtype = DTYPE_NAME,
+  uint8 = DTYPE_NAME, dtype = DTYPE_NAME, device = DEVICE, cuda = DEVICE, cpu = DEVICE,
+  cross_entropy = "it is ms.loss.cross_entropy", mse_loss = "it is ms.loss.mse", l1_loss = "it is ms.loss.l1",
+  L1Loss = "it is ms.loss.l1", HuberLoss = "it is ms.loss.huber",
+  BCEWithLogitsLoss = "it is ms.loss.binary_cross_entropy",
   linspace = "it is ms.arange(5) * 0.25", eye = 'it is ms.ops.one_hot(ms.arange(3, { dtype = "i32" }), 3)',
   zeros_like = "it is ms.zeros(x.shape)", ones_like = "it is ms.ones(x.shape)", full_like = "it is ms.full(x.shape, 7)",
   rand_like = "it is ms.rand(x.shape)", randn_like = "it is ms.randn(x.shape)", empty = "it is ms.zeros(2, 3)",

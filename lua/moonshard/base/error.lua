@@ -93,14 +93,15 @@ end
 -- ---- places -----------------------------------------------------------------------------------------------------
 
 ---The nearest caller outside the Lua layer, "recipe.lua:12"; nil if there is none.
+---@param before_forward boolean? where a module was called whose forward has not begun
 ---@return string?
-function errors.caller()
+function errors.caller(before_forward)
   local level = 2
   while true do
     local info = debug.getinfo(level, "Slf")
     if not info then return nil end
     if info.what ~= "C" and info.currentline > 0 and not is_own(info) then return place(info, info.currentline) end
-    if info.func == context.call_module then
+    if info.func == context.call_module and not before_forward then
       local _, module = debug.getlocal(level, 1)
       local left = place_of_tail_call(module.forward)
       if left then return left end

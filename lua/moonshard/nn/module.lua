@@ -95,7 +95,7 @@ local function forward_in_precision(self, precision, ...)
   return cast_all(precision.output_dtype, self:forward(cast_all(precision.param_dtype, ...)))
 end
 
--- Forwards that were seen to have a place for self.
+-- How many arguments forwards take that were seen to have a place for self.
 local with_self = setmetatable({}, { __mode = "k" })
 
 -- Refuses a forward that is written with a dot, function Net.forward(x): its x would be the module.
@@ -105,7 +105,17 @@ local function check_self(forward, name, given)
     errors.invalid("the forward of %s has no place for the module: write function %s:forward(%s), with a colon", name,
       name, debug.getlocal(forward, 1) or "x")
   end
-  with_self[forward] = true
+  with_self[forward] = takes.isvararg and math.huge or math.max(takes.nparams - 1, 0)
+end
+
+-- Lua drops what a function has no place for.
+local function refuse_more(name, taken, ...)
+  for i = taken + 1, select("#", ...) do
+    if (select(i, ...)) ~= nil then
+      errors.raise_at(errors.caller(true), "MS_EINVAL", "the forward of %s takes %d argument%s, but is given %d", name,
+        taken, taken == 1 and "" or "s", select("#", ...))
+    end
+  end
 end
 
 local function call(self, ...)
@@ -115,6 +125,7 @@ local function call(self, ...)
   local forward = self.forward
   if not forward then errors.invalid("%s has no forward: write function %s:forward(...)", name, name) end
   if not with_self[forward] then check_self(forward, name, select("#", ...)) end
+  if select("#", ...) > with_self[forward] then refuse_more(name, with_self[forward], ...) end
   trace.depth = (trace.depth or 0) + 1
   if trace.depth > DEEPEST then
     errors.invalid("the forward of %s calls itself without end: call the layers that init made, self.fc(x), not the "

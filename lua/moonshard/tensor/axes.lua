@@ -185,8 +185,9 @@ local function define_reduction(name)
         name == "min" and "minimum" or name == "max" and "maximum" or "add")
     end
     local keep = attributes.keepdim
-    if keep ~= nil and type(keep) ~= "boolean" and type(keep) ~= "number" then
-      errors.invalid("%s: keepdim must be true or false, not %s: x:%s(1, true)", name, options.describe(keep), name)
+    if keep ~= nil and type(keep) ~= "boolean" then
+      errors.invalid("%s: keepdim must be true or false, not %s: x:%s(1, true); several axes are a list, x:%s { 0, 1 }",
+        name, options.describe(keep), name, name)
     end
     return reduce_over(name, self, axis == nil and {} or axis, attributes)
   end
