@@ -85,6 +85,16 @@ function options.folder(who, folder)
   errors.invalid("%s: give a folder, not %s", who, describe(folder))
 end
 
+---Refuses arguments behind the last one, which Lua drops.
+---@param who string the function, as the user wrote it
+---@param ... any what follows
+function options.no_more(who, ...)
+  if select("#", ...) > 0 then
+    errors.invalid("%s: its last argument is followed by %s, which has no place: options are one table", who,
+      describe((...)))
+  end
+end
+
 ---Checks a table of options and fills in the defaults.
 ---@param who string whose options they are, as the user wrote it: "ms.fully_shard"
 ---@param given table? the user's table; nil means an empty one

@@ -47,6 +47,12 @@ local function write(step, m)
   if type(step) ~= "number" or type(m) ~= "table" or type(m.loss) ~= "number" then
     errors.invalid("ms.log takes a step and its metrics, as train:step returns them: ms.log(step, m)")
   end
+  for name, value in pairs(m) do
+    if type(value) == "string" or type(value) == "table" and getmetatable(value) then
+      errors.invalid("ms.log: %s of the metrics must be a number, not %s; of a tensor, x:item() is one", tostring(name),
+        options.describe(value))
+    end
+  end
   if world.rank ~= 0 then return end
   history.add(log.history.train, step, m.loss)
   if m.valid_loss then history.add(log.history.valid, step, m.valid_loss) end

@@ -246,7 +246,10 @@ end
 ---Applies modules, or functions such as ms.ops.relu, in order; their names are their positions: "0", "1", ...
 ---@param layers table list of modules and functions
 ---@return moonshard.Module
-function nn.sequential(layers) return Sequential(layers) end
+function nn.sequential(layers, ...)
+  options.no_more("ms.nn.sequential", ...)
+  return Sequential(layers)
+end
 
 ---Gated MLPs of which a router chooses top_k for each token: x [..., dim], router.weight [experts, dim], experts.w1 and
 ---w3 [experts, ffn, dim], w2 [experts, dim, ffn]; y = sum of weight w2 (silu(w1 x) * w3 x).

@@ -36,8 +36,12 @@ end
 function layer.gather(...)
   if type((...)) == "table" then return (...) end
   local given = {}
-  for _, argument in ipairs({ ... }) do
-    if type(argument) ~= "table" then given[#given + 1] = argument end
+  for i, argument in ipairs({ ... }) do
+    if type(argument) ~= "table" then
+      given[#given + 1] = argument
+    else
+      options.no_more("a layer", select(i + 1, ...))
+    end
   end
   local last = select("#", ...) > 0 and select(select("#", ...), ...) or nil
   for name, value in pairs(type(last) == "table" and last or {}) do given[name] = value end

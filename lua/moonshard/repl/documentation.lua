@@ -86,7 +86,10 @@ local function describe_function(name, value)
   local lines = info.source:sub(1, 1) == "@" and lines_of(info.source:sub(2))
   if not lines then return nil end
   local head = lines[info.linedefined] and lines[info.linedefined]:match("function[^(]*(%b())") or "(...)"
-  local text = text_of_comment(comment_above(lines, info.linedefined), lines)
+  local comment = comment_above(lines, info.linedefined)
+  -- What a function takes only to refuse it is no parameter.
+  if not table.concat(comment, "\n"):find("@param ...", 1, true) then head = head:gsub(", %.%.%.%)$", ")") end
+  local text = text_of_comment(comment, lines)
   table.insert(text, 1, name .. head)
   return table.concat(text, "\n")
 end

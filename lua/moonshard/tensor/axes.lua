@@ -218,6 +218,7 @@ for _, name in ipairs({ "softmax", "log_softmax" }) do
   ---@return moonshard.Tensor
   ops[name] = function(x, ...)
     local given = ...
+    options.no_more(name, select(2, ...))
     if type(given) == "table" and not getmetatable(given) and not is_list(given) then
       given = options.parse(name, given, { axis = { "number|table" } }).axis
       if given == nil then return row[name](x) end

@@ -166,7 +166,8 @@ end
 ---@param start integer
 ---@param stop integer? default: the axis's size
 ---@return moonshard.Tensor
-function methods:slice(axis, start, stop)
+function methods:slice(axis, start, stop, ...)
+  options.no_more("x:slice(axis, start, stop)", ...)
   axis = axis_of(self, axis)
   local size = self.shape[axis + 1]
   stop = stop or size
