@@ -96,6 +96,35 @@ describe("a folder of adapters", function()
     refused(copy_of("llama", both), model_of("llama"), "alpha_pattern | 3 | 4 | q_proj")
   end)
 
+  it("Q8 is refused where its fields leave out modules of which it has tensors, as PEFT reads them", function()
+    local function read(name, fields)
+      return copy_of(name, function(config)
+        for field, value in pairs(fields) do config[field] = value end
+      end)
+    end
+    for _, case in ipairs({
+      { { target_modules = { "q_proj" } }, "target_modules | v_proj" },
+      { { target_modules = "model.layers.0.*" }, "target_modules | layers.1" },
+      { { target_modules = "proj" }, "target_modules | q_proj" },
+      { { target_modules = "all-linear", exclude_modules = { "v_proj" } }, "exclude_modules | v_proj" },
+      { { target_modules = "all-linear", exclude_modules = ".*q_proj" }, "exclude_modules | q_proj" },
+      { { target_modules = "all-linear", layers_to_transform = { 0 } }, "layers_to_transform | layers.1" },
+      { { target_modules = "all-linear", layers_to_transform = 1, layers_pattern = "layers" },
+        "layers_to_transform | layers.0" },
+      { { target_modules = "all-linear", layers_to_transform = { 0, 1 }, layers_pattern = "h" },
+        "layers_to_transform | layers.0" },
+      { { exclude_modules = 3 }, "exclude_modules | names" },
+    }) do
+      refused(read("llama", case[1]), model_of("llama"), "adapter_config.json | " .. case[2])
+    end
+    for _, fields in ipairs({
+      { target_modules = "all-linear" }, { target_modules = [[.*\.(self_attn\.[qv]_proj|mlp\..*)|lm_head]] },
+      { target_modules = json.null }, { exclude_modules = { "o_proj" } },
+    }) do
+      assert.truthy(ms.lora.load(model_of("llama"), read("llama", fields)))
+    end
+  end)
+
   it("Q8 is not saved over another one, nor from a model without adapters", function()
     local folder = scratch.path()
     save(loaded("llama"), folder)

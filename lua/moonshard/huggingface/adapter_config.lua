@@ -23,16 +23,80 @@ local INITIAL = { gaussian = true, eva = true, orthogonal = true }
 
 local function is_off(value) return value == nil or value == false or type(value) == "table" and next(value) == nil end
 
--- The tensors decide which modules have adapters, but a file with another kind of value is not PEFT's.
-local function check_targets(path, given)
+-- ---- which modules have adapters --------------------------------------------------------------------------------
+--
+-- The tensors say so, and so do these fields; PEFT leaves out tensors of modules that they do not choose.
+
+-- A file with another kind of value is not PEFT's.
+local function check_names(path, field, given)
   if given == nil or type(given) == "string" then return end
   local wrong = type(given) ~= "table" and given
   for key, name in pairs(type(given) == "table" and given or {}) do
     if type(key) ~= "number" then wrong = given elseif type(name) ~= "string" then wrong = name end
   end
   if wrong then
-    errors.invalid("%s: target_modules must be a text or a list of names of modules, not %s", path,
+    errors.invalid("%s: %s must be a text or a list of names of modules, not %s", path, field,
       wrong == given and options.describe(given) or "with " .. options.describe(wrong))
+  end
+end
+
+-- Which of the names an expression for whole names chooses.
+local function matching(expression, names)
+  local chosen, rule = {}, { re("^(?:" .. expression .. ")$"), true, optional = true }
+  for i, decision in ipairs((rules.policy("target_modules", { rule }):resolve(names))) do
+    chosen[names[i]] = decision.value
+  end
+  return chosen
+end
+
+-- The same, of a field's value: a text is an expression, and a list has names or their ends, from a dot on.
+local function chosen_by(value, names)
+  if type(value) == "string" then return matching(value, names) end
+  local chosen = {}
+  for _, name in ipairs(names) do
+    for _, part in ipairs(value) do
+      chosen[name] = chosen[name] or name == part or name:sub(-#part - 1) == "." .. part
+    end
+  end
+  return chosen
+end
+
+-- The number of the layer of which a module is a part: the last one behind a list of layers, which has one of these
+-- names, or any.
+local function layer_of(name, lists)
+  local parts, number = {}, nil
+  for part in name:gmatch("[^.]+") do parts[#parts + 1] = part end
+  for i = 3, #parts - 1 do
+    local known = not lists
+    for _, list in ipairs(lists or {}) do known = known or parts[i - 1] == list end
+    if known and parts[i]:find("^%d+$") then number = tonumber(parts[i]) end
+  end
+  return number
+end
+
+local function list_of(value) return type(value) == "table" and value or { value } end
+
+local function in_layers(given, name)
+  local layers, patterns = given.layers_to_transform, given.layers_pattern
+  if is_off(layers) then return true end
+  local number = layer_of(name, not is_off(patterns) and list_of(patterns) or nil)
+  for _, layer in ipairs(list_of(layers)) do
+    if layer == number then return true end
+  end
+  return false
+end
+
+local function check_chosen(path, given, names)
+  local targets, excluded = given.target_modules, given.exclude_modules
+  local chosen = targets ~= nil and targets ~= "all-linear" and chosen_by(targets, names)
+  local left_out = not is_off(excluded) and chosen_by(excluded, names) or {}
+  for _, name in ipairs(names) do
+    local field = chosen and not chosen[name] and "target_modules" or left_out[name] and "exclude_modules"
+      or not in_layers(given, name) and "layers_to_transform"
+    if field then
+      errors.raise("MS_EMISMATCH", "%s: %s leaves out %s, of which the folder has tensors: PEFT would pass these over, "
+        .. "so correct the field, or remove them", path, field, name)
+    end
   end
 end
 
@@ -50,7 +114,8 @@ local function check_fields(path, given)
     errors.raise("MS_EUNSUPPORTED", "%s: bias %s: files with biases of the base model are not supported", path,
       options.describe(given.bias))
   end
-  check_targets(path, given.target_modules)
+  check_names(path, "target_modules", given.target_modules)
+  check_names(path, "exclude_modules", given.exclude_modules)
   local initial = given.init_lora_weights
   if type(initial) == "string" and not INITIAL[initial] then
     errors.raise("MS_EUNSUPPORTED", "%s: init_lora_weights %q changes the weights of the base model: let PEFT convert "
@@ -105,6 +170,7 @@ function adapter_config.read(folder, names)
     if member.value ~= json.null or NUMBERS[member.name] then given[member.name] = member.value end
   end
   check_fields(path, given)
+  check_chosen(path, given, names)
   local rank, alpha = number(path, given, "r", 1, 8), number(path, given, "lora_alpha", 0, 8)
   local dropout = number(path, given, "lora_dropout", 0, 0)
   if dropout >= 1 then errors.invalid("%s: lora_dropout must be below 1, not %g", path, dropout) end
