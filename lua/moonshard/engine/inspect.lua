@@ -45,7 +45,7 @@ end
 local function read_full(around, index, param, what, factor, shape)
   shape = shape or { unpack(param.shape) }
   local state = around:ensure_state()
-  around:require_same_model("of what is read")
+  around:require_same_model("of train:parameter or train:gradient")
   local data, count = values.allocate("f32", shape)
   check(C.ms_state_gather(state, index, what, data))
   if factor then values.scale(data, count, factor) end
