@@ -3,7 +3,7 @@
 -- Muon steps as far along directions in which a gradient is almost zero as along all others, so there rounding decides.
 -- How far depends on a matrix's singular values, and no simple bound is near: it is measured. The single reference rank
 -- follows some further histories of each matrix, whose gradients are off by as much as a check allows: an element by at
--- most the tolerance times the largest of its matrix, at random. Momentum averages these errors as it averages
+-- most the tolerance times the largest of its matrix, or of its unit if that is summed in few bits, at random. Momentum averages these errors as it averages
 -- gradients. Directions with and without them are orthogonalised as the engine does, and learning rates add up how far
 -- the steps are apart.
 
@@ -71,22 +71,36 @@ end
 
 local function zeros(param) return create.zeros { unpack(param.shape) } end
 
+-- The largest gradient of a unit that is summed in few bits, as a multiple of a parameter's own: the blocks that are
+-- rounded by their largest element reach over parameters.
+local function excess_of_unit(trainer, param)
+  if not (param.unit.shard_dtype or param.unit.replicate_dtype) then return 1 end
+  local own, most = trainer:gradient(param.fqn):abs():max():item(), 0
+  if own == 0 then return 1 end
+  for _, other in ipairs(trainer.session.sharding.params) do
+    if other.unit == param.unit and not other.frozen then
+      most = math.max(most, trainer:gradient(other.fqn):abs():max():item())
+    end
+  end
+  return most / own
+end
+
 -- How far an element of a gradient may be off. What was clipped by value was rounded before that, when its largest
 -- element was at most the norm; an element then moves by no more than from one end of the clipped range to the other.
-local function off_by(self, gradient, clipped)
-  local largest = gradient:abs():max():item()
+local function off_by(self, gradient, clipped, excess)
+  local largest = gradient:abs():max():item() * excess
   if not clipped then return self.tolerance * largest end
   return math.min(self.tolerance * math.max(largest, clipped.norm), 2 * clipped.value)
 end
 
--- Takes all histories of a parameter a step further. group: its settings.
-local function follow(self, param, place, muon, group, momentum, rate, clipped)
+-- Takes all histories of a parameter a step further. group: its settings; excess: of excess_of_unit.
+local function follow(self, param, place, muon, group, momentum, rate, clipped, excess)
   local by = group.momentum or muon.momentum
   local before, share = self.momentum[param.fqn] or zeros(param), 1 - by
   local change = momentum - before
   if change:abs():max():item() == 0 then return end -- this step had no gradient of it
   local gradient = before + change / share
-  local most = off_by(self, gradient, clipped)
+  local most = off_by(self, gradient, clipped, excess)
   local u = direction(muon, by, gradient, momentum)
   local exact = muon_sensitivity.orthogonalised(u, muon)
   self.histories[param.fqn] = self.histories[param.fqn] or {}
@@ -113,7 +127,7 @@ function Sensitivity:note(trainer, rate, clipped)
     local muon = trainer.optimizer:part_of(param.fqn)
     if not param.frozen and muon.kind == "muon" then
       local momentum = trainer:optimizer_state(param.fqn, "momentum")
-      follow(self, param, place, muon, groups[param.fqn], momentum, rate, clipped)
+      follow(self, param, place, muon, groups[param.fqn], momentum, rate, clipped, excess_of_unit(trainer, param))
       self.momentum[param.fqn] = momentum
     end
   end
