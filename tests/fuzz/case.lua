@@ -245,6 +245,14 @@ local function draw_muon(d, self)
   return "ms.optim.muon { " .. table.concat(options, ", ") .. " }"
 end
 
+-- Without one, a head that has the weight of a frozen embedding leaves nothing to train.
+local function any_layer_trains(self)
+  for _, layer in ipairs(self.layers) do
+    if layers.has_parameters(layer) then return true end
+  end
+  return false
+end
+
 ---The case of a seed.
 ---@param seed integer
 ---@return table
@@ -266,6 +274,7 @@ function case.of(seed)
   updates.draw(d, self)
   low_precision.draw_copy(d, self)
   if not self.preset and d:chance(0.3) then placements.draw_shaped(d, self) end
+  if self.tied_head and not any_layer_trains(self) then self.sharding.freeze, self.sharding.storage = nil, nil end
   return self
 end
 

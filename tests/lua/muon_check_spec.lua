@@ -80,11 +80,37 @@ describe("check of Muon", function()
     assert.is_true(found.wide.same)
   end)
 
+  it("Q9 allows a small matrix what rounding by a larger one in its block moves", function()
+    local by_name = { small = ms.randn { 8, 6, seed = 1 }, large = ms.randn { 64, 6, seed = 2 } * 50 }
+    local muon, params, unit = ms.optim.muon { lr = 1, momentum = 0 }, {}, {}
+    for i, name in ipairs({ "small", "large" }) do
+      params[i] = { fqn = name, shape = by_name[name].shape, numel = by_name[name]:numel(), unit = unit }
+    end
+    local train = {
+      session = { sharding = { params = params } },
+      optimizer = {
+        param_groups = function() return { small = { lr_scale = 1 }, large = { lr_scale = 1 } } end,
+        part_of = function() return muon end,
+      },
+      optimizer_state = function(_, name) return by_name[name] end,
+      gradient = function(_, name) return by_name[name] end,
+    }
+    local function moved(shard_dtype)
+      unit.shard_dtype = shard_dtype
+      local sensitivity = muon_sensitivity.new(1e-4)
+      sensitivity:note(train, 1)
+      return { small = sensitivity:of(params[1]).norm, large = sensitivity:of(params[2]).norm }
+    end
+    local few, whole = moved("i4"), moved(nil)
+    assert.is_true(few.small > 10 * whole.small, ("%g and %g"):format(few.small, whole.small))
+    assert.equal(whole.large, few.large)
+  end)
+
   it("Q9 measures what rounding before clipping by value moves", function()
     local norm, value, muon = 50, 1e-3, ms.optim.muon { lr = 1, momentum = 0 }
     local clipped = ms.randn({ 8, 6, seed = 1 }):clamp(-value, value)
     local train = {
-      session = { sharding = { params = { { fqn = "weight", shape = { 8, 6 } } } } },
+      session = { sharding = { params = { { fqn = "weight", shape = { 8, 6 }, numel = 48, unit = {} } } } },
       optimizer = {
         param_groups = function() return { weight = { lr_scale = 1 } } end, part_of = function() return muon end,
       },

@@ -137,6 +137,7 @@ end
 ---@field ranks integer[]
 ---@field optimizer string kind
 ---@field dtype string the coarsest type in which it computes, reduces or keeps moments
+---@field clip_grad_value number? 0 or nil: gradients are not clipped by value
 ---@field params moonshard.CheckedParameter[]
 
 ---@class moonshard.CheckedRun

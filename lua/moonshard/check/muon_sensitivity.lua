@@ -1,11 +1,11 @@
 -- How far rounding of gradients moves what Muon trains.
 --
--- Muon steps as far along directions in which a gradient is almost zero as along all others, so there rounding decides.
--- How far depends on a matrix's singular values, and no simple bound is near: it is measured. The single reference rank
--- follows some further histories of each matrix, whose gradients are off by as much as a check allows: an element by at
--- most the tolerance times the largest of its matrix, or of its unit if that is summed in few bits, at random. Momentum averages these errors as it averages
--- gradients. Directions with and without them are orthogonalised as the engine does, and learning rates add up how far
--- the steps are apart.
+-- Muon steps as far along directions in which a gradient is almost zero as along all others, so there rounding
+-- decides. How far depends on a matrix's singular values, and no simple bound is near: it is measured. The single
+-- reference rank follows some further histories of each matrix, whose gradients are off by as much as a check allows:
+-- an element by at most the tolerance times the largest of its matrix, or of its unit if it shares blocks of few bits,
+-- at random. Momentum averages these errors as it averages gradients. Directions with and without them are
+-- orthogonalised as the engine does, and learning rates add up how far the steps are apart.
 
 local create = require("moonshard.tensor.create")
 
@@ -71,10 +71,13 @@ end
 
 local function zeros(param) return create.zeros { unpack(param.shape) } end
 
--- The largest gradient of a unit that is summed in few bits, as a multiple of a parameter's own: the blocks that are
--- rounded by their largest element reach over parameters.
+-- Elements of a sum in few bits that are rounded by the largest of them (kernels/quantised_sum.h).
+local PIECE_BLOCK = 256
+
+-- Of a parameter that is smaller than such a block, which then reaches over others: the largest gradient of its unit,
+-- as a multiple of its own.
 local function excess_of_unit(trainer, param)
-  if not (param.unit.shard_dtype or param.unit.replicate_dtype) then return 1 end
+  if param.numel >= PIECE_BLOCK or not (param.unit.shard_dtype or param.unit.replicate_dtype) then return 1 end
   local own, most = trainer:gradient(param.fqn):abs():max():item(), 0
   if own == 0 then return 1 end
   for _, other in ipairs(trainer.session.sharding.params) do

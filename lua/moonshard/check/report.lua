@@ -87,6 +87,22 @@ local function slack_of(trainer, run, sensitivity, rtol)
   end
 end
 
+-- How far the weights of SGD may be off, for a scale of the learning rate of 1, where gradients are clipped by value.
+-- They were rounded before that, when their largest element was at most the norm; one moves by no more than from one
+-- end of the clipped range to the other. With momentum it counts again in every later step, with Nesterov's once more.
+local function slack_of_clipping(trainer, run, rtol)
+  if not (trainer.clip_grad_value and trainer.clip_grad_value > 0) then return 0 end
+  local slack, steps = 0, {}
+  for _, step in ipairs(run.steps) do
+    if run.trainers[step.trainer] == trainer then steps[#steps + 1] = step end
+  end
+  for i, step in ipairs(steps) do
+    local off = math.min(rtol * step.grad_norm, 2 * trainer.clip_grad_value)
+    slack = slack + off * step.lr * (#steps - i + 2)
+  end
+  return slack
+end
+
 -- The arrays of a run's values in order: parameters, and for the run on one rank also their values before the first
 -- step, and with AdamW, Adafactor or Lion their sensitivity.
 local function slices(run, is_one)
@@ -139,6 +155,7 @@ local function compare_parameters(self, ranks, one, rtol)
     local base = rtol or dtypes.uses[trainer.dtype].tolerance
     local slack = optimizers.of(trainer.optimizer).by_size and slack_of(trainer, one, of_one[t].sensitivity, base)
     local updates, largest = largest_updates(trainer, of_one[t])
+    local clipped = slack_of_clipping(trainer, one, base)
     for i, param in ipairs(trainer.params) do
       local optimizer = optimizers.of(param.optimizer)
       local weight = tolerance.largest(of_one[t].params[i], 0, param.numel)
@@ -147,7 +164,8 @@ local function compare_parameters(self, ranks, one, rtol)
       local difference = tolerance.arrays(of_one[t].params[i], of_ranks[t].params[i], {
         count = param.numel, first = 0, tolerance = base, scale = scale,
         slack = param.apart and function() return param.apart.element end
-          or slack and optimizer.by_size and not param.frozen and slack(i) or nil,
+          or slack and optimizer.by_size and not param.frozen and slack(i)
+          or function() return param.frozen and 0 or clipped * param.lr_scale end,
       })
       note_worst(self, "parameter", difference, param.name)
       self.tensors = self.tensors + 1

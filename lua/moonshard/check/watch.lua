@@ -210,6 +210,7 @@ local function describe(self, trainer)
   local result = {
     mesh = (sharding.reference_mesh or sharding.mesh):label(), ranks = trainer.session:ranks(),
     optimizer = trainer.optimizer.kind, params = {}, dtype = coarsest(trainer),
+    clip_grad_value = trainer.clip.value,
   }
   local muon, sensitivity = self.muon[trainer.session], self.sensitivity[trainer.session]
   for i, param in ipairs(sharding.params) do
