@@ -27,10 +27,10 @@ local HISTORIES = 4
 -- What is allowed, as a multiple of the largest in these histories. Sums round off less than half of the tolerances of
 -- dtypes, but where the steps along a direction are nothing but rounding, less of it takes them as far. The norm of
 -- many differences is nearly the same for every draw, the largest of them is not; that of n differences spreads by
--- 1 / sqrt(2 n) of it, and twice that is allowed.
+-- 1 / sqrt(2 n) of it, and four times that is allowed.
 local OF_NORM, OF_ELEMENTS = 1.2, 2
 
-local function of_norm(elements) return OF_NORM * (1 + 2 / (2 * elements) ^ 0.5) end
+local function of_norm(elements) return OF_NORM * (1 + 4 / (2 * elements) ^ 0.5) end
 
 ---@param tolerance number
 ---@return moonshard.MuonSensitivity
