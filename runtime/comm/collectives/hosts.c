@@ -25,8 +25,8 @@
  * blamed. */
 static const double FAILURE_GRACE = 0.5;
 /* Seconds before the deadline, at most, and as a share of it, from which a failed connection is reported without that
- * grace: the wait would end with less to say. */
-static const double LAST_SECONDS = 0.25, LAST_SHARE = 0.05;
+ * grace: the wait would end with less to say. Hearing the other hosts takes most of them. */
+static const double LAST_SECONDS = 1.25, LAST_SHARE = 0.25;
 
 struct ms_channel {
   ms_hosts_lane *lane;

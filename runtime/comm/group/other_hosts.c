@@ -102,6 +102,6 @@ void ms_world_hear_hosts(ms_world *world, char *silent, size_t bytes) {
     nanosleep(&(struct timespec){.tv_nsec = TURN_NS}, NULL);
     missing = find_silent(world, began);
     if (atomic_load(&world->control->aborted)) return; /* another rank has found out */
-  } while (!ms_rank_set_is_empty(&missing) && ms_clock() < began + ms_wait_scale * ANSWER_SECONDS);
+  } while (!ms_rank_set_is_empty(&missing) && ms_clock() < began + ANSWER_SECONDS);
   if (!ms_rank_set_is_empty(&missing)) describe_silent(world, &missing, silent, bytes);
 }
