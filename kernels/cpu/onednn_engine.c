@@ -7,7 +7,7 @@ static dnnl_engine_t made;
 static dnnl_status_t made_status;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-/* oneDNN keeps the primitives that were made last, some 40 KiB each, after nobody uses them. With its default of 1024 a
+/* oneDNN keeps the primitives that were made last, some 40 KiB each, after their last use. With its default of 1024 a
  * process that sees ever new shapes grows by 50 MiB; plans keep those that they use themselves. */
 enum { ONEDNN_DEFAULT = 1024, KEPT_PRIMITIVES = 128 };
 

@@ -311,18 +311,23 @@ static void K2_every_call_may_fail(void **state) {
   free_rig(&r);
 }
 
+/* A background save whose other writer never comes. */
+static ms_save_config of_two_writers(const rig *r) {
+  return (ms_save_config){.struct_size = sizeof(ms_save_config),
+                          .folder = r->unfinished,
+                          .asynchronous = 1,
+                          .target = r->target,
+                          .writers = 2,
+                          .head = "{\"head\":1}"};
+}
+
 static void K2_a_save_that_is_given_up_leaves_no_checkpoint(void **state) {
   (void)state;
   rig r = make_rig(1);
-  const ms_save_config config = {.struct_size = sizeof(ms_save_config),
-                                 .folder = r.unfinished,
-                                 .asynchronous = 1,
-                                 .target = r.target,
-                                 .writers = 2,
-                                 .head = "{\"head\":1}"};
+  const ms_save_config config = of_two_writers(&r);
   must(ms_checkpoint_make_folder(r.unfinished, 1));
   must(ms_save_start(r.save, &config));
-  must(ms_save_wait(r.save, MS_SAVE_WRITTEN)); /* the other writer never comes */
+  must(ms_save_wait(r.save, MS_SAVE_WRITTEN));
   assert_true(ms_save_running(r.save));
   assert_fails(ms_save_start(r.save, &config), MS_EINVAL, "written");
   ms_save_stop(r.save);
@@ -342,15 +347,10 @@ static void K2_a_save_that_is_given_up_leaves_no_checkpoint(void **state) {
 static void K2_a_save_is_given_up_although_other_ranks_wait_for_theirs(void **state) {
   (void)state;
   rig r = make_rig(0);
-  const ms_save_config config = {.struct_size = sizeof(ms_save_config),
-                                 .folder = r.unfinished,
-                                 .asynchronous = 1,
-                                 .target = r.target,
-                                 .writers = 2,
-                                 .head = "{\"head\":1}"};
+  const ms_save_config config = of_two_writers(&r);
   ms_world_count_finishing(r.world, 1);
   must(ms_checkpoint_make_folder(r.unfinished, 1));
-  must(ms_save_start(r.save, &config)); /* the other writer never comes */
+  must(ms_save_start(r.save, &config));
   assert_fails(ms_save_drain(r.save, 0.2), MS_ETIMEOUT, "no progress for");
   ms_save_stop(r.save);
   must(ms_checkpoint_remove(r.unfinished));

@@ -47,7 +47,7 @@ describe("a save in the background at the end of a run", function()
     end
   end)
 
-  it("U2 is told to be lost when a rank that had to write was killed", function()
+  it("U2 is reported as lost when a rank that had to write was killed", function()
     local ended, folder = run("killed")
     assert.equal(3, ended.status)
     has(ended.err, "rank 1 died")

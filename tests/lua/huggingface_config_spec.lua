@@ -1,5 +1,5 @@
--- What a config.json says and how it says it: null, an absent field and a default are three things, and what nobody
--- changed is written as it was read, by a save and by the export of a checkpoint.
+-- What a config.json says and how it says it: null, an absent field and a default are three things, and what is
+-- unchanged is written as it was read, by a save and by the export of a checkpoint.
 
 local cjson = require("cjson")
 local huggingface = require("lua.huggingface")

@@ -147,7 +147,7 @@ describe("a config.json", function()
     ["biases that a family lacks"] = { "mistral", set("attention_bias", true), "attention_bias is true | family" },
     ["positions along several axes"] = { "qwen3", set("use_mrope", true), "use_mrope is true" },
     ["neighbours that rotate"] = { "llama", set("rope_interleaved", true), "rope_interleaved is true" },
-    ["what nobody knows of rope"] = { "llama", function(c) c.rope_scaling.beta_fast = 32 end,
+    ["an unknown field of rope"] = { "llama", function(c) c.rope_scaling.beta_fast = 32 end,
       "rope_scaling | beta_fast" },
     ["attention without its scale"] = { "gpt2", set("scale_attn_weights", false), "scale_attn_weights is false" },
     ["attention scaled by layer"] = { "gpt2", set("scale_attn_by_inverse_layer_idx", true),

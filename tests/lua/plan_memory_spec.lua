@@ -1,5 +1,5 @@
 -- Batches of ever new shapes: the plans and graphs that are kept have a limit in bytes, which is counted, dropped ones
--- are compiled again without a difference, and a run is told what to do about it.
+-- are compiled again without a difference, and a warning says what to do.
 
 local has = require("lua.message").has
 local ms = require("moonshard")

@@ -29,7 +29,10 @@ local function difference(before, now)
   end
 end
 
-local function is_due(uses)
+---Whether what costs about as much as a small step is due at a use: at 1, 2, 4, 8, ...
+---@param uses integer
+---@return boolean
+function retrace.is_due(uses)
   while uses % 2 == 0 do uses = uses / 2 end
   return uses == 1
 end
@@ -42,7 +45,7 @@ end
 function retrace.changes(exec, watch)
   local version = watch:look()
   exec.uses = exec.uses + 1
-  if exec.version == version and not is_due(exec.uses) then return nil end
+  if exec.version == version and not retrace.is_due(exec.uses) then return nil end
   local again = exec.trace()
   local differs = difference(exec.plan.graph, again)
   again:free()

@@ -8,6 +8,7 @@ local agreement = require("moonshard.distributed.agreement")
 local errors = require("moonshard.base.error")
 local hash = require("moonshard.base.hash")
 local reads = require("moonshard.engine.reads")
+local retrace = require("moonshard.engine.retrace")
 local tensor = require("moonshard.tensor.class")
 local values = require("moonshard.tensor.values")
 local world = require("moonshard.distributed.world")
@@ -63,20 +64,13 @@ local function number_of(hashes)
   return hash.of_text(table.concat(texts, " "))
 end
 
--- Whether the run of a plan that is used so many times so far is compared, however many bytes its constants have.
-local function is_due(uses)
-  local next_use = uses + 1
-  while next_use % 2 == 0 do next_use = next_use / 2 end
-  return next_use == 1
-end
-
 ---A hash of the constants of a plan that is about to run again, for ranks to compare.
 ---@param exec moonshard.Exec? nil: it is not bound yet
 ---@return number
 function same_constants.number(exec)
   local constants, bytes = exec and exec.plan.graph.constants or {}, 0
   for _, constant in ipairs(constants) do bytes = bytes + values.bytes(constant.tensor) end
-  if bytes == 0 or bytes > MOST_BYTES and not is_due(exec.uses) then return UNCOMPARED end
+  if bytes == 0 or bytes > MOST_BYTES and not retrace.is_due(exec.uses + 1) then return UNCOMPARED end
   return number_of(hashes_of(exec.plan.graph))
 end
 

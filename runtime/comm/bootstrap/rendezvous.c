@@ -16,7 +16,7 @@
 #include "comm/bootstrap/token.h"
 
 /* A rank's identity. All ranks run the same build on the same kind of machine, so the struct is sent as stored; the
- * build comes first, so that ranks of others are told apart whatever follows. */
+ * build comes first, so that ranks of another build are recognised whatever follows. */
 typedef struct member {
   char build[MS_BUILD_ID];
   uint8_t host[MS_HOST_ID];

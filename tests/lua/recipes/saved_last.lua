@@ -1,4 +1,4 @@
--- Begins a save in the background by hand, and ends as it is told to while the writes are slow.
+-- Begins a save in the background by hand, and ends as `how` says while the writes are slow.
 
 local ms = require "moonshard"
 local inject_io = require("lua.inject_io")
