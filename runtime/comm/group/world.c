@@ -137,16 +137,20 @@ void ms_world_note_failure(ms_world *world, const char *why) {
 /* While interrupts are deferred, a rank that gave up only stops this one if this one waits for it: it may have
  * completed a common operation, or not begun it, before it failed elsewhere. Ranks that ended always stop this one. */
 static int must_be_done(const ms_world *world) {
-  return ms_interrupts_deferred() && atomic_load(&world->control->launcher.told) != 2;
+  return world->control && ms_interrupts_deferred() && atomic_load(&world->control->launcher.told) != 2;
+}
+
+int ms_world_check_aborted(const ms_world *world) {
+  int row, blame;
+  const char *why = world->control ? ms_control_aborted(world->control, &row, &blame) : NULL;
+  if (!why) return MS_OK;
+  if (row == MS_CONTROL_LAUNCHER || blame < 0) return MS_FAIL(MS_EPEER, "%s", why);
+  return MS_FAIL(MS_EPEER, "rank %d gave up: %s", blame, why);
 }
 
 int ms_world_check(const ms_world *world) {
   if (ms_interrupted()) return MS_FAIL(MS_EINTERRUPT, "interrupted");
-  int row, blame;
-  const char *why = world->control ? ms_control_aborted(world->control, &row, &blame) : NULL;
-  if (!why || must_be_done(world)) return MS_OK;
-  if (row == MS_CONTROL_LAUNCHER || blame < 0) return MS_FAIL(MS_EPEER, "%s", why);
-  return MS_FAIL(MS_EPEER, "rank %d gave up: %s", blame, why);
+  return must_be_done(world) ? MS_OK : ms_world_check_aborted(world);
 }
 
 void ms_world_abort(ms_world *world, const char *why) {

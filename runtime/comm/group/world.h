@@ -27,6 +27,8 @@ void ms_world_count_finishing(ms_world *world, int change);
 uint32_t ms_world_finished(ms_world *world, int progressed);
 /* MS_OK; or MS_EPEER with the rank that gave up or died and the reason; or MS_EINTERRUPT. Cheap: one load each. */
 int ms_world_check(const ms_world *world);
+/* The same of ranks alone, also while interrupts are deferred: for an operation that has failed here already. */
+int ms_world_check_aborted(const ms_world *world);
 /* Changes whenever this rank returns from ms_world_recover, which voids all operations in flight. */
 unsigned ms_world_epoch(const ms_world *world);
 /* MS_OK when these ranks share memory; otherwise MS_EUNSUPPORTED, naming the hosts. */
