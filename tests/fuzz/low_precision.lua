@@ -62,9 +62,18 @@ local function draw_quantised_shards(d, self)
   sharding.mp_policy = policy:gsub("reduce_dtype = { replicate", ("reduce_dtype = { %s, replicate"):format(own))
 end
 
+-- A step of a code moves what enters a relu across 0, and with it the gradient of all that is before it.
+local function has_relu(self)
+  for _, layer in ipairs(self.layers) do
+    if layer.activation == "relu" then return true end
+  end
+  return false
+end
+
 -- Weights that are gathered in blocks of 8 bits; stored ones are gathered as they are stored.
 local function draw_gather(d, self)
   if not d:chance(0.2) then return nil end
+  if self.tensor and has_relu(self) then return nil end -- one rank has other blocks
   local rules = not self.sharding.storage and d:one_of {
     [[{ { re".", "i8" } }]], [[{ { re"bias$|gain", false, optional = true }, { re".", "i8", optional = true } }]],
     [[{ { re"fc|embed", "i8", optional = true } }]],
