@@ -53,6 +53,7 @@ end
 ---@field show fun(value: any) prints a tensor with its values
 require("moonshard.base.luajit_defects") -- replaces pairs and next, before any loop is compiled
 require("moonshard.base.strict") -- replaces ipairs in recipes
+local arguments = require("moonshard.base.arguments")
 local advice = require("moonshard.base.advice")
 local context = require("moonshard.base.context")
 
@@ -123,6 +124,7 @@ local PARTS = {
 function ms.world()
   return require("moonshard.distributed.world")
 end
+ms.world = arguments.exact("ms", "world", ms.world)
 
 ---The fields of ms, loaded or not.
 ---@return string[]
@@ -142,7 +144,9 @@ local function load_part(name)
   end
   if MAKES_MODULES[name] then require("moonshard.engine.module_methods") end
   local loaded = require(part[1])
-  return part[2] and loaded[part[2]] or loaded
+  local value = part[2] and loaded[part[2]] or loaded
+  if type(value) == "function" then return arguments.exact("ms", name, value) end
+  return arguments.exact_all("ms." .. name, value)
 end
 
 return setmetatable(ms, {

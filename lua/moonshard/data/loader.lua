@@ -8,6 +8,7 @@
 -- data-parallel: shard and replicate dimensions both divide the batch; those of a tensor dimension have the same
 -- samples. Without a mesh, all ranks of the world share it.
 
+local arguments = require("moonshard.base.arguments")
 local call = require("moonshard.data.call")
 local clock = require("moonshard.base.clock")
 local errors = require("moonshard.base.error")
@@ -289,10 +290,7 @@ end
 ---@param steps integer? default: the rest of the epoch, without an incomplete last step if drop_last says so.
 ---  Validation data makes one pass at most
 ---@return fun(): integer?, table? step from 1 (see count_from), and its batch
-function Loader:batches(steps, ...)
-  if select("#", ...) > 0 then
-    errors.invalid("data:batches takes the number of steps alone: rows are batch, an option of the data")
-  end
+function Loader:batches(steps)
   if self.restart then self.position = 0 end
   if steps ~= nil and (type(steps) ~= "number" or steps % 1 ~= 0 or steps < 0) then
     errors.invalid("data:batches: the number of steps must be a whole number of at least 0, not %s",
@@ -362,5 +360,7 @@ function Loader:load_state(state)
   self.position = saved.count("data:load_state", state, "position")
   self.loaded_call, self.call = call.of(state), nil
 end
+
+arguments.exact_all("data", Loader)
 
 return loader

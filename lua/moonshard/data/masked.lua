@@ -6,6 +6,7 @@
 -- What happens to a token depends on the seed, on the position of its sample in the run, and on its place in it: so it
 -- is the same on every mesh and after a resume, and differs between epochs. Validation has the same masks each time.
 
+local arguments = require("moonshard.base.arguments")
 local errors = require("moonshard.base.error")
 local hash = require("moonshard.base.hash")
 local loader = require("moonshard.data.loader")
@@ -88,8 +89,8 @@ end
 ---tokens were chosen, and -100 elsewhere.
 ---@param steps integer? default: one epoch
 ---@return fun(): integer?, table? step, and its batch
-function Masked:batches(steps, ...)
-  local following = self.data:batches(steps, ...)
+function Masked:batches(steps)
+  local following = self.data:batches(steps)
   return function()
     local position = self.data.position
     local step, batch = following()
@@ -204,5 +205,7 @@ local function masked(given)
   o.is_special, o.special = read_special(o)
   return new(o, o[1])
 end
+
+arguments.exact_all("data", Masked)
 
 return masked

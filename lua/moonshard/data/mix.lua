@@ -7,6 +7,7 @@
 -- depends on the weights alone, and which of its samples on its seed: both are the same on every mesh. A source that
 -- has run out begins its next epoch, in another order.
 
+local arguments = require("moonshard.base.arguments")
 local call = require("moonshard.data.call")
 local errors = require("moonshard.base.error")
 local joined_stream = require("moonshard.data.joined_stream")
@@ -297,5 +298,7 @@ local function mix(given, more)
   count_from(self, { position = 0, used = zeros(#shares) })
   return sealed.seal(setmetatable(self, Mix))
 end
+
+arguments.exact_all("data", Mix)
 
 return mix

@@ -4,6 +4,7 @@
 -- them. Sample i depends only on the seed and i, so every rank can compute any sample.
 
 local ffi = require("ffi")
+local arguments = require("moonshard.base.arguments")
 local clock = require("moonshard.base.clock")
 local errors = require("moonshard.base.error")
 local strict = require("moonshard.base.strict")
@@ -174,5 +175,7 @@ function RandomData:load_state(state)
   saved.check("data:load_state", state, { seed = self.seed, inputs = self.inputs, targets = self.targets })
   self.loaded, self.sampler = state.sampler, nil
 end
+
+arguments.exact_all("data", RandomData)
 
 return random

@@ -3,6 +3,7 @@
 -- Like PyTorch's DistributedSampler: the order of an epoch is a permutation keyed by seed and epoch. It is padded with
 -- its own beginning, or truncated, to a multiple of the number of ranks W. Rank r visits elements r, r + W, r + 2W, ...
 
+local arguments = require("moonshard.base.arguments")
 local context = require("moonshard.base.context")
 local errors = require("moonshard.base.error")
 local strict = require("moonshard.base.strict")
@@ -169,5 +170,7 @@ function Sampler:load_state(state)
   self.epoch, self.position = epoch, saved.count(who, state, "position")
   self.resume_at, self.loads = self.position, self.loads + 1
 end
+
+arguments.exact_all("sampler", Sampler)
 
 return sampler

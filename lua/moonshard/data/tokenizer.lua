@@ -1,5 +1,6 @@
 -- Tokenizers of a Hugging Face tokenizer.json (byte-level BPE, as GPT-2 and Llama 3 have it): text to ids and back.
 
+local arguments = require("moonshard.base.arguments")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
 local files = require("moonshard.data.files")
@@ -111,5 +112,7 @@ function Tokenizer:tokenize_files(paths, out, o)
   check(C.ms_tokenize_files(self.handle, #paths, names, out, config, result))
   return { bytes = tonumber(result.bytes), tokens = tonumber(result.tokens), width = result.width }
 end
+
+arguments.exact_all("tokenizer", Tokenizer)
 
 return tokenizer

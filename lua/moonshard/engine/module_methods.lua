@@ -2,6 +2,7 @@
 -- tensors. They are added here, before a recipe creates its first module, so that nn/module.lua does not depend on
 -- sessions and plans. Each method loads its implementation at the first call.
 
+local arguments = require("moonshard.base.arguments")
 local module = require("moonshard.nn.module")
 
 ---@class moonshard.Module
@@ -54,5 +55,7 @@ function Module:unsharded() return require("moonshard.engine.unshard").bytes(sel
 ---@param ... any its arguments
 ---@return ... what its forward returns
 function module.call_eagerly(self, ...) return require("moonshard.engine.call")(self, ...) end
+
+arguments.exact_all("model", Module)
 
 return module

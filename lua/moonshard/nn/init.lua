@@ -246,8 +246,7 @@ end
 ---Applies modules, or functions such as ms.ops.relu, in order; their names are their positions: "0", "1", ...
 ---@param layers table list of modules and functions
 ---@return moonshard.Module
-function nn.sequential(layers, ...)
-  options.no_more("ms.nn.sequential", ...)
+function nn.sequential(layers)
   return Sequential(layers)
 end
 

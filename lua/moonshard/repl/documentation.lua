@@ -1,6 +1,7 @@
 -- ?name: the documentation of a name, from the comments above it. The executable contains the Lua sources, so the
 -- prompt shows the annotations that editors read; for ops it shows the engine's op table.
 
+local arguments = require("moonshard.base.arguments")
 local engine = require("moonshard.base.ffi")
 local input_file = require("moonshard.base.input_file")
 local nearest = require("moonshard.base.nearest")
@@ -82,14 +83,11 @@ local function text_of_comment(comment, lines)
 end
 
 local function describe_function(name, value)
-  local info = debug.getinfo(value, "S")
+  local info = debug.getinfo(arguments.original(value), "S")
   local lines = info.source:sub(1, 1) == "@" and lines_of(info.source:sub(2))
   if not lines then return nil end
   local head = lines[info.linedefined] and lines[info.linedefined]:match("function[^(]*(%b())") or "(...)"
-  local comment = comment_above(lines, info.linedefined)
-  -- What a function takes only to refuse it is no parameter.
-  if not table.concat(comment, "\n"):find("@param ...", 1, true) then head = head:gsub(", %.%.%.%)$", ")") end
-  local text = text_of_comment(comment, lines)
+  local text = text_of_comment(comment_above(lines, info.linedefined), lines)
   table.insert(text, 1, name .. head)
   return table.concat(text, "\n")
 end
@@ -97,7 +95,7 @@ end
 -- The first sentence of a function's comment, for lists.
 local function summary(value)
   if type(value) ~= "function" then return nil end
-  local info = debug.getinfo(value, "S")
+  local info = debug.getinfo(arguments.original(value), "S")
   local lines = info.source:sub(1, 1) == "@" and lines_of(info.source:sub(2))
   local comment = lines and comment_above(lines, info.linedefined)[1]
   return comment and comment:sub(1, 1) ~= "@" and comment or nil
@@ -259,7 +257,7 @@ end
 ---@param func function
 ---@return table<string, true>? names nil if it takes none
 function documentation.option_names(func)
-  local info = debug.getinfo(func, "S")
+  local info = debug.getinfo(arguments.original(func), "S")
   local lines = info.source:sub(1, 1) == "@" and lines_of(info.source:sub(2))
   if not lines then return nil end
   local body, names = table.concat(lines, "\n", info.linedefined, info.lastlinedefined), {}

@@ -1,5 +1,6 @@
 -- Formats values as text that is equal on every rank for equal values: no addresses, sorted keys.
 
+local arguments = require("moonshard.base.arguments")
 local plan = require("moonshard.engine.plan")
 local eager_show = require("moonshard.tensor.show")
 local tensor = require("moonshard.tensor")
@@ -19,7 +20,7 @@ local function quote(text)
 end
 
 local function describe_function(value)
-  local info = debug.getinfo(value, "S")
+  local info = debug.getinfo(arguments.original(value), "S")
   if info.what == "C" then return "function (built in)" end
   return ("function (%s:%d)"):format(info.short_src, info.linedefined)
 end

@@ -193,8 +193,7 @@ end
 ---@param model moonshard.Module
 ---@param config moonshard.ShardOptions?
 ---@return moonshard.Module model the same model
-function sharding.fully_shard(model, config, ...)
-  options.no_more("ms.fully_shard", ...)
+function sharding.fully_shard(model, config)
   if not module.is(model) then
     errors.invalid("ms.fully_shard: the first argument must be a module, not %s", options.describe(model))
   end

@@ -165,6 +165,7 @@ end
 function create.arange(...)
   local bounds, o = read("ms.arange", {}, ...)
   if #bounds == 0 then errors.invalid("ms.arange: argument 1 (the end) is missing") end
+  if #bounds > 3 then options.no_more("ms.arange(start, stop, step)", bounds[4]) end
   local start, stop, step = bounds[1], bounds[2], bounds[3] or 1
   if #bounds == 1 then start, stop = 0, start end
   for _, bound in ipairs({ start or false, stop or false, step }) do check_number("ms.arange", "f32", bound) end

@@ -7,6 +7,7 @@
 -- order and indices in places.lua, images in images.lua, hints about placements in redistribute.lua, collectives in
 -- collectives.lua.
 
+local arguments = require("moonshard.base.arguments")
 local any_axes = require("moonshard.tensor.axes")
 local collectives = require("moonshard.tensor.collectives")
 local comparisons = require("moonshard.tensor.comparisons")
@@ -166,8 +167,7 @@ end
 ---@param start integer
 ---@param stop integer? default: the axis's size
 ---@return moonshard.Tensor
-function methods:slice(axis, start, stop, ...)
-  options.no_more("x:slice(axis, start, stop)", ...)
+function methods:slice(axis, start, stop)
   axis = axis_of(self, axis)
   local size = self.shape[axis + 1]
   stop = stop or size
@@ -278,6 +278,8 @@ function methods:values()
   check_eager(self, "values()")
   return show.text(self)
 end
+
+arguments.exact_all("x", methods)
 
 -- ---- parameters as tensors --------------------------------------------------------------------------------------
 

@@ -118,9 +118,8 @@ end
 local optim = {}
 
 -- An optimizer of the table, with the user's options checked.
-local function new(kind, given, ...)
+local function new(kind, given)
   local who, row = "ms.optim." .. kind, optimizers.of(kind)
-  options.no_more(who, ...)
   local specs = row.options()
   specs.lr, specs.groups = { "number|function", required = not row.lr, default = row.lr }, { "table" }
   local o = options.parse(who, given, specs)
@@ -155,7 +154,7 @@ end
 ---`ragged` divides parameters evenly whatever their rows are.
 ---@param o moonshard.AdamWOptions
 ---@return moonshard.Optimizer
-function optim.adamw(o, ...) return new("adamw", o, ...) end
+function optim.adamw(o) return new("adamw", o) end
 
 ---@class moonshard.AdamOptions: moonshard.AdamWOptions
 ---@field weight_decay? number default 0
@@ -163,7 +162,7 @@ function optim.adamw(o, ...) return new("adamw", o, ...) end
 ---Adam (Kingma & Ba 2015) as torch.optim.Adam: as AdamW, but that weight decay is added to the gradient.
 ---@param o moonshard.AdamOptions
 ---@return moonshard.Optimizer
-function optim.adam(o, ...) return new("adam", o, ...) end
+function optim.adam(o) return new("adam", o) end
 
 ---@class moonshard.LionOptions
 ---@field lr number|moonshard.Schedule
@@ -177,7 +176,7 @@ function optim.adam(o, ...) return new("adam", o, ...) end
 ---decay as many times larger.
 ---@param o moonshard.LionOptions
 ---@return moonshard.Optimizer
-function optim.lion(o, ...) return new("lion", o, ...) end
+function optim.lion(o) return new("lion", o) end
 
 ---@class moonshard.SGDOptions
 ---@field lr number|moonshard.Schedule
@@ -190,7 +189,7 @@ function optim.lion(o, ...) return new("lion", o, ...) end
 ---SGD as in torch.optim.SGD: weight decay is added to the gradient; momentum, dampening and Nesterov work the same.
 ---@param o moonshard.SGDOptions
 ---@return moonshard.Optimizer
-function optim.sgd(o, ...) return new("sgd", o, ...) end
+function optim.sgd(o) return new("sgd", o) end
 
 ---@class moonshard.AdafactorOptions
 ---@field lr? number|moonshard.Schedule the most that a step is relative to the weights; default 0.01
@@ -209,7 +208,7 @@ function optim.sgd(o, ...) return new("sgd", o, ...) end
 ---mesh. A step sums them over the ranks in one all-reduce, and squares of updates in another.
 ---@param o? moonshard.AdafactorOptions
 ---@return moonshard.Optimizer
-function optim.adafactor(o, ...) return new("adafactor", o or {}, ...) end
+function optim.adafactor(o) return new("adafactor", o or {}) end
 
 ---@class moonshard.MuonOptions
 ---@field lr number|moonshard.Schedule
@@ -232,6 +231,6 @@ function optim.adafactor(o, ...) return new("adafactor", o or {}, ...) end
 ---sums. One moment is kept, in f32, sharded like the weights.
 ---@param o moonshard.MuonOptions
 ---@return moonshard.Optimizer
-function optim.muon(o, ...) return new("muon", o, ...) end
+function optim.muon(o) return new("muon", o) end
 
 return require("moonshard.base.strict").fields("ms.optim", optim)

@@ -2,6 +2,7 @@
 --
 -- The trainer traces and compiles at the first step, when the shapes are known (step.lua).
 
+local arguments = require("moonshard.base.arguments")
 local agreement = require("moonshard.distributed.agreement")
 local args = require("moonshard.recipe.args")
 local automatic = require("moonshard.shard.automatic")
@@ -369,5 +370,7 @@ function Trainer:local_optimizer_state(name, what) return inspect.optimizer_stat
 ---@param rules moonshard.NewRules
 ---@return moonshard.Plan? plan of the next step; nil before the first step
 function Trainer:set_rules(rules) return change_rules(self.model, rules) end
+
+arguments.exact_all("train", Trainer)
 
 return trainer

@@ -1,6 +1,7 @@
 -- Meshes: ranks in named dimensions, row-major, like PyTorch's DeviceMesh. Dimensions, ranks and coordinates count from
 -- 0. A slice of a mesh is also a mesh: on each rank, the copy that contains this rank.
 
+local arguments = require("moonshard.base.arguments")
 local devices = require("moonshard.distributed.device")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
@@ -297,9 +298,9 @@ end
 -- n ints filled in by a call of the engine, as a list.
 local function list_of(n, call, ...)
   local out, list = ffi.new("int[?]", n), {}
-  local arguments = { ... }
-  arguments[#arguments + 1] = out
-  check(call(unpack(arguments)))
+  local given = { ... }
+  given[#given + 1] = out
+  check(call(unpack(given)))
   for i = 1, n do list[i] = out[i - 1] end
   return list
 end
@@ -396,5 +397,7 @@ end
 function Mesh:__tostring()
   return show.text(self)
 end
+
+arguments.exact_all("mesh", Mesh)
 
 return mesh
