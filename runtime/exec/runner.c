@@ -23,9 +23,10 @@ static int check_run(const ms_exec *exec, int phase) {
                                               : " train = 1");
   if (ms_state_interrupted(exec->state))
     return MS_FAIL(MS_EINVAL,
-                   "an earlier phase failed part-way, and other ranks can still be inside it: a recipe cannot go on "
-                   "after that, even if it caught the error: let it end the run, and resume from a checkpoint; a C "
-                   "program calls ms_world_recover on all ranks, as the prompt does after every line");
+                   "an earlier phase failed part-way (%s), and other ranks can still be inside it: a recipe cannot go "
+                   "on after that, even if it caught the error: let it end the run, and resume from a checkpoint; a C "
+                   "program calls ms_world_recover on all ranks, as the prompt does after every line",
+                   exec->state->interrupted_by);
   if (phase != MS_PHASE_EVALUATE && exec->state->ema_swapped) return ms_ema_refuse("train");
   const int needs_first = phase == MS_PHASE_NEXT || phase == MS_PHASE_LAST || phase == MS_PHASE_NORM;
   if (needs_first && !ms_state_has_gradients(exec->state))

@@ -2,6 +2,7 @@
  * use. */
 #include "exec/state.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,7 +19,9 @@
 #include "plan/optimizer.h"
 
 void ms_state_set_interrupted(ms_state *state) {
-  if (state->process_group.size > 1) state->interrupted = 1 + ms_world_epoch(state->world);
+  if (state->process_group.size < 2) return;
+  state->interrupted = 1 + ms_world_epoch(state->world);
+  snprintf(state->interrupted_by, sizeof state->interrupted_by, "%s", ms_error_message());
 }
 
 void ms_state_set_gradients(ms_state *state, int begun) {

@@ -74,7 +74,8 @@ struct ms_state {
   struct ms_open_moment *open_moments; /* [params][MS_MOMENTS], or NULL: moments written in part (moments.c) */
   void *view;                          /* ms_state_view's last copy; the state owns it */
   int64_t view_bytes;
-  unsigned interrupted; /* 1 + the world's epoch in which a phase failed part-way; 0: none failed */
+  unsigned interrupted;     /* 1 + the world's epoch in which a phase failed part-way; 0: none failed */
+  char interrupted_by[256]; /* its error, or the beginning of that */
 };
 
 /* ---- arenas.c ---- */
@@ -86,7 +87,8 @@ void ms_state_free_arena(ms_state *state, int arena);
 /* Grows every transient arena to at least bytes[arena] ([MS_ARENAS]); persistent arenas are left alone. Collective,
  * with the same sizes on all ranks. */
 int ms_state_reserve(ms_state *state, const int64_t *bytes);
-/* Notes that a phase failed part-way: until all ranks have recovered, some can still be inside a collective. */
+/* Notes that a phase failed part-way, with the recorded error: until all ranks have recovered, some can still be inside
+ * a collective. */
 void ms_state_set_interrupted(ms_state *state);
 static inline int ms_state_interrupted(const ms_state *state) {
   return state->interrupted == 1 + ms_world_epoch(state->world);
