@@ -35,6 +35,27 @@ describe("rules", function()
     assert.equal(0.5, train:step(batch).lr)
   end)
 
+  it("R4 of the optimizer are the model's own, though another has the same optimizer", function()
+    local optimizer = ms.optim.sgd { lr = 0.5, weight_decay = 0 }
+    local function trainer()
+      local model = ms.nn.linear(3, 2)
+      ms.fully_shard(model, { mesh = ms.init_device_mesh("cpu", 1, { "shard" }) })
+      return ms.trainer { model = model, optimizer = optimizer, loss = ms.loss.mse }
+    end
+    local a, b = trainer(), trainer()
+    local inputs = { inputs = ms.randn { 2, 3, seed = 1 }, targets = ms.zeros { 2, 2 } }
+    a:step(inputs)
+    a:set_rules { lr = 0.25, weight_decay = 0.125 }
+    local c = trainer()
+    for _, other in ipairs({ b, c }) do
+      assert.equal(0.5, other:step(inputs).lr)
+      assert.equal(0, other.optimizer.weight_decay)
+    end
+    assert.equal(0.25, a:step(inputs).lr)
+    local second = ms.trainer { model = a.model, optimizer = optimizer, loss = ms.loss.mse }
+    assert.equal(0.25, second:step(inputs).lr)
+  end)
+
   it("R4 that held before the first change are known too, and plans of old ones are dropped", function()
     local train = small()
     train:step(batch)

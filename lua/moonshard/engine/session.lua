@@ -87,6 +87,7 @@ function session.of(model, settings)
   local same_ema = existing and ema.same(existing.ema, settings.ema)
   if existing and same_ema and existing.optimizer and optimizer:is_same(existing.optimizer) then return existing end
   if existing and existing.owners > 0 then refuse_second(existing, optimizer) end
+  optimizer = optimizer and optimizer:for_model()
   if existing then return existing:set_optimizer(optimizer, settings.ema) end
   local sharding = shardings.of(model)
   sharding:handle(optimizer)

@@ -97,10 +97,22 @@ end
 ---@return moonshard.Optimizer
 function Optimizer:part_of(_) return self end
 
----Whether another one is the same: it has the same settings and state.
+-- What the recipe gave, by the copies that models have of it.
+local given_as = setmetatable({}, { __mode = "k" })
+
+---A copy for a model: ms.set_rules changes it, and neither the recipe's optimizer nor that of another model.
+---@return moonshard.Optimizer
+function Optimizer:for_model()
+  local copy = {}
+  for name, value in next, sealed.fields(self) do copy[name] = value end
+  given_as[copy] = given_as[self] or self
+  return sealed.seal(setmetatable(copy, Optimizer))
+end
+
+---Whether a model's optimizer is this one, or its copy of this one: it has the same state.
 ---@param other moonshard.Optimizer
 ---@return boolean
-function Optimizer:is_same(other) return rawequal(self, other) end
+function Optimizer:is_same(other) return rawequal(self, other) or rawequal(self, given_as[other]) end
 
 ---Muon, if it trains a parameter.
 ---@return moonshard.Optimizer?

@@ -132,6 +132,10 @@ function Rules:param_groups(fqns, tied)
   return result, warnings
 end
 
+---The rules that a model uses: ms.set_rules changes none of their optimizers, so there is nothing to copy.
+---@return moonshard.Optimizer
+function Rules:for_model() return self end
+
 ---Whether others are the same: every trainer of a model makes its own from the list that it is given.
 ---@param other moonshard.Optimizer
 ---@return boolean
