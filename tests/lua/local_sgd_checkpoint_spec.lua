@@ -92,6 +92,17 @@ describe("checkpoints of local SGD", function()
     assert.equal(5, #runs.same[1].losses)
   end)
 
+  it("H12 goes on between two syncs of two trainers' steps", function()
+    local folder = scratch.folder()
+    local saved = local_sgd.run { mesh = "2x1", trainers = 2, every = 5, steps = 11, save_at = 8, save = folder }
+    local loaded = local_sgd.run { mesh = "2x1", trainers = 2, every = 5, steps = 11, load = folder, first = 9 }
+    for rank = 1, 2 do
+      for _, key in ipairs({ "params", "synced", "momentum", "moments" }) do
+        assert.same(saved[rank][key], loaded[rank][key])
+      end
+    end
+  end)
+
   it("H12 starts from the weights of a run without local SGD", function()
     local folder = scratch.folder()
     local runs = local_sgd.run_all({ { mesh = "2x1", every = 0, steps = 3, save_at = 3, save = folder } })

@@ -12,6 +12,7 @@ local CASES = {
   { mesh = "3x1", every = 2, outer_momentum = 0, outer_lr = 0.5, nesterov = false, clip = 0.5 },
   { mesh = "2x2", layout = "ragged", fragments = 2, alpha = 0.25, steps = 11 },
   { mesh = "2x1", delay = 2, steps = 11 },
+  { mesh = "2x1", trainers = 2, every = 6, fragments = 2, steps = 11 },
   { mesh = "4x1", every = 6, fragments = 2, delay = 2, alpha = 1, steps = 15 },
   { mesh = "2x2", hosts = "a:2,b:2", fragments = 2, delay = 1, steps = 9 },
   { mesh = "3x2", hosts = "a:3,b:3", fragments = 2, alpha = 0.25, clip = 0.5, steps = 9 }, -- both have a part of one

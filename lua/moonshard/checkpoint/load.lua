@@ -184,7 +184,7 @@ end
 ---@param path string of the checkpoint
 ---@param o { data: table?, generator: boolean }
 function load.trainer(train, read, path, o)
-  train.steps_done, train.session.updates = read.step, read.step
+  train.steps_done, train.session.updates = read.step, read.updates or read.step
   line.load(train, read)
   if o.generator then rank_states.load_generators(train, read) end
   if o.data then rank_states.load_data(train, read, path, o.data) end

@@ -75,9 +75,9 @@ end
 
 ---The manifest without its files.
 ---@param session moonshard.Session
----@param more { step: integer, ranks: integer, states: table<string, string>, schedule: table?, model: table?,
----  settings: table<string, string>?, save: number?, hosts: string[]?, line: table } states: of rank_states.gather;
----  save and hosts: of a checkpoint in several folders; line: of Line:describe
+---@param more { step: integer, updates: integer, ranks: integer, states: table<string, string>, schedule: table?,
+---  model: table?, settings: table<string, string>?, save: number?, hosts: string[]?, line: table } states: of
+---  rank_states.gather; save and hosts: of a checkpoint in several folders; line: of Line:describe
 ---@return string JSON object
 function manifest.head(session, more)
   local mesh, text = session.sharding.mesh, {}
@@ -87,6 +87,7 @@ function manifest.head(session, more)
   add("moonshard", json.encode(engine.version))
   add("saved_at", json.encode(os.date("!%Y-%m-%dT%H:%M:%SZ")))
   add("step", json.encode(more.step))
+  if more.updates ~= more.step then add("updates", json.encode(more.updates)) end
   add("ranks", json.encode(more.ranks))
   add("mesh", ('{"label":%s,"shape":%s}'):format(json.encode(mesh:label()), list_text(mesh.shape)))
   add("block_bytes", json.encode(tonumber(C.MS_CHECKPOINT_BLOCK)))
@@ -107,6 +108,7 @@ end
 
 ---@class moonshard.Manifest
 ---@field step integer
+---@field updates integer? of the model, by all of its trainers, if that is not `step`
 ---@field ranks integer number of ranks that wrote it
 ---@field mesh { label: string, shape: integer[] }
 ---@field parameters { name: string, shape: integer[], dtype: string, frozen: boolean, updates: integer? }[]

@@ -65,7 +65,7 @@ function replicas.source(read, path, sharding)
     refuse(path, "has the weights of %d replicas, which with fragments, delay or alpha are never the same, but there "
       .. "are %d: resume on %d replicas", saved.replicas, mine.replicas, saved.replicas)
   end
-  if not replicate_sync.is_common(saved, read.step) then
+  if not replicate_sync.is_common(saved, read.updates or read.step) then
     refuse(path, "is from step %d, between two syncs, when its %d replicas have different weights, but there are %d: "
       .. "resume on %d replicas, or from a checkpoint of a multiple of %d steps", read.step, saved.replicas,
       mine.replicas, saved.replicas, saved.every)

@@ -166,7 +166,7 @@ local function describe(train, saver, states)
     hosts[i] = disks.host_of(rank)
   end
   return manifest.head(train.session, {
-    step = train.steps_done, ranks = #train.session:ranks(), states = states,
+    step = train.steps_done, updates = train.session.updates, ranks = #train.session:ranks(), states = states,
     save = hosts and saver.save, hosts = hosts, line = line.of(train):describe(),
     schedule = train.steps_done > 0 and { lr = train.optimizer.lr(train.steps_done),
       next_lr = train.optimizer.lr(train.steps_done + 1) } or nil,

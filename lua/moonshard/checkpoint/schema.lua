@@ -34,6 +34,7 @@ local KINDS = {
 
 local HEAD = {
   { "step", "count" }, { "ranks", "count" }, { "mesh", "table" }, { "parameters", "table" }, { "files", "table" },
+  { "updates", "count", optional = true },
   { "saved_at", "string", optional = true }, { "optimizer", "table", optional = true },
   { "ema", "table", optional = true }, { "generator", "table", optional = true }, { "line", "table", optional = true },
   { "data", "any", optional = true },

@@ -233,12 +233,13 @@ end
 -- The exec of a step, its learning rates, and the seconds for which ranks met. Collective.
 local function begin(self, number, batch, specs, given)
   local sync, micro_batches = schedule_of(self), self.micro_batches
-  local settings = train_settings(self, sync and replicate_sync.parts(sync, number) or nil)
+  local update = self.session.updates + 1 -- of the model, by any of its trainers: syncs are the model's
+  local settings = train_settings(self, sync and replicate_sync.parts(sync, update) or nil)
   local known = self.session:bound_exec("train", specs, settings)
   if given then add_batch(given, batch, specs, micro_batches) end
   local rates, began = meeting.rates(self, number), clock.now()
   -- Between syncs no replica waits for another one, so ranks compare, and agree to end, at the next sync.
-  local meets = not sync or number == 1 or replicate_sync.meets(sync, number)
+  local meets = not sync or number == 1 or replicate_sync.meets(sync, update)
   if meets then
     local facts = { { "the step", number } }
     for _, fact in ipairs(same_options.facts(self)) do facts[#facts + 1] = fact end

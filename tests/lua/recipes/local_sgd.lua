@@ -15,7 +15,7 @@ local cfg = ms.args {
   always = "", optimizer = "sgd", momentum = 0.9, clip = ms.args.real(0), micro = 1, layout = "rows", dtype = "f32",
   shared_masters = true, freeze = "", ema = ms.args.real(0),
   save = "", save_at = 0, load = "", spoil = 0, evaluate = false, set = 0, lead = "",
-  positions = 0, copy = false,
+  positions = 0, copy = false, trainers = 1, first = 0,
 }
 
 local Sum = ms.module "Sum"
@@ -53,10 +53,15 @@ ms.fully_shard(model, {
 
 local optimizer = cfg.optimizer == "sgd" and ms.optim.sgd { lr = 0.05, momentum = cfg.momentum }
   or ms.optim.adamw { lr = 0.01 }
-local train = ms.trainer {
-  model = model, optimizer = optimizer, loss = ms.loss.mse, clip_grad_norm = cfg.clip, micro_batches = cfg.micro,
-  ema = cfg.ema,
-}
+-- Several take turns.
+local trainers = {}
+for i = 1, cfg.trainers do
+  trainers[i] = ms.trainer {
+    model = model, optimizer = optimizer, loss = ms.loss.mse, clip_grad_norm = cfg.clip, micro_batches = cfg.micro,
+    ema = cfg.ema,
+  }
+end
+local train = trainers[1]
 
 local place, data_place = mesh:get_index(), mesh:slice({ "replicate", "shard" }):get_index()
 local rows = cfg.positions > 0 and cfg.positions or 2
@@ -103,10 +108,10 @@ local function keep_distance(step)
   while not is_first and step == 2 and not io.open(cfg.lead) do ffi.C.usleep(1000) end
 end
 
-for step = train.steps_done + 1, cfg.steps do
+for step = cfg.first > 0 and cfg.first or train.steps_done + 1, cfg.steps do
   if cfg.lead ~= "" then keep_distance(step) end
   if step == cfg.set then train:set_parameter("bias", ms.tensor { 1, 2, 3, 4, 5 }) end
-  local metrics = train:step(batch_of(step))
+  local metrics = trainers[(step - 1) % #trainers + 1]:step(batch_of(step))
   result.losses[#result.losses + 1], result.norms[#result.norms + 1] = metrics.loss, metrics.grad_norm
   result.bytes[#result.bytes + 1], result.peaks[#result.peaks + 1] = metrics.comm_bytes, metrics.peak_bytes
   if step == cfg.save_at then ms.checkpoint.save(train, cfg.save) end
