@@ -43,12 +43,12 @@ static void place_for_tensor(const ms_model *model, const ms_graph *graph, divis
   }
 }
 
-/* Positions are axis 1 of the inputs that have rows of the batch. What has none, such as a constant of the recipe, is
- * whole on every rank, and divided only where it meets a divided value. */
+/* Positions are axis 1 of the inputs that have rows of the batch. What has none, such as a constant of the recipe or a
+ * mask [B,1,T,T] for all heads, is whole on every rank, and divided only where it meets a divided value. */
 static void place_for_context(const ms_graph *graph, division *d) {
   for (int v = 0; v < graph->n_values; v++) {
     const ms_value *x = &graph->values[v];
-    if (x->kind == MS_VALUE_INPUT && x->rows.rows && x->info.ndim > 1)
+    if (x->kind == MS_VALUE_INPUT && x->rows.rows && x->info.ndim > 1 && x->info.dims[1] > 1)
       d->inputs[d->n_inputs++] = (ms_placed_input){x->name, ms_shard_folded(1), 1};
   }
 }

@@ -78,6 +78,13 @@ for name, case in pairs(RESHAPES) do
   for i = 3, #case do cases[name .. ", as advised " .. i] = reshape(case[i]) end
 end
 
+-- Batches with fields whose second size is 1, of which nothing is divided.
+local WHOLE = { "mask", "position", "class", "scale", "both", "counted" }
+for i, what in ipairs(WHOLE) do
+  cases["whole " .. what] = { "check", "tests/lua/recipes/whole_fields.lua", "-n", i % 2 == 1 and "2" or "4",
+    i % 2 == 1 and "mesh=1x2" or "mesh=1x4", "what=" .. what, "micro=" .. 1 + i % 2 }
+end
+
 local of, equals_one_rank = program.checks(cases)
 
 local function refused(name, status, facts)
@@ -96,6 +103,10 @@ describe("a context dimension", function()
 
   it("C1 trains modules that no preset knows, also one that mixes positions", function()
     equals_one_rank("by hand", "mixer")
+  end)
+
+  it("C1 keeps fields whole that have one position, such as a mask for all heads", function()
+    for _, what in ipairs(WHOLE) do equals_one_rank("whole " .. what) end
   end)
 
   it("C1 keeps constants of a forward whole on every rank, and divides them where they meet what is divided", function()
