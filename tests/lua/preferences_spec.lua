@@ -67,6 +67,49 @@ describe("ms.data.preferences", function()
       messages("Q", "no")) })))
   end)
 
+  local function pair(prompt, messages)
+    local function list(answer)
+      local texts = {}
+      for role, content in (messages .. " " .. answer):gmatch("(%a+)=(%w+)") do
+        texts[#texts + 1] = ('{"role": "%s", "content": "%s"}'):format(role, content)
+      end
+      return "[" .. table.concat(texts, ", ") .. "]"
+    end
+    return ('{"prompt": %s, "chosen": %s, "rejected": %s}'):format(prompt, list "assistant=yes", list "assistant=no")
+  end
+
+  it("G5 takes conversations that have the prompt as they are", function()
+    local template = { user = { "<", ">" }, assistant = { "[", "]" }, system = { "{", "}" } }
+    local function texts(...) return (rows(with({ pair(...) }, { template = template }))) end
+    local expected = { "{S}<Q>[yes] ......yes]", "{S}<Q>[no] ......no]" }
+    assert.same(expected, texts('"Q"', "system=S user=Q"))
+    assert.same(expected, texts('"Q", "system": "S"', "system=S user=Q"))
+    assert.same(expected, texts('"Q", "system": "S"', "user=Q"))
+    assert.same(expected, texts('[{"role": "system", "content": "S"}, {"role": "user", "content": "Q"}]', "user=Q"))
+    assert.same(expected, texts('[{"role": "system", "content": "S"}, {"role": "user", "content": "Q"}]', ""))
+    assert.same(expected, texts('""', "system=S user=Q"))
+    local longer = { "<O>[A]<Q>[yes] .........yes]", "<O>[A]<Q>[no] .........no]" }
+    for _, prompt in ipairs({ '"O"', '"Q"', '[{"role": "user", "content": "Q"}]', "[]" }) do
+      assert.same(longer, texts(prompt, "user=O assistant=A user=Q"))
+    end
+    assert.same({ "<O>[A]<Q>[yes] ...A]....yes]", "<O>[A]<Q>[no] ...A]....no]" }, texts('"O"', "assistant=A user=Q"))
+  end)
+
+  it("G5 refuses a prompt that conversations do not have, with both texts", function()
+    local function refused(...) return message(with, { pair(...) }) end
+    has(refused('"P"', "user=Q"), '.jsonl:1: | prompt | chosen | user "P" | user "Q" | ignore')
+    has(refused('"Q "', "system=S user=Q"), '.jsonl:1: | user "Q " | user "Q"')
+    has(refused('[{"role": "user", "content": "Q"}, {"role": "assistant", "content": "A"}, '
+      .. '{"role": "user", "content": "R"}]', "user=Q"), '.jsonl:1: | assistant "A" | assistant "yes"')
+    has(refused('"Q", "system": "T"', "system=S user=Q"), '.jsonl:1: | "S" by chosen | "T" by system')
+    has(refused('[{"role": "system", "content": "T"}, {"role": "user", "content": "Q"}]', "system=S user=Q"),
+      '.jsonl:1: | "S" by chosen | "T" by prompt')
+    has(message(with, { '{"prompt": "q", "chosen": [{"role": "user", "content": "q"}, {"role": "assistant", '
+      .. '"content": "a"}, {"role": "user", "content": "r"}, {"role": "assistant", "content": "b"}], '
+      .. '"rejected": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "c"}]}' }),
+      ".jsonl:1: | chosen | rejected | last messages | prompt")
+  end)
+
   it("G5 leaves out pairs whose prompt fills the row, and counts what it cuts", function()
     local long = ("q"):rep(20)
     local data = with {

@@ -56,8 +56,12 @@ line_fields.MESSAGE = line_fields.new("a message", "role content from value trai
 ---Of a line; see conversations.lua for its forms.
 line_fields.TOOLS = { tools = TOOLS, functions = TOOLS }
 
--- "" and an empty list or object say nothing.
-local function is_empty(value) return value == "" or type(value) == "table" and next(value) == nil end
+---Whether a field is missing or says nothing, as "" and an empty list or object do.
+---@param value any
+---@return boolean
+function line_fields.is_empty(value)
+  return value == nil or value == "" or type(value) == "table" and next(value) == nil
+end
 
 ---Checks the fields of an object, and takes away those that are ignored.
 ---@param where string for messages: "chats.jsonl:3"
@@ -69,7 +73,7 @@ function Fields:check(where, object, ignored)
   for name in pairs(object) do names[#names + 1] = tostring(name) end
   table.sort(names) -- the same message on every rank
   for _, name in ipairs(names) do
-    local known = self.used[name] or self.silent[name] or is_empty(object[name])
+    local known = self.used[name] or self.silent[name] or line_fields.is_empty(object[name])
     if not known then
       local reason = self.refused[name] or ("%s has no such field: %s"):format(self.what,
         nearest.advice(name, self.used))

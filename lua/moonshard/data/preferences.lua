@@ -3,8 +3,8 @@
 --   { "prompt": "...", "chosen": "...", "rejected": "..." }           prompt may also be a list of messages
 --   { "chosen": [ messages ], "rejected": [ messages ] }              whole conversations, which end with an answer
 --
--- A line can have both: where chosen and rejected begin with the messages of the prompt, these are not repeated. Either
--- can have `system`, a first message of both.
+-- A line can have both: conversations that have the prompt, behind a message of the system or as their last question,
+-- are taken as they are. Either can have `system`, a first message of both.
 --
 -- Rows of a batch are chosen and rejected in turn, so ranks and micro-batches never separate a pair. Only answers have
 -- targets. All ranks read all files and keep the tokens in memory, 8 bytes each, twice that while rows are joined.
@@ -54,71 +54,114 @@ local FIELDS = line_fields.new("a pair", "prompt chosen rejected system messages
     history = "write earlier messages into prompt, a list of { role, content }",
   })
 
-local function prompt_of(where, row, reader)
-  if row.prompt == nil then return {} end
-  if type(row.prompt) == "table" then return conversations.messages(where, row, "prompt", reader) end
-  return { { role = "user", content = conversations.text(where, row, "prompt"), trained = false } }
-end
-
 local function same(a, b) return a.role == b.role and a.content == b.content end
 
-local function begins_with(messages, prompt)
-  for i, message in ipairs(prompt) do
-    if not messages[i + 1] or not same(messages[i], message) then return false end
+-- Whether messages behind the first `skipped` begin with others.
+local function continues_with(messages, skipped, others)
+  for i, message in ipairs(others) do
+    if not messages[skipped + i] or not same(messages[skipped + i], message) then return false end
   end
   return true
 end
 
--- The messages of one answer behind its prompt. Of a whole conversation only the last message is the answer.
-local function conversation(where, row, field, reader)
-  local messages = prompt_of(where, row, reader)
-  if type(row[field]) ~= "table" then
-    if #messages == 0 then
-      errors.invalid("%s: a pair has prompt, chosen and rejected; or chosen and rejected that are lists of messages",
-        where)
-    end
-    messages[#messages + 1] = {
-      role = "assistant", content = conversations.text(where, row, field), trained = true,
-    }
-    return conversations.with_system(where, row, messages, "none")
+-- The text of the system that a list begins with, and what follows it.
+local function split_system(messages)
+  if messages[1] and messages[1].role == "system" then return messages[1].content, { unpack(messages, 2) } end
+  return nil, messages
+end
+
+-- An empty prompt of whole conversations says nothing.
+local function prompt_of(where, row, field, reader)
+  local whole = type(row[field]) == "table" and line_fields.is_empty(row.prompt)
+  if row.prompt == nil or whole then return {} end
+  if type(row.prompt) == "table" then return conversations.messages(where, row, "prompt", reader) end
+  return { { role = "user", content = conversations.text(where, row, "prompt"), trained = false } }
+end
+
+local function describe(message) return ("%s %s"):format(message.role, options.describe(message.content)) end
+
+-- The messages behind that of the system, how many of them come before the answer, and whether they are those of a
+-- whole conversation, which has its prompt at its beginning or as what the last message answers. A list that begins
+-- with an answer goes behind the prompt.
+local function join(where, field, prompt, answer)
+  if #prompt == 0 or continues_with(answer, 0, prompt)
+    or #answer > #prompt and continues_with(answer, #answer - 1 - #prompt, prompt) then
+    return answer, #answer - 1, true
   end
-  local answer = conversations.messages(where, row, field, reader)
-  local first = begins_with(answer, messages) and #messages + 1 or 1 -- a whole conversation repeats the prompt
+  if answer[1].role ~= "user" or prompt[#prompt].role ~= "user" then
+    local messages = { unpack(prompt) }
+    for _, message in ipairs(answer) do messages[#messages + 1] = message end
+    return messages, #prompt, false
+  end
+  local differing = 1
+  while prompt[differing + 1] and answer[differing + 1] and same(prompt[differing], answer[differing]) do
+    differing = differing + 1
+  end
+  errors.invalid("%s: prompt is neither the beginning of %s nor its last question: it has %s, and %s has %s: give "
+    .. "both the same text, or only what answers the prompt, or train without it: ignore = { \"prompt\" }", where,
+    field, describe(prompt[differing]), field, describe(answer[differing]))
+end
+
+-- Puts the message of the system, which several fields can have, before others.
+local function with_system(where, systems, messages)
+  local first
+  for _, given in ipairs(systems) do
+    if first and given.text and given.text ~= first.text then
+      errors.invalid("%s: the message of the system is %s by %s, and %s by %s: which is meant?", where,
+        options.describe(first.text), first.field, options.describe(given.text), given.field)
+    end
+    first = first or given.text and given
+  end
+  if not first then return messages end
+  return { { role = "system", content = first.text, trained = false }, unpack(messages) }
+end
+
+-- The messages of one answer behind its prompt, and whether they are those of a whole conversation.
+local function conversation(where, row, field, reader)
+  local prompt, answer = prompt_of(where, row, field, reader), nil
+  if type(row[field]) == "table" then
+    answer = conversations.messages(where, row, field, reader)
+  elseif prompt[1] then
+    answer = { { role = "assistant", content = conversations.text(where, row, field) } }
+  else
+    errors.invalid("%s: a pair has prompt, chosen and rejected; or chosen and rejected that are lists of messages",
+      where)
+  end
   if answer[#answer].role ~= "assistant" then
     errors.invalid("%s: the last message of %s has the role %s, not \"assistant\"", where, field,
       options.describe(answer[#answer].role))
   end
-  -- Behind a prompt all answers count, and of a whole conversation the last one.
-  for i = #messages > 0 and first or #answer, #answer do
-    answer[i].trained = answer[i].role == "assistant"
-  end
-  for i = first, #answer do messages[#messages + 1] = answer[i] end
-  return conversations.with_system(where, row, messages, "none")
+  local of_prompt, asked = split_system(prompt)
+  local of_answer, answered = split_system(answer)
+  local messages, before, whole = join(where, field, asked, answered)
+  for i, message in ipairs(messages) do message.trained = i > before and message.role == "assistant" end
+  local of_line = row.system ~= nil and row.system ~= "" and conversations.text(where, row, "system") or nil
+  return with_system(where, {
+    { field = field, text = of_answer }, { field = "prompt", text = of_prompt }, { field = "system", text = of_line },
+  }, messages), whole
 end
 
 -- UltraFeedback repeats the chosen conversation.
 local function check_messages(where, row, chosen, reader)
-  if row.messages == nil then return end
-  local given = conversations.with_system(where, row, conversations.messages(where, row, "messages", reader), "none")
-  local alike = #given == #chosen
-  for i = 1, alike and #given or 0 do alike = alike and same(given[i], chosen[i]) end
-  if alike then return end
+  if line_fields.is_empty(row.messages) then return end
+  local given = conversation(where, row, "messages", reader)
+  if #given == #chosen and continues_with(given, 0, chosen) then return end
   errors.invalid("%s: messages are not the chosen conversation, so they belong to another form: to train without them: "
     .. "ignore = { \"messages\" }", where)
 end
 
 -- A pair without a difference, or with nothing for one of its answers, teaches nothing.
-local function check_pair(where, row, chosen, rejected)
+local function check_pair(where, chosen, rejected, whole)
   for i, messages in ipairs({ chosen, rejected }) do
     if not messages[#messages].content:find("%S") then
       errors.invalid("%s: %s is empty: give it a text, or leave the line out", where,
         i == 1 and "chosen" or "rejected")
     end
   end
-  local alike = #chosen == #rejected and begins_with(rejected, { unpack(chosen, 1, #chosen - 1) })
-  if row.prompt == nil and not alike then
+  local alike = #chosen == #rejected and continues_with(rejected, 0, { unpack(chosen, 1, #chosen - 1) })
+  if whole and not alike then
     errors.invalid("%s: chosen and rejected differ before their last messages, but these alone are the answers: give "
-      .. "both the same messages up to there, or a prompt", where)
+      .. "both the same messages up to there, or a prompt and only what answers it", where)
   end
   if alike and same(chosen[#chosen], rejected[#rejected]) then
     errors.invalid("%s: chosen and rejected are the same, so neither is preferred: leave the line out", where)
@@ -147,11 +190,12 @@ local function read_pairs(o)
   for _, path in ipairs(files.find(o.files, json_lines.is_file, ".jsonl")) do
     json_lines.each(path, "pairs of answers", function(row, where)
       FIELDS:check(where, row, reader.ignored)
-      local answers = { conversation(where, row, "chosen", reader), conversation(where, row, "rejected", reader) }
-      check_messages(where, row, answers[1], reader)
-      check_pair(where, row, answers[1], answers[2])
-      local chosen, of_chosen = o.tokens:of(answers[1], where)
-      local rejected, of_rejected = o.tokens:of(answers[2], where)
+      local preferred, is_whole = conversation(where, row, "chosen", reader)
+      local other, other_is_whole = conversation(where, row, "rejected", reader)
+      check_messages(where, row, preferred, reader)
+      check_pair(where, preferred, other, is_whole or other_is_whole)
+      local chosen, of_chosen = o.tokens:of(preferred, where)
+      local rejected, of_rejected = o.tokens:of(other, where)
       if trains(of_chosen, o.seq) and trains(of_rejected, o.seq) and differ(chosen, rejected, o.seq) then
         rows:add(chosen, of_chosen)
         rows:add(rejected, of_rejected)
