@@ -82,6 +82,38 @@ describe("ms.data.chat", function()
     has(message(ms.data.chat_prompt, { hi, system = "be kind" }), "system")
   end)
 
+  it("G5 cuts off the space around contents where the models' own templates do", function()
+    local line = '{"messages": [{"role": "user", "content": "  Hi\\u3000 you \\n"}, '
+      .. '{"role": "assistant", "content": "\\u00a0\\tYo \\u2003"}]}'
+    local function rows(template)
+      local data = with { template = template, files = write({ line }), seq = 160 }
+      local _, batch = data:batches(1)()
+      local found = { "", "" }
+      for i = 0, 159 do
+        local token, target = batch.tokens.data[i], batch.targets.data[i]
+        if token ~= 0 then found[1] = found[1] .. string.char(token) end
+        if target ~= -100 then found[2] = found[2] .. string.char(target) end
+      end
+      return found, string.char(unpack(ms.data.chat_prompt(" Hi\n", { template = template })))
+    end
+    local found, prompt = rows("llama3")
+    assert.same({ "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\nHi\227\128\128 you<|eot_id|>"
+      .. "<|start_header_id|>assistant<|end_header_id|>\n\nYo<|eot_id|>", "Yo<|eot_id|>" }, found)
+    has(prompt, "\nHi<|eot_id|>")
+    found = rows("gemma")
+    assert.same({ "<bos><start_of_turn>user\nHi\227\128\128 you<end_of_turn>\n<start_of_turn>model\nYo<end_of_turn>\n",
+      "Yo<end_of_turn>\n" }, found)
+    for _, name in ipairs({ "chatml", "phi3", "plain" }) do
+      assert.is_truthy(rows(name)[2]:find("\194\160\tYo \226\128\131", 1, true))
+    end
+    local own = { user = { "<", ">" }, assistant = { "[", "]" }, trim = true }
+    found, prompt = rows(own)
+    assert.same({ "<Hi\227\128\128 you>[Yo]", "Yo]" }, found)
+    assert.equal("<Hi>[", prompt)
+    own.trim = "yes"
+    has(message(rows, own), 'trim | true | "yes"')
+  end)
+
   it("G5 trains on another role, or on all, and takes templates of a recipe's own", function()
     local template = { begin = "!", user = { "<", ">" }, assistant = { "[", "]" } }
     local tokens, targets = texts(with { template = template })

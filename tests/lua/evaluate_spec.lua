@@ -103,6 +103,10 @@ describe("ms.evaluate.multiple_choice", function()
       { role = "assistant", content = "a" }, { role = "user", content = "r" } }, { template = template }))))
     assert.same(ms.evaluate.multiple_choice(bytes, { files = written, delimiter = "" }).log_likelihoods,
       ms.evaluate.multiple_choice(bytes, { files = asked, template = template }).log_likelihoods)
+    template.trim = true
+    local spaced = questions { '{"context": " q", "choices": [" a", "bc "], "label": 0}' }
+    assert.same(ms.evaluate.multiple_choice(bytes, { files = asked, template = template }).log_likelihoods,
+      ms.evaluate.multiple_choice(bytes, { files = spaced, template = template }).log_likelihoods)
     local long = questions { ('{"context": "%s", "choices": ["a", "bc"], "label": 0}'):format(("q"):rep(20000)) }
     assert.equal(2, ms.evaluate.multiple_choice(bytes, { files = long, template = template }).cut)
     has(message(ms.evaluate.multiple_choice, bytes, { files = asked, template = "chatmk" }), "chatmk | chatml")

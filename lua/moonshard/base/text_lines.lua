@@ -44,6 +44,31 @@ function text_lines.trim(text)
   return text_lines.trim_end(text:sub((text:match("^%s*()"))))
 end
 
+-- Unicode's white space beyond ASCII, as UTF-8, and the separators of ASCII.
+local SPACES = { ["\194\133"] = true, ["\194\160"] = true, ["\225\154\128"] = true, ["\226\128\168"] = true,
+  ["\226\128\169"] = true, ["\226\128\175"] = true, ["\226\129\159"] = true, ["\227\128\128"] = true }
+for byte = 128, 138 do SPACES["\226\128" .. string.char(byte)] = true end
+for byte = 9, 32 do SPACES[string.char(byte)] = (byte <= 13 or byte >= 28) or nil end
+
+---Without white space at either end, as Python's str.strip and Jinja's trim.
+---@param text string UTF-8
+---@return string
+function text_lines.strip(text)
+  local first, last = 1, #text
+  while true do
+    local character = text:match("^[^\128-\191][\128-\191]*", first)
+    if not SPACES[character or ""] then break end
+    first = first + #character
+  end
+  while last >= first do
+    local at = last
+    while at > first and text:find("^[\128-\191]", at) do at = at - 1 end
+    if not SPACES[text:sub(at, last)] then break end
+    last = at - 1
+  end
+  return text:sub(first, last)
+end
+
 -- ---- text of strangers ------------------------------------------------------------------------------------------
 --
 -- A recipe's error() and names in files can contain anything: characters that would move the cursor, colour the

@@ -1,7 +1,6 @@
 -- How conversations become text: what is written before and after each message, by role. The texts are those of the
--- templates that the models named here were published with, except that contents keep the space around them, which some
--- of those cut off, and that no system message is added, which some have by default; a recipe can have its own, in the
--- same form.
+-- templates that the models named here were published with, also in whether they cut off the space around contents,
+-- except that no system message is added, which some have by default; a recipe can have its own, in the same form.
 --
 -- A message's content and what ends it can be trained on; what begins it never is.
 
@@ -9,11 +8,13 @@ local errors = require("moonshard.base.error")
 local line_fields = require("moonshard.data.line_fields")
 local nearest = require("moonshard.base.nearest")
 local options = require("moonshard.base.options")
+local text_lines = require("moonshard.base.text_lines")
 
 local chat_template = {}
 
 ---@class moonshard.ChatTemplate
 ---@field begin string? before each conversation
+---@field trim boolean? whether contents are written without the space around them
 ---@field [string] { [1]: string, [2]: string } by role: the texts before and after a message; `default`: of roles that
 ---  have none; ROLE in the text before is replaced by the role's name
 
@@ -21,10 +22,11 @@ local chat_template = {}
 local NAMED = {
   chatml = { default = { "<|im_start|>ROLE\n", "<|im_end|>\n" } },
   llama3 = {
-    begin = "<|begin_of_text|>", default = { "<|start_header_id|>ROLE<|end_header_id|>\n\n", "<|eot_id|>" },
+    begin = "<|begin_of_text|>", trim = true,
+    default = { "<|start_header_id|>ROLE<|end_header_id|>\n\n", "<|eot_id|>" },
   },
   gemma = {
-    begin = "<bos>", user = { "<start_of_turn>user\n", "<end_of_turn>\n" },
+    begin = "<bos>", trim = true, user = { "<start_of_turn>user\n", "<end_of_turn>\n" },
     assistant = { "<start_of_turn>model\n", "<end_of_turn>\n" },
   },
   phi3 = { default = { "<|ROLE|>\n", "<|end|>\n" } },
@@ -39,6 +41,11 @@ local ROLES = {
 local is_named = {}
 for _, template in pairs(NAMED) do is_named[template] = true end
 
+-- What a template has that is no role's: its kind, and what messages call that.
+local OF_ALL = { begin = { "string", "a text" }, trim = { "boolean", "true or false" } }
+
+local function is_role(name) return not OF_ALL[name] and name ~= "default" end
+
 ---A template by its name, or one of a recipe's own, checked.
 ---@param who string for messages
 ---@param given string|moonshard.ChatTemplate
@@ -50,11 +57,13 @@ function chat_template.find(who, given)
       given, nearest.advice(given, NAMED))
   end
   for role, texts in pairs(given) do
-    local right = role == "begin" and type(texts) == "string"
-      or type(texts) == "table" and type(texts[1]) == "string" and type(texts[2]) == "string" and #texts == 2
+    local of_all = OF_ALL[role]
+    local right = of_all and type(texts) == of_all[1]
+      or not of_all and type(texts) == "table" and type(texts[1]) == "string" and type(texts[2]) == "string"
+      and #texts == 2
     if not right then
       errors.invalid("%s: template: %s must be %s, not %s", who, tostring(role),
-        role == "begin" and "a text" or "{ before, after }, two texts", options.describe(texts))
+        of_all and of_all[2] or "{ before, after }, two texts", options.describe(texts))
     end
   end
   return given
@@ -68,7 +77,7 @@ end
 local function roles_of(template)
   local roles = {}
   for role in pairs(is_named[template] and template.default and ROLES or template) do
-    if role ~= "begin" and role ~= "default" then roles[role] = true end
+    if is_role(role) then roles[role] = true end
   end
   return roles
 end
@@ -77,9 +86,17 @@ end
 local function texts_of(template, role, where)
   local texts = template[role]
   if not texts and (ROLES[role] or not is_named[template]) then texts = template.default end
-  if texts and role ~= "begin" and role ~= "default" then return texts end
+  if texts and is_role(role) then return texts end
   errors.raise("MS_ENAME", "%s: the template has no role %s: %s; leave such messages out, or give a template that has "
     .. "texts for it", where, options.describe(role), nearest.advice(role, roles_of(template)))
+end
+
+---A message's content as a template writes it.
+---@param template moonshard.ChatTemplate
+---@param text string
+---@return string
+function chat_template.content(template, text)
+  return template.trim and text_lines.strip(text) or text
 end
 
 ---A conversation as pieces of text.
@@ -95,7 +112,10 @@ function chat_template.render(template, messages, where)
     local texts = texts_of(template, message.role, where)
     local before = texts[1]:gsub("ROLE", (message.role:gsub("%%", "%%%%")))
     pieces[#pieces + 1] = { text = before, trained = false, of_template = before }
-    pieces[#pieces + 1] = { text = message.content .. texts[2], trained = message.trained, of_template = texts[2] }
+    pieces[#pieces + 1] = {
+      text = chat_template.content(template, message.content) .. texts[2], trained = message.trained,
+      of_template = texts[2],
+    }
   end
   return pieces
 end

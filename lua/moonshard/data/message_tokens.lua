@@ -98,6 +98,11 @@ function MessageTokens:before_answer(messages)
   return (encode(self, chat_template.before_answer(self.who, self.template, messages)))
 end
 
+---The tokens of an answer's content, without what ends it.
+---@param text string
+---@return integer[]
+function MessageTokens:answer(text) return self.tokenizer:encode(chat_template.content(self.template, text)) end
+
 ---@class moonshard.ChatPromptOptions the same as of the data
 ---@field template? string|moonshard.ChatTemplate default "chatml"
 ---@field tokenizer? moonshard.Tokenizer default: a token is a byte

@@ -91,7 +91,7 @@ local function encode(question, choice, o, subject)
   if question.asked then
     local whole = {}
     for i, id in ipairs(question.asked) do whole[i] = id end -- a context is longer than a call has room for arguments
-    for _, id in ipairs(subject.tokenizer:encode(o.delimiter .. choice)) do whole[#whole + 1] = id end
+    for _, id in ipairs(o.asks:answer(o.delimiter .. choice)) do whole[#whole + 1] = id end
     return question.asked, whole
   end
   local context = question.context:gsub("%s+$", "")
