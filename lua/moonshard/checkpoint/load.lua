@@ -8,13 +8,16 @@ local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
 local folder = require("moonshard.checkpoint.folder")
 local line = require("moonshard.checkpoint.line")
+local log = require("moonshard.metrics.log")
 local manifest = require("moonshard.checkpoint.manifest")
+local model_options = require("moonshard.checkpoint.model_options")
 local newest = require("moonshard.checkpoint.newest")
 local owned_ranges = require("moonshard.engine.owned_ranges")
 local rank_states = require("moonshard.checkpoint.rank_states")
 local reader = require("moonshard.checkpoint.reader")
 local replicas = require("moonshard.checkpoint.replicas")
 local stored_words = require("moonshard.checkpoint.stored_words")
+local world = require("moonshard.distributed.world")
 local C, ffi, check = engine.C, engine.ffi, engine.check
 
 local load = {}
@@ -98,11 +101,13 @@ end
 local function open(path, session, wanted)
   local checkpoint = reading(path, reader.open, path)
   manifest.check_parameters(checkpoint.manifest, path, session.sharding.params)
-  require("moonshard.huggingface.layout").check(path, checkpoint.manifest.model, wanted.model)
+  local noted = checkpoint.manifest.model
+  require("moonshard.huggingface.layout").check(path, noted, wanted.model)
+  local told = model_options.check(path, noted and noted.options, wanted.model)
   if wanted.optimizer then manifest.check_optimizer(checkpoint.manifest, path, wanted.optimizer) end
   if wanted.averages then checkpoint:check_averages() end
   rank_states.check(checkpoint.manifest, path, session.sharding, wanted.states or {})
-  return checkpoint, reading(path, plan, checkpoint, session, wanted)
+  return checkpoint, reading(path, plan, checkpoint, session, wanted), told
 end
 
 local function compare_steps(session, path, step)
@@ -150,13 +155,13 @@ function load.state(who, path, session, wanted)
     errors.invalid("%s: train:with_ema has replaced the weights with the averages: load after it has returned",
       who)
   end
-  local checkpoint, list, bytes
+  local checkpoint, list, bytes, told
   local given, skipped = path, nil
   if disks.are_on_several_hosts(session:ranks()) then path, skipped = newest.find(session, who, path) end
   local ok, raised = pcall(function()
     path = folder.find(who, path)
     if path ~= given then folder.check_whole(who, given, tonumber(path:match("step%-(%d+)$")) or -1) end
-    checkpoint, list = open(path, session, wanted)
+    checkpoint, list, told = open(path, session, wanted)
   end)
   agreement.raise_first_failure(session, "of the checkpoint", ok, raised)
   -- From here on no peer reads the old values any more.
@@ -175,6 +180,7 @@ function load.state(who, path, session, wanted)
   agreement.raise_first_failure(session, "of loading", ok, raised)
   check(C.ms_state_seal(session.state))
   check(C.ms_state_spread(session.state)) -- of what only one replica has; others may not reach the files it is in
+  if told and world.rank == 0 then log.print(("checkpoint %s: %s"):format(path, told)) end
   return checkpoint.manifest, { path = path, bytes_read = bytes, skipped = skipped }
 end
 

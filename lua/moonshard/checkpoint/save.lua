@@ -16,6 +16,7 @@ local folder = require("moonshard.checkpoint.folder")
 local line = require("moonshard.checkpoint.line")
 local log = require("moonshard.metrics.log")
 local manifest = require("moonshard.checkpoint.manifest")
+local model_options = require("moonshard.checkpoint.model_options")
 local newest = require("moonshard.checkpoint.newest")
 local owned_ranges = require("moonshard.engine.owned_ranges")
 local rank_states = require("moonshard.checkpoint.rank_states")
@@ -159,6 +160,15 @@ local function is_partial(session, saver)
   return partial
 end
 
+-- What the manifest says of the model.
+local function model_of(model)
+  local noted, of = require("moonshard.huggingface.layout").of(model), model_options.of(model)
+  if not of then return noted end
+  noted = noted or {}
+  noted.options = of
+  return noted
+end
+
 local function describe(train, saver, states)
   local hosts
   for i, rank in ipairs(saver.disk.split and train.session:ranks() or {}) do
@@ -170,7 +180,7 @@ local function describe(train, saver, states)
     save = hosts and saver.save, hosts = hosts, line = line.of(train):describe(),
     schedule = train.steps_done > 0 and { lr = train.optimizer.lr(train.steps_done),
       next_lr = train.optimizer.lr(train.steps_done + 1) } or nil,
-    model = require("moonshard.huggingface.layout").of(train.model), settings = next(args.texts) and args.texts,
+    model = model_of(train.model), settings = next(args.texts) and args.texts,
   })
 end
 

@@ -210,6 +210,11 @@ function schema.check(read, path)
     expect(check, read.model.lora, "model.lora", "table")
     check_adapters(check, read.model.lora, read.parameters)
   end
+  local of_models = read.model and read.model.options
+  if of_models ~= nil then
+    expect(check, of_models, "model.options", "table")
+    for name, of in pairs(of_models) do expect(check, of, "model.options." .. tostring(name), "table") end
+  end
   check_files(check, read.files)
 end
 

@@ -26,6 +26,7 @@ function layout.config(model)
 end
 
 ---@class moonshard.ModelLayout
+---@field options table<string, table<string, any>>? of its models of ms.models (checkpoint/model_options.lua)
 ---@field huggingface string? text of config.json, for a model that has a layout; older checkpoints have a table
 ---@field lora moonshard.AdapterRecord[]? for a model with adapters
 
@@ -39,7 +40,8 @@ function layout.of(model)
   return { huggingface = has_one and config.text(whole) or nil, lora = records[1] and records or nil }
 end
 
--- Options that must match the saved weights, but that shapes do not reveal.
+-- Options that must match the saved weights, but that shapes do not reveal, for older checkpoints without options of
+-- their own (checkpoint/model_options.lua).
 local KEPT = { "heads", "kv_heads", "activation", "norm_from_one", "experts_per_token", "renormalise" }
 
 local function check_adapters(path, saved, here)
@@ -61,7 +63,7 @@ end
 function layout.check(path, noted, model)
   local mine = layout.of(model)
   check_adapters(path, noted and noted.lora, mine and mine.lora)
-  if not (noted and noted.huggingface and mine and mine.huggingface) then return end
+  if not (noted and noted.huggingface and mine and mine.huggingface) or noted.options then return end
   local _, saved = config.parse(config.noted(noted.huggingface), path)
   local _, here = config.parse(config.noted(mine.huggingface), path)
   for _, key in ipairs(KEPT) do

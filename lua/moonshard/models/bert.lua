@@ -37,7 +37,7 @@ local Bert = module.define("Bert")
 Bert.family, Bert.sees_later_tokens = "bert", true
 
 function Bert:init(config)
-  self.config = model_config(config)
+  self.config = model_config.new(config)
   local init = encoder.initializer(config)
   self.embed = nn.embedding({ language.padded(config), config.dim, init = init, used_rows = config.vocab })
   self.pos = nn.embedding({ config.seq, config.dim, init = init })

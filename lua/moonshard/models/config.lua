@@ -1,5 +1,6 @@
--- The config of a model: the options that its layers were made with, which `model.config` shows.
+-- The config of a model: the options that its layers were made with, which `model.config` shows and checkpoints keep.
 
+local json = require("moonshard.base.json")
 local sealed = require("moonshard.base.sealed")
 
 local Config = { __name = "a model's config" }
@@ -9,6 +10,83 @@ sealed.class(Config, {
   otherwise = "layers are made with it: give it to the function of ms.models that makes the model",
 })
 
----@param config table options with defaults; the model keeps it
+local config = {}
+
+---@param given table options with defaults; the model keeps it
 ---@return table config the same table; assigning to its fields is an error from here on
-return function(config) return sealed.seal(setmetatable(config, Config)) end
+function config.new(given) return sealed.seal(setmetatable(given, Config)) end
+
+---The options of a model of ms.models.
+---@param module moonshard.Module
+---@return table<string, any>? nil for other modules
+function config.options(module)
+  local of = rawget(module, "config")
+  if type(of) ~= "table" or getmetatable(of) ~= Config then return nil end
+  local options = {}
+  for name, value in pairs(sealed.fields(of)) do
+    if type(name) == "string" then options[name] = value end -- the name of a published size is filled in
+  end
+  return options
+end
+
+-- ---- two runs of a model ----------------------------------------------------------------------------------------
+--
+-- What another value of an option means for weights that were trained with one. An option that is in neither list makes
+-- other weights of them, such as heads, activation and norm_from_one.
+
+local function set_of(names)
+  local set = {}
+  for name in names:gmatch("%S+") do set[name] = true end
+  return set
+end
+
+-- Weights go on to train: people change these on purpose.
+local TOLD = set_of([[
+  attention_scale attention_softcap aux_loss bias_rate document_start dropout embedding_scale eps logit_softcap padding
+  rope_scaling rope_theta slides vocab window window_rope_theta
+]])
+
+-- Names and shapes of parameters say so, or nothing that is computed depends on it.
+local WITHOUT_PART = set_of([[
+  bias channels classes deviation dim expert_ffn experts ffn head_dim layers mlp_bias mlp_ratio out_bias
+  pad_vocab_to_multiple_of patch qkv_bias seq shared_ffn size sparse tied types
+]])
+
+-- Values that mean the same: an option that is off, and a list for layers that holds for all of them.
+local function plain(value)
+  if value == false then return nil end
+  for _, one in ipairs(type(value) == "table" and value or {}) do
+    if one ~= true then return value end
+  end
+  if type(value) == "table" and value[1] then return nil end
+  return value
+end
+
+local function show(value)
+  if value == nil then return "none" end
+  return type(value) == "table" and json.encode(value) or tostring(value)
+end
+
+---Compares the options of two runs of a model.
+---@param saved table<string, any> of the one whose weights are there
+---@param here table<string, any>
+---@return { name: string, saved: string, here: string, told: boolean }[] differing sorted; told: the weights go on to
+---  train, else they mean something else
+function config.differing(saved, here)
+  local names, differing = {}, {}
+  for _, options in ipairs({ saved, here }) do
+    for name in pairs(options) do
+      if not WITHOUT_PART[name] then names[name] = true end
+    end
+  end
+  for name in pairs(names) do
+    local before, now = saved[name], here[name]
+    if show(plain(before)) ~= show(plain(now)) then
+      differing[#differing + 1] = { name = name, saved = show(before), here = show(now), told = TOLD[name] == true }
+    end
+  end
+  table.sort(differing, function(a, b) return a.name < b.name end)
+  return differing
+end
+
+return config

@@ -156,7 +156,7 @@ local Decoder = module.define("Decoder")
 Decoder.takes_cache, Decoder.sees_later_tokens = true, false
 
 function Decoder:init(config)
-  self.config = model_config(config)
+  self.config = model_config.new(config)
   language.add_embedding(self, config)
   self.layers = {}
   for i = 1, config.layers do

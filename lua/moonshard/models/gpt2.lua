@@ -76,7 +76,7 @@ local GPT2 = module.define("GPT2")
 GPT2.family, GPT2.takes_cache, GPT2.sees_later_tokens = "gpt2", true, false
 
 function GPT2:init(config)
-  self.config = model_config(config)
+  self.config = model_config.new(config)
   language.add_embedding(self, config)
   self.pos = nn.embedding({ config.seq, config.dim, init = "gpt2" })
   self.dropout = nn.dropout(config.dropout)

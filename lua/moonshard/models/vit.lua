@@ -13,7 +13,7 @@ local ViT = module.define("ViT")
 ViT.family = "vit"
 
 function ViT:init(config)
-  self.config = model_config(config)
+  self.config = model_config.new(config)
   local init, patches = encoder.initializer(config), (config.size / config.patch) ^ 2
   self.patches = nn.conv2d(config.channels, config.dim, config.patch, {
     stride = config.patch, init = init,
