@@ -2,6 +2,8 @@
 -- that give weights another meaning are refused, while of those that people change the log says so.
 
 local has = require("lua.message").has
+local manifest = require("moonshard.checkpoint.manifest")
+local message = require("lua.fixture").message
 local model_options = require("moonshard.checkpoint.model_options")
 local ms = require("moonshard")
 local program = require("lua.program")
@@ -97,8 +99,26 @@ describe("a checkpoint", function()
     refused(saved(PAIR:format("")), PAIR:format(", norm_from_one = true"), "policy.norm_from_one=false")
   end)
 
-  it("K1 of an older version, without options, is compared by what it has", function()
+  it("K1 of an older version, without options and storage, is compared by what it has", function()
     local model = ms.models.llama { vocab = 256, layers = 1, dim = 16, heads = 2, ffn = 32, seq = 8 }
     assert.is_nil(model_options.check("old", nil, model))
+    local frozen, trained = { fqn = "a", storage = "bf16" }, { fqn = "b", storage = "bf16" }
+    local read = { parameters = { { name = "a", frozen = true }, { name = "b", frozen = false } } }
+    assert.is_nil(manifest.check_storage(read, "old", { frozen }))
+    has(message(manifest.check_storage, read, "old", { frozen, trained }), "old has b in f32 | bf16 | storage")
+  end)
+
+  it("Q7 in f32 is refused by parameters that are kept in bf16, which would round it; not so the other way", function()
+    local dir = saved(LLAMA:format(""), "freeze=true")
+    local said, status = resumed(dir, LLAMA:format(""), "freeze=true", "storage=bf16")
+    assert.equal(2, status)
+    has(said, "step-00000001 has layers.0.mlp.w1.weight in f32 | bf16 | storage")
+    local short, exact = saved(LLAMA:format(""), "freeze=true", "storage=bf16"), {}
+    for _, storage in ipairs({ "bf16", "f32" }) do
+      said, status = resumed(short, LLAMA:format(""), "freeze=true", "storage=" .. storage)
+      assert.equal(0, status, said)
+      exact[#exact + 1] = said:match("loss (%S+)")
+    end
+    assert.equal(exact[1], exact[2])
   end)
 end)

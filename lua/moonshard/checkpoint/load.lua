@@ -101,6 +101,7 @@ end
 local function open(path, session, wanted)
   local checkpoint = reading(path, reader.open, path)
   manifest.check_parameters(checkpoint.manifest, path, session.sharding.params)
+  manifest.check_storage(checkpoint.manifest, path, session.sharding.params)
   local noted = checkpoint.manifest.model
   require("moonshard.huggingface.layout").check(path, noted, wanted.model)
   local told = model_options.check(path, noted and noted.options, wanted.model)

@@ -30,8 +30,9 @@ end
 
 -- updates: the number of updates of the parameter, if it differs from the number of steps.
 local function parameter_text(param, updates)
-  return ('{"name":%s,"shape":%s,"dtype":"f32","frozen":%s%s}'):format(json.encode(param.fqn), list_text(param.shape),
-    tostring(param.frozen and true or false), updates and (',"updates":%d'):format(updates) or "")
+  return ('{"name":%s,"shape":%s,"dtype":"f32","frozen":%s,"storage":%s%s}'):format(json.encode(param.fqn),
+    list_text(param.shape), tostring(param.frozen and true or false), json.encode(param.storage or "f32"),
+    updates and (',"updates":%d'):format(updates) or "")
 end
 
 local function parameters_text(session, step)
@@ -111,7 +112,8 @@ end
 ---@field updates integer? of the model, by all of its trainers, if that is not `step`
 ---@field ranks integer number of ranks that wrote it
 ---@field mesh { label: string, shape: integer[] }
----@field parameters { name: string, shape: integer[], dtype: string, frozen: boolean, updates: integer? }[]
+---@field parameters { name: string, shape: integer[], dtype: string, frozen: boolean, storage: string?,
+---  updates: integer? }[] storage: in which type it was kept, which older checkpoints do not say
 ---@field optimizer table? kind, and its settings
 ---@field ema { decay: number, warmup: boolean }? settings of its averages, if it contains them
 ---@field replicate_sync table? settings of local SGD, and the number of replicas
@@ -217,6 +219,32 @@ function manifest.check_parameters(read, path, params)
       "checkpoint %s belongs to a different model; %s; it loads as a whole: for some of its parameters, export it "
       .. "(moonshard export), and give each tensor of the file (ms.safetensors.open) to model:set_parameter", path,
       table.concat(parts, "; "))
+  end
+end
+
+---Raises MS_EMISMATCH for a parameter that was kept in another type than here, in fewer bits: they would round it.
+---@param path string of the checkpoint
+---@param fqn string
+---@param saved string
+---@param here string
+function manifest.refuse_storage(path, fqn, saved, here)
+  errors.raise("MS_EMISMATCH", "checkpoint %s has %s in %s, but here it is kept in %s: give ms.fully_shard the storage "
+    .. "that it was saved with", path, fqn, saved, here)
+end
+
+---Compares the types in which parameters were kept with those of a model. An older checkpoint does not say those of
+---frozen parameters; what trains is kept in f32.
+---@param read moonshard.Manifest
+---@param path string
+---@param params moonshard.ShardedParameter[]
+function manifest.check_storage(read, path, params)
+  local kept = {}
+  for _, saved in ipairs(read.parameters) do kept[saved.name] = saved.storage or not saved.frozen and "f32" or nil end
+  for _, param in ipairs(params) do
+    local saved = kept[param.fqn]
+    if saved and param.storage and saved ~= param.storage then
+      manifest.refuse_storage(path, param.fqn, saved, param.storage)
+    end
   end
 end
 

@@ -111,8 +111,7 @@ function Checkpoint:saved_in(fqn) return FORMS[form_of(self, fqn)] end
 local function refuse_form(self, kind, fqn)
   local saved = FORMS[kind] and form_of(self, fqn)
   if not saved or saved == kind then return end
-  errors.raise("MS_EMISMATCH", "checkpoint %s has %s in %s, but here it is kept in %s: give ms.fully_shard the storage "
-    .. "that it was saved with", self.path, fqn, FORMS[saved], FORMS[kind])
+  manifest.refuse_storage(self.path, fqn, FORMS[saved], FORMS[kind])
 end
 
 -- What only parameters that train have is not in a checkpoint of one that was frozen.

@@ -55,7 +55,10 @@ local GENERATOR = { { "seed", "count" }, { "eager", "table" } }
 local EAGER = { { "seed", "count" }, { "draws", "count" } }
 local LINE = { { "id", "count" }, { "forks", "table", optional = true } }
 local FORK = { { "id", "count" }, { "step", "count" } }
-local PARAMETER = { { "name", "string" }, { "shape", "table" }, { "dtype", "f32" }, { "frozen", "boolean" } }
+local PARAMETER = {
+  { "name", "string" }, { "shape", "table" }, { "dtype", "f32" }, { "frozen", "boolean" },
+  { "storage", "string", optional = true },
+}
 local FILE = { { "file", "file" }, { "tensors", "table" } }
 local TENSOR = {
   { "name", "string" }, { "parameter", "string" }, { "kind", "string" }, { "first", "count" }, { "count", "count" },
