@@ -1,6 +1,7 @@
 -- Folders of adapters: which are refused and where none is written, in which types, and `moonshard export`.
 -- lora_files_spec.lua compares what is in them.
 
+local adapter = require("moonshard.nn.adapter")
 local json = require("cjson")
 local has = require("lua.message").has
 local huggingface = require("lua.huggingface")
@@ -92,8 +93,47 @@ describe("a folder of adapters", function()
     for _, value in ipairs({ { "q_proj", 3 }, { q_proj = true }, true }) do
       refused(copy_of("llama", set("target_modules", value)), model_of("llama"), "target_modules | names")
     end
-    local both = set("alpha_pattern", { q_proj = 3, ["self_attn.q_proj"] = 4 })
-    refused(copy_of("llama", both), model_of("llama"), "alpha_pattern | 3 | 4 | q_proj")
+    for field, value in pairs({ use_dora = true, lora_bias = true, bias = "all", modules_to_save = { "lm_head" },
+      trainable_token_indices = { 1 }, layer_replication = { { 0, 1 } }, target_parameters = { "mlp.experts" } }) do
+      local folder = copy_of("llama", set(field, value), function(list)
+        list[#list + 1] = { name = "base_model.model.other", dtype = "F32", shape = { 1, 1 } }
+      end)
+      refused(folder, model_of("llama"), "adapter_config.json: " .. field .. " is | merge_and_unload")
+    end
+    for _, field in ipairs({ "target_modules", "exclude_modules" }) do
+      refused(copy_of("llama", set(field, "(q_proj")), model_of("llama"),
+        "adapter_config.json: " .. field .. ' has "(q_proj" | PCRE2')
+    end
+    refused(copy_of("llama", set("alpha_pattern", { ["q_proj["] = 2 })), model_of("llama"),
+      'adapter_config.json: alpha_pattern has "q_proj[" | PCRE2')
+    refused(copy_of("llama", set("rank_pattern", 3)), model_of("llama"), "rank_pattern | object | 3")
+  end)
+
+  it("Q8 takes of several keys of a pattern that match a layer the first in the file, as PEFT does", function()
+    local function alphas(pattern)
+      local folder = copy_of("llama")
+      local path = folder .. "/adapter_config.json"
+      local config = json.decode(scratch.read(path))
+      config.alpha_pattern, config.use_rslora = "HERE", false
+      scratch.write(path, (json.encode(config):gsub('"HERE"', function() return pattern end)))
+      local model = ms.lora.load(model_of("llama"), folder)
+      local found = {}
+      for _, record in ipairs(adapter.records(model)) do found[record.layer] = record.alpha end
+      return { found["layers.0.attn.wq"], found["layers.1.attn.wq"] }
+    end
+    assert.same({ 16, 3 }, alphas '{"layers.1.self_attn.q_proj": 3, "q_proj": 16}')
+    assert.same({ 16, 16 }, alphas '{"q_proj": 16, "layers.1.self_attn.q_proj": 3}')
+    -- Of two layers one's name is the end of the other's.
+    local function pass(_, x) return x end
+    local function nested()
+      return ms.module { a = ms.nn.linear(4, 4), forward = pass,
+        b = ms.module { a = ms.nn.linear(4, 4), forward = pass } }
+    end
+    local folder = scratch.path()
+    save(ms.lora(nested(), { { re"^b", { rank = 2, alpha = 8 } }, { re"^a", { rank = 1, alpha = 4 } } }), folder)
+    local records = adapter.records(ms.lora.load(nested(), folder))
+    assert.same({ a = { 1, 4 }, ["b.a"] = { 2, 8 } }, { [records[1].layer] = { records[1].rank, records[1].alpha },
+      [records[2].layer] = { records[2].rank, records[2].alpha } })
   end)
 
   it("Q8 is refused where its fields leave out modules of which it has tensors, as PEFT reads them", function()

@@ -13,13 +13,26 @@ local adapter_config = { NAME = "adapter_config.json" }
 -- Fields that say nothing more than the tensors do, or nothing about them.
 local WITHOUT_PART = {}
 for name in ([[
-  alpha_pattern auto_mapping base_model_name_or_path bias eva_config exclude_modules fan_in_fan_out inference_mode
+  alpha_pattern auto_mapping base_model_name_or_path eva_config exclude_modules fan_in_fan_out inference_mode
   init_lora_weights layers_pattern layers_to_transform lora_alpha lora_dropout megatron_core peft_type peft_version
   qalora_group_size r rank_pattern revision runtime_config target_modules task_type use_rslora
 ]]):gmatch("%S+") do WITHOUT_PART[name] = true end
 
 -- Initial values that leave the weights of the base model as they are; others change them at each start.
 local INITIAL = { gaussian = true, eva = true, orthogonal = true }
+
+local MERGE = "merge the adapter into its model by PEFT (merge_and_unload), and read that folder"
+
+-- Fields that change what is computed, and what their adapters have that LoRA does not.
+local REFUSED = {
+  use_dora = "DoRA also trains the lengths of the merged weights' rows",
+  lora_bias = "it gives each adapter a bias",
+  bias = "with another value than \"none\" it holds biases of the model",
+  modules_to_save = "it holds whole layers of the model that were trained",
+  trainable_token_indices = "it holds rows of the embedding that were trained",
+  layer_replication = "it repeats layers of the model",
+  target_parameters = "it has adapters of parameters that are no linear layers' weights",
+}
 
 local function is_off(value) return value == nil or value == false or type(value) == "table" and next(value) == nil end
 
@@ -40,18 +53,25 @@ local function check_names(path, field, given)
   end
 end
 
--- Which of the names an expression for whole names chooses.
-local function matching(expression, names)
-  local chosen, rule = {}, { re("^(?:" .. expression .. ")$"), true, optional = true }
-  for i, decision in ipairs((rules.policy("target_modules", { rule }):resolve(names))) do
+-- Which of the names an expression of a field chooses, as it is within another.
+local function matching(path, field, expression, within, names)
+  local ok, pattern = pcall(re, within:format(expression))
+  if not ok then
+    if not errors.is(pattern) then error(pattern, 0) end
+    errors.invalid("%s: %s has %s, which is no regular expression of PCRE2 (%s): correct it, or list names of modules",
+      path, field, options.describe(expression), pattern.message)
+  end
+  local chosen, rule = {}, { pattern, true, optional = true }
+  for i, decision in ipairs((rules.policy(field, { rule }):resolve(names))) do
     chosen[names[i]] = decision.value
   end
   return chosen
 end
 
--- The same, of a field's value: a text is an expression, and a list has names or their ends, from a dot on.
-local function chosen_by(value, names)
-  if type(value) == "string" then return matching(value, names) end
+-- The same, of a field's value: a text is an expression for whole names, and a list has names or their ends, from a dot
+-- on.
+local function chosen_by(path, field, value, names)
+  if type(value) == "string" then return matching(path, field, value, "^(?:%s)$", names) end
   local chosen = {}
   for _, name in ipairs(names) do
     for _, part in ipairs(value) do
@@ -88,8 +108,9 @@ end
 
 local function check_chosen(path, given, names)
   local targets, excluded = given.target_modules, given.exclude_modules
-  local chosen = targets ~= nil and targets ~= "all-linear" and chosen_by(targets, names)
-  local left_out = not is_off(excluded) and chosen_by(excluded, names) or {}
+  local chosen = targets ~= nil and targets ~= "all-linear"
+    and chosen_by(path, "target_modules", targets, names)
+  local left_out = not is_off(excluded) and chosen_by(path, "exclude_modules", excluded, names) or {}
   for _, name in ipairs(names) do
     local field = chosen and not chosen[name] and "target_modules" or left_out[name] and "exclude_modules"
       or not in_layers(given, name) and "layers_to_transform"
@@ -105,14 +126,20 @@ local function check_fields(path, given)
     errors.raise("MS_EUNSUPPORTED", "%s: peft_type %s is not supported; supported: LORA", path,
       options.describe(given.peft_type))
   end
-  for name, value in pairs(given) do
-    if not WITHOUT_PART[name] and not is_off(value) then
-      errors.raise("MS_EUNSUPPORTED", "%s: %s is set, which plain LoRA does not have: it is not supported", path, name)
+  local names = {}
+  for name in pairs(given) do names[#names + 1] = name end
+  table.sort(names) -- so that ranks name the same one
+  for _, name in ipairs(names) do
+    local value = given[name]
+    if not WITHOUT_PART[name] and not is_off(value) and not (name == "bias" and value == "none") then
+      errors.raise("MS_EUNSUPPORTED", "%s: %s is %s, and plain LoRA alone is supported: %s: %s", path, name,
+        options.describe(value), REFUSED[name] or "it is not known what it changes", MERGE)
     end
   end
-  if given.bias ~= nil and given.bias ~= "none" then
-    errors.raise("MS_EUNSUPPORTED", "%s: bias %s: files with biases of the base model are not supported", path,
-      options.describe(given.bias))
+  for _, name in ipairs({ "rank_pattern", "alpha_pattern" }) do
+    if given[name] ~= nil and type(given[name]) ~= "table" then
+      errors.invalid("%s: %s must be an object of numbers, not %s", path, name, options.describe(given[name]))
+    end
   end
   check_names(path, "target_modules", given.target_modules)
   check_names(path, "exclude_modules", given.exclude_modules)
@@ -135,47 +162,56 @@ local function number(path, given, name, least, default)
   return value
 end
 
--- The values of rank_pattern or alpha_pattern by name: keys are expressions for the end of a name, from a dot on.
-local function pattern_values(path, given, field, names)
-  local found = {}
-  for key, value in pairs(given[field] or {}) do
+-- The values of rank_pattern or alpha_pattern by name: keys are expressions for the end of a name, from a dot on, and
+-- the first in the order of the file counts.
+local function pattern_values(config, field, names)
+  local found, path = {}, config.path
+  for _, member in ipairs(config.patterns[field] or {}) do
+    local key, value = member.name, member.value
     if type(value) ~= "number" or value <= 0 then
-      errors.invalid("%s: %s of %s must be a number above 0, not %s", path, field, tostring(key),
-        options.describe(value))
+      errors.invalid("%s: %s of %s must be a number above 0, not %s", path, field, key, options.describe(value))
     end
-    local rule = { re("^(.*\\.)?(" .. key .. ")$"), value, optional = true }
-    for i, decision in ipairs((rules.policy(field, { rule }):resolve(names))) do
-      local name = decision.value and names[i]
-      if name and found[name] and found[name] ~= value then
-        errors.invalid("%s: %s has both %g and %g for %s", path, field, found[name], value, name)
-      end
-      if name then found[name] = value end
-    end
+    for name in pairs(matching(path, field, key, "^(.*\\.)?(%s)$", names)) do found[name] = found[name] or value end
   end
   return found
 end
 
----Reads a folder's adapter_config.json.
+---@class moonshard.AdapterConfig
+---@field path string
+---@field given table<string, any>
+---@field patterns table<string, { name: string, value: any }[]> rank_pattern and alpha_pattern, in their order
+
+---Reads a folder's adapter_config.json, and refuses what is not plain LoRA.
 ---@param folder string
----@param names string[] of the modules that have adapters in the file, as in the reference library
----@return table<string, moonshard.Adapter> by these names; alpha is that of alpha / rank, also with use_rslora
----@return string path
-function adapter_config.read(folder, names)
+---@return moonshard.AdapterConfig
+function adapter_config.read(folder)
   local path = folder:gsub("(.)/+$", "%1") .. "/" .. adapter_config.NAME
   local text = input_file.read(path, "a folder of adapters needs an adapter_config.json")
   local members, problem = json.fields(text)
   if not members then errors.invalid("%s: %s", path, problem) end
-  local given = {}
+  local given, patterns = {}, {}
   for _, member in ipairs(members) do
     if member.value ~= json.null or NUMBERS[member.name] then given[member.name] = member.value end
+    if member.name == "rank_pattern" or member.name == "alpha_pattern" then
+      patterns[member.name] = json.fields(member.text)
+    end
   end
   check_fields(path, given)
+  return { path = path, given = given, patterns = patterns }
+end
+
+---What a config says of the adapters of modules.
+---@param config moonshard.AdapterConfig
+---@param names string[] of the modules that have adapters in the file, as in the reference library
+---@return table<string, moonshard.Adapter> by these names; alpha is that of alpha / rank, also with use_rslora
+function adapter_config.of_modules(config, names)
+  local path, given = config.path, config.given
   check_chosen(path, given, names)
   local rank, alpha = number(path, given, "r", 1, 8), number(path, given, "lora_alpha", 0, 8)
   local dropout = number(path, given, "lora_dropout", 0, 0)
   if dropout >= 1 then errors.invalid("%s: lora_dropout must be below 1, not %g", path, dropout) end
-  local ranks = pattern_values(path, given, "rank_pattern", names)
-  local alphas = pattern_values(path, given, "alpha_pattern", names)
+  local ranks = pattern_values(config, "rank_pattern", names)
+  local alphas = pattern_values(config, "alpha_pattern", names)
   local found = {}
   for _, name in ipairs(names) do
     local of = { rank = ranks[name] or rank, alpha = alphas[name] or alpha, dropout = dropout }
@@ -186,7 +222,7 @@ function adapter_config.read(folder, names)
     if given.use_rslora then of.alpha = of.alpha * math.sqrt(of.rank) end
     found[name] = of
   end
-  return found, path
+  return found
 end
 
 -- ---- writing ----------------------------------------------------------------------------------------------------
@@ -218,6 +254,14 @@ end
 
 local function escaped(name) return (name:gsub("%.", "\\.")) end
 
+-- The key of a module in a pattern. Keys match the ends of names, so one that ends another name says where it begins.
+local function key_of(module, modules)
+  for _, other in ipairs(modules) do
+    if other.short:sub(-#module.short - 1) == "." .. module.short then return "^" .. escaped(module.name) end
+  end
+  return escaped(module.short)
+end
+
 ---The text of an adapter_config.json.
 ---@param written moonshard.WrittenAdapter[] not empty
 ---@param modules moonshard.AdaptedModule[] all of the model
@@ -226,8 +270,8 @@ local function escaped(name) return (name:gsub("%.", "\\.")) end
 function adapter_config.text(written, modules, o)
   local first, ranks, alphas, dropout = written[1], {}, {}, 0
   for _, one in ipairs(written) do
-    if one.rank ~= first.rank then ranks[escaped(one.module.short)] = one.rank end
-    if one.alpha ~= first.alpha then alphas[escaped(one.module.short)] = one.alpha end
+    if one.rank ~= first.rank then ranks[key_of(one.module, modules)] = one.rank end
+    if one.alpha ~= first.alpha then alphas[key_of(one.module, modules)] = one.alpha end
     dropout = math.max(dropout, one.dropout) -- the file has one for all
   end
   return require("moonshard.huggingface.config").text({

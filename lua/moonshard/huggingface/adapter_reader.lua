@@ -80,6 +80,7 @@ end
 -- Opens a folder, and checks its names, shapes and types against a model.
 local function open(model, folder)
   local file = open_file((folder:gsub("(.)/+$", "%1")))
+  local config = adapter_config.read(folder) -- first: its fields say why a file has other tensors
   local modules, by_name, names, present = modules_of(model), {}, {}, {}
   for _, module in ipairs(modules) do by_name[module.name] = module end
   for _, tensor in ipairs(file.tensors) do
@@ -94,12 +95,12 @@ local function open(model, folder)
     if present[module.name] then names[#names + 1] = module.name end
   end
   if not names[1] then errors.invalid("%s holds no adapters", file.path) end
-  local configs, path = adapter_config.read(folder, names)
+  local configs = adapter_config.of_modules(config, names)
   local opened = { file = file, modules = {} }
   for i, name in ipairs(names) do
     local down, up = adapter_names.tensors(name)
     opened.modules[i] = { module = by_name[name], config = configs[name], down = down, up = up }
-    check_tensors(file, path, opened.modules[i])
+    check_tensors(file, config.path, opened.modules[i])
   end
   return opened
 end
