@@ -2,6 +2,7 @@
 -- lora_files_spec.lua compares what is in them.
 
 local adapter = require("moonshard.nn.adapter")
+local ffi = require("ffi")
 local json = require("cjson")
 local has = require("lua.message").has
 local huggingface = require("lua.huggingface")
@@ -21,11 +22,11 @@ local function loaded(name) return ms.lora.load(model_of(name), FIXTURES .. name
 
 -- A copy of a folder of adapters, changed.
 local function copy_of(name, change_config, change_tensors)
-  local folder = scratch.folder()
-  local config = json.decode(scratch.read(FIXTURES .. name .. "/adapter_config.json"))
+  local folder, from = scratch.folder(), name:find("^/") and name or FIXTURES .. name
+  local config = json.decode(scratch.read(from .. "/adapter_config.json"))
   if change_config then change_config(config) end
   scratch.write(folder .. "/adapter_config.json", json.encode(config))
-  local file, tensors, declared = ms.safetensors.open(FIXTURES .. name .. "/adapter_model.safetensors"), {}, {}
+  local file, tensors, declared = ms.safetensors.open(from .. "/adapter_model.safetensors"), {}, {}
   for i, tensor in ipairs(file.tensors) do
     tensors[i] = { name = tensor.name, dtype = tensor.dtype, shape = { unpack(tensor.shape) } }
   end
@@ -34,7 +35,7 @@ local function copy_of(name, change_config, change_tensors)
   local writer = ms.safetensors.create(folder .. "/adapter_model.safetensors", declared)
   for _, tensor in ipairs(tensors) do
     local elements = tensor.shape[1] * tensor.shape[2]
-    writer:put(tensor.name, ("\0"):rep(elements * (tensor.dtype == "F32" and 4 or 1)))
+    writer:put(tensor.name, tensor.bytes or ("\0"):rep(elements * (tensor.dtype == "F32" and 4 or 1)))
   end
   writer:finish()
   return folder
@@ -107,6 +108,41 @@ describe("a folder of adapters", function()
     refused(copy_of("llama", set("alpha_pattern", { ["q_proj["] = 2 })), model_of("llama"),
       'adapter_config.json: alpha_pattern has "q_proj[" | PCRE2')
     refused(copy_of("llama", set("rank_pattern", 3)), model_of("llama"), "rank_pattern | object | 3")
+  end)
+
+  it("Q8 can have weights of the model itself, if they are those that the model has", function()
+    local function weight_of(model, layer)
+      local weight = model[layer].weight
+      local values = ffi.new("float[?]", weight.numel)
+      weight.source.read(0, weight.numel, values)
+      return { dtype = "F32", shape = { unpack(weight.shape) }, bytes = ffi.string(values, 4 * weight.numel) }
+    end
+    local whole = model_of("llama")
+    local head, embed = weight_of(whole, "head"), weight_of(whole, "embed")
+    local function load(tensor, given, model, folder)
+      return ms.lora.load(model or model_of("llama"), copy_of(folder or "llama", nil, function(list)
+        list[#list + 1] = { name = "base_model.model." .. tensor, dtype = given.dtype, shape = given.shape,
+          bytes = given.bytes }
+      end))
+    end
+    assert.truthy(load("lm_head.base_layer.weight", head))
+    assert.truthy(load("lm_head.weight", head))
+    assert.truthy(load("model.embed_tokens.weight", embed))
+    assert.truthy(load("model.embed_tokens.base_layer.weight", embed))
+    local function says(tensor, given, facts, model) has(message(load, tensor, given, model), facts) end
+    says("lm_head.base_layer.weight", embed, "lm_head.base_layer.weight | differs | save_embedding_layers=False")
+    says("model.embed_tokens.weight", { dtype = "F32", shape = { 1, 1 } }, "embed_tokens | differs")
+    local tied = weight_of(model_of("llama_tied"), "embed")
+    local folder = scratch.path()
+    save(ms.lora(model_of("llama_tied"), { { re"wq", { rank = 2 } } }), folder)
+    assert.truthy(load("lm_head.weight", tied, model_of("llama_tied"), folder))
+    tied.bytes = "\1" .. tied.bytes:sub(2)
+    has(message(load, "lm_head.weight", tied, model_of("llama_tied"), folder), "lm_head.weight | differs")
+    says("model.other.weight", head, "model.other.weight | lora_A")
+    local config = model_of("llama").config
+    local made = ms.models.llama { vocab = config.vocab, layers = config.layers, dim = config.dim, heads = config.heads,
+      kv_heads = config.kv_heads, head_dim = config.head_dim, ffn = config.ffn, seq = config.seq }
+    says("lm_head.base_layer.weight", head, "not from a folder | save_embedding_layers=False", made)
   end)
 
   it("Q8 takes of several keys of a pattern that match a layer the first in the file, as PEFT does", function()

@@ -15,21 +15,66 @@ local adapter_reader = {}
 
 local FLOATS = { F32 = true, BF16 = true, F16 = true, F64 = true }
 
--- The modules of a model's linear layers, as its layout or its own names have them.
+-- The modules of a model's linear layers, as its layout or its own names have them; and the layer whose weight is all
+-- of a stored tensor, by the tensor's name without ".weight".
 local function modules_of(model)
-  local own, linear, list = {}, {}, {}
+  local own, linear, list, layers, by_name = {}, {}, {}, {}, {}
   for name, module in model:named_modules() do
+    layers[name] = module
     if module.takes_adapter and name ~= "" then
       linear[name] = true
       own[#own + 1] = { layer = name, inputs = module.weight.shape[2], outputs = module.weight.shape[1] }
     end
   end
   local layout = layouts.of(model)
-  for _, module in ipairs((adapter_names.modules(layout and layout.huggingface, own))) do
-    if linear[module.rows[1].layer] then list[#list + 1] = module end
+  local modules, family = adapter_names.modules(layout and layout.huggingface, own)
+  for _, module in ipairs(modules) do
+    local first = module.rows[1]
+    if linear[first.layer] then list[#list + 1] = module end
+    if first.rows == module.outputs then by_name[module.name] = layers[first.layer] end
   end
-  return list
+  local head = family and family.head:match("^(.*)%.weight$")
+  if head then by_name[head] = layers.head end -- which no tensor has if it is tied
+  return list, by_name
 end
+
+-- ---- weights of the model itself --------------------------------------------------------------------------------
+--
+-- If a head or an embedding has an adapter, PEFT also saves its weight, and that of the other (save_embedding_layers =
+-- "auto"): the base model's, unless that was changed.
+
+local AT_ONCE = 2 ^ 20 -- elements that are compared at a time
+
+-- The name of a layer of the model whose weight a tensor is.
+local function weight_of(tensor)
+  local name = tensor:match("^base_model%.model%.(.*)%.weight$")
+  return name and not name:find("%.lora_[^.]*$") and name:gsub("%.base_layer$", "") or nil
+end
+
+local function equals_weight(file, tensor, weight)
+  local shape, stored, own = tensor.shape, ffi.new("float[?]", AT_ONCE), ffi.new("float[?]", AT_ONCE)
+  if #shape ~= 2 or shape[1] > weight.shape[1] or shape[2] ~= weight.shape[2] then return false end
+  for first = 0, tensor.elements - 1, AT_ONCE do
+    local count = math.min(AT_ONCE, tensor.elements - first)
+    file:read_f32(tensor.name, nil, first, count, stored)
+    weight.source.read(first, count, own)
+    for i = 0, count - 1 do
+      if stored[i] ~= own[i] then return false end
+    end
+  end
+  return true
+end
+
+local function check_weight(file, found)
+  local weight, tensor = found.layer.weight, file.by_name[found.tensor]
+  if weight.source and FLOATS[tensor.dtype] and equals_weight(file, tensor, weight) then return end
+  errors.raise("MS_EMISMATCH", "%s: %s is a weight of the model itself, %s: load the adapters into the model that they "
+    .. "were trained on; if its weight did not change, save them with PEFT's save_embedding_layers=False", file.path,
+    found.tensor, weight.source and "and differs from the one here"
+    or "and the one here is not from a folder, so the two cannot be compared")
+end
+
+-- ---- adapters ---------------------------------------------------------------------------------------------------
 
 -- "base_model.model.transformer.h.0.attn.c_attn.lora_A.weight" -> "transformer.h.0.attn.c_attn", "A"
 local function split(path, name)
@@ -49,6 +94,7 @@ end
 ---@field file moonshard.Safetensors
 ---@field modules { module: moonshard.AdaptedModule, config: moonshard.Adapter, down: string, up: string }[] in the
 ---  order of the model
+---@field weights { tensor: string, layer: moonshard.Module }[] of the model itself
 
 local function check_tensors(file, path, found)
   local module, config = found.module, found.config
@@ -81,22 +127,26 @@ end
 local function open(model, folder)
   local file = open_file((folder:gsub("(.)/+$", "%1")))
   local config = adapter_config.read(folder) -- first: its fields say why a file has other tensors
-  local modules, by_name, names, present = modules_of(model), {}, {}, {}
+  local modules, layers = modules_of(model)
+  local opened, by_name, names, present = { file = file, modules = {}, weights = {} }, {}, {}, {}
   for _, module in ipairs(modules) do by_name[module.name] = module end
   for _, tensor in ipairs(file.tensors) do
-    local name = split(file.path, tensor.name)
-    if not by_name[name] then
+    local of_model = weight_of(tensor.name)
+    local name = not layers[of_model or ""] and split(file.path, tensor.name)
+    if not name then
+      opened.weights[#opened.weights + 1] = { tensor = tensor.name, layer = layers[of_model] }
+    elseif not by_name[name] then
       errors.raise("MS_EMISMATCH", "%s: tensor %s: the model has no linear layer %s: %s", file.path, tensor.name, name,
         nearest.advice(name, by_name))
+    else
+      present[name] = true
     end
-    present[name] = true
   end
   for _, module in ipairs(modules) do
     if present[module.name] then names[#names + 1] = module.name end
   end
   if not names[1] then errors.invalid("%s holds no adapters", file.path) end
   local configs = adapter_config.of_modules(config, names)
-  local opened = { file = file, modules = {} }
   for i, name in ipairs(names) do
     local down, up = adapter_names.tensors(name)
     opened.modules[i] = { module = by_name[name], config = configs[name], down = down, up = up }
@@ -184,6 +234,7 @@ end
 ---@param folder string
 function adapter_reader.values(model, folder)
   local opened, records, layers, left = open(model, folder), {}, {}, {}
+  for _, found in ipairs(opened.weights) do check_weight(opened.file, found) end
   for _, found in ipairs(adapter.layers(model)) do layers[found.name] = found.layer end
   for _, record in ipairs(adapter.records(model)) do records[record.layer], left[record.layer] = record, true end
   for _, found in ipairs(opened.modules) do
