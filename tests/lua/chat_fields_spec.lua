@@ -62,6 +62,42 @@ describe("a field of a line", function()
     has(message(texts, line_with '"history": [["a", "b"]]'), ".jsonl:1: | history | ignore")
   end)
 
+  it("U10 is a list of messages as prompt and completion, as TRL has them", function()
+    local line = '{"prompt": [{"role": "system", "content": "S"}, {"role": "user", "content": "Q"}], '
+      .. '"completion": [{"role": "assistant", "content": "A"}]%s}'
+    assert.equal("{S}<Q>[A] A]", texts(line:format("")))
+    assert.equal("{S}<Q>[A] A]", texts(line:format(', "system": "S"')))
+    assert.equal("<Q>[A] A]", texts '{"prompt": [{"role": "user", "content": "Q"}], "completion": "A"}')
+    assert.equal("<Q>[A] A]", texts '{"prompt": "Q", "completion": [{"role": "assistant", "content": "A"}]}')
+    has(message(texts, '{"prompt": [], "completion": "A"}'), ".jsonl:1: | prompt | list")
+    has(message(texts, '{"prompt": "Q", "completion": [{"role": "gpt", "content": "A"}]}'), 'role "gpt"')
+  end)
+
+  it("U10 has contents in parts, of which texts are joined and others refused by type", function()
+    local line = '{"messages": [{"role": "user", "content": "Q"}, {"role": "assistant", "content": [%s]}]}'
+    assert.equal("<Q>[AB] AB]", texts(line:format(
+      '{"type": "text", "text": "A", "image": null}, {"type": "text", "text": "B"}')))
+    has(message(texts, line:format '{"type": "image", "image": "x"}'),
+      '.jsonl:1: message 2: | part 1 of content | "image" | text')
+    has(message(texts, line:format '{"type": "text", "text": "A", "cache": 1}'), 'part 1 | "cache"')
+    has(message(texts, line:format '{"type": "text"}'), "part 1 of content: text | missing")
+    has(message(texts, line:format '"A"'), 'part 1 of content | "A"')
+    has(message(texts, line:format ""), "message 2: content | text")
+    assert.equal("<Q>[A] A]", texts('{"conversations": [{"from": "human", "value": [{"type": "text", "text": "Q"}]}, '
+      .. '{"from": "gpt", "value": "A"}]}'))
+  end)
+
+  it("U10 has no effect if it is the empty list of another form", function()
+    local shared = '{"conversations": [{"from": "human", "value": "Q"}, {"from": "gpt", "value": "A"}], %s}'
+    for _, empty in ipairs({ '"messages": []', '"messages": null', '"messages": {}', '"conversation": []',
+      '"system": [], "messages": []' }) do
+      assert.equal("<Q>[A] A]", texts(shared:format(empty)))
+    end
+    assert.equal("<>[A] A]", texts '{"messages": [], "prompt": "", "completion": "A", "history": []}')
+    assert.equal("<Q>[A] A]", texts '{"prompt": "", "instruction": "Q", "input": [], "output": "A"}')
+    has(message(texts, '{"messages": []}'), ".jsonl:1: messages | list")
+  end)
+
   it("U10 names roles and contents as ShareGPT does", function()
     local shared = '{"%s": [{"from": "system", "value": "S"}, {"from": "human", "value": "Q"}, '
       .. '{"from": "gpt", "value": "A"}]}'

@@ -2,10 +2,11 @@
 --
 --   { "messages": [ { "role": "user", "content": "..." }, { "role": "assistant", "content": "..." } ] }
 --   { "conversations": [ { "from": "human", "value": "..." }, { "from": "gpt", "value": "..." } ] }
---   { "prompt": "...", "completion": "..." }
+--   { "prompt": "...", "completion": "..." }                       each can also be a list of messages
 --   { "instruction": "...", "input": "...", "output": "..." }      input may be missing or empty
 --
--- Each can have `system`, a first message; the last two `history`, pairs of earlier questions and answers. Messages can
+-- The content of a message can be a list of parts, { "type": "text", "text": "..." }, which are joined. Each line can
+-- have `system`, a first message; the last two `history`, pairs of earlier questions and answers. Messages can
 -- say whether they are trained on: `train` (or `training`), true or false, overrides the role; `weight` 0 leaves one
 -- out.
 -- What else a line has is checked (line_fields.lua). Pairs of answers (preferences.lua) are read here, too.
@@ -92,6 +93,27 @@ local function is_trained(at, message, role, trains)
   return trains == "all" or role == trains
 end
 
+local PART = line_fields.new("a part of a content", "type text", "", {})
+
+-- The text of a message, which can be in parts.
+local function content_of(at, message, field, reader)
+  local parts, texts = message[field], {}
+  if type(parts) ~= "table" or #parts == 0 then return conversations.text(at, message, field) end
+  for i, part in ipairs(parts) do
+    local of_part = ("%s: part %d of %s"):format(at, i, field)
+    if type(part) ~= "table" then
+      errors.invalid("%s must be { type, text }, not %s", of_part, options.describe(part))
+    end
+    if part.type ~= "text" then
+      errors.raise("MS_EUNSUPPORTED", "%s has the type %s, and texts alone are trained on: leave it out, or write what "
+        .. "it says as a text", of_part, options.describe(part.type))
+    end
+    PART:check(of_part, part, reader.ignored)
+    texts[i] = conversations.text(of_part, part, "text")
+  end
+  return table.concat(texts)
+end
+
 ---A list of messages.
 ---@param where string for messages
 ---@param row table a line
@@ -109,7 +131,7 @@ function conversations.messages(where, row, field, reader)
     if type(message) ~= "table" then errors.invalid("%s must be { role, content }", at) end
     line_fields.MESSAGE:check(at, message, reader.ignored)
     local names = naming_of(at, message)
-    local role, content = conversations.text(at, message, names.role), conversations.text(at, message, names.content)
+    local role, content = conversations.text(at, message, names.role), content_of(at, message, names.content, reader)
     if names ~= NAMINGS[1] then role = SHAREGPT[role] or role end
     messages[i] = { role = role, content = content, trained = is_trained(at, message, role, reader.trains) }
   end
@@ -123,7 +145,7 @@ end
 ---@param trains string
 ---@return moonshard.ChatMessage[] messages
 function conversations.with_system(where, row, messages, trains)
-  if row.system == nil or row.system == "" then return messages end
+  if line_fields.is_empty(row.system) then return messages end
   local text, first = conversations.text(where, row, "system"), messages[1]
   if first and first.role == "system" then
     if first.content == text then return messages end
@@ -135,17 +157,27 @@ end
 
 -- ---- forms of lines ---------------------------------------------------------------------------------------------
 
+local function add(messages, role, content, trains)
+  messages[#messages + 1] = { role = role, content = content, trained = trains == "all" or trains == role }
+end
+
 local function add_pair(messages, asked, answered, trains)
-  messages[#messages + 1] = { role = "user", content = asked, trained = trains == "all" or trains == "user" }
-  messages[#messages + 1] = {
-    role = "assistant", content = answered, trained = trains == "all" or trains == "assistant",
-  }
+  add(messages, "user", asked, trains)
+  add(messages, "assistant", answered, trains)
   return messages
+end
+
+-- Adds a field that is a text of one role, or a list of messages.
+local function add_field(messages, where, row, field, role, reader)
+  if type(row[field]) ~= "table" then
+    return add(messages, role, conversations.text(where, row, field), reader.trains)
+  end
+  for _, message in ipairs(conversations.messages(where, row, field, reader)) do messages[#messages + 1] = message end
 end
 
 local function earlier(where, row, trains)
   local messages, history = {}, row.history
-  if history == nil then return messages end
+  if line_fields.is_empty(history) then return messages end
   if type(history) ~= "table" then
     errors.invalid("%s: history must be a list of pairs of texts, not %s", where, options.describe(history))
   end
@@ -160,7 +192,7 @@ end
 
 -- UltraChat and others repeat what was asked first.
 local function check_prompt(where, row, messages)
-  if row.prompt == nil or row.prompt == "" then return end
+  if line_fields.is_empty(row.prompt) then return end
   for _, message in ipairs(messages) do
     if message.role == "user" then
       if message.content == row.prompt then return end
@@ -183,36 +215,49 @@ local function list_form(field, more)
   }
 end
 
--- The first whose field a line has.
+-- A line has the first form of which it has a field that says something: `has`, or the answer to an empty question.
 local FORMS = {
   list_form("messages", "prompt"), list_form("conversations"), list_form("conversation"),
   {
-    has = "prompt", fields = line_fields.new("a line with prompt and completion", "prompt completion system history",
+    has = "prompt", answer = "completion",
+    fields = line_fields.new("a line with prompt and completion", "prompt completion system history",
       line_fields.SOURCE, line_fields.TOOLS),
     read = function(where, row, reader)
-      local before = earlier(where, row, reader.trains)
-      return add_pair(before, conversations.text(where, row, "prompt"), conversations.text(where, row, "completion"),
-        reader.trains)
+      local messages = earlier(where, row, reader.trains)
+      add_field(messages, where, row, "prompt", "user", reader)
+      add_field(messages, where, row, "completion", "assistant", reader)
+      return messages
     end,
   },
   {
-    has = "instruction", fields = line_fields.new("a line with instruction and output",
-      "instruction input output system history", line_fields.SOURCE, line_fields.TOOLS),
+    has = "instruction", answer = "output",
+    fields = line_fields.new("a line with instruction and output", "instruction input output system history",
+      line_fields.SOURCE, line_fields.TOOLS),
     read = function(where, row, reader)
       local asked, more = conversations.text(where, row, "instruction"), row.input
-      if more ~= nil and more ~= "" then asked = asked .. "\n\n" .. conversations.text(where, row, "input") end
+      if not line_fields.is_empty(more) then asked = asked .. "\n\n" .. conversations.text(where, row, "input") end
       return add_pair(earlier(where, row, reader.trains), asked, conversations.text(where, row, "output"),
         reader.trains)
     end,
   },
 }
 
-local function messages_of(where, row, reader)
+local function form_of(row)
+  local first
   for _, form in ipairs(FORMS) do
-    if row[form.has] ~= nil then
-      form.fields:check(where, row, reader.ignored)
-      return conversations.with_system(where, row, form.read(where, row, reader), reader.trains)
+    if not line_fields.is_empty(row[form.has]) or form.answer and not line_fields.is_empty(row[form.answer]) then
+      return form
     end
+    first = first or row[form.has] ~= nil and form
+  end
+  return first -- says what is missing
+end
+
+local function messages_of(where, row, reader)
+  local form = form_of(row)
+  if form then
+    form.fields:check(where, row, reader.ignored)
+    return conversations.with_system(where, row, form.read(where, row, reader), reader.trains)
   end
   errors.invalid("%s: a conversation has messages, or conversations, or prompt and completion, or instruction and "
     .. "output", where)

@@ -135,7 +135,7 @@ local function conversation(where, row, field, reader)
   local of_answer, answered = split_system(answer)
   local messages, before, whole = join(where, field, asked, answered)
   for i, message in ipairs(messages) do message.trained = i > before and message.role == "assistant" end
-  local of_line = row.system ~= nil and row.system ~= "" and conversations.text(where, row, "system") or nil
+  local of_line = not line_fields.is_empty(row.system) and conversations.text(where, row, "system") or nil
   return with_system(where, {
     { field = field, text = of_answer }, { field = "prompt", text = of_prompt }, { field = "system", text = of_line },
   }, messages), whole
