@@ -251,6 +251,21 @@ describe("compressed data", function()
     assert.equal(13, text(write(folder, "config.json", '{\n  "a": 1\n}\n')).bytes)
   end)
 
+  it("G5 is read with a window beyond the library's own limit, and refused with one beyond 2 GiB", function()
+    -- A frame of one block, which is not compressed, with a window of 2 to the power of `log` bytes.
+    local function frame(log, text)
+      return "\40\181\47\253\0" .. string.char((log - 10) * 8, #text * 8 + 1, 0, 0) .. text
+    end
+    local function data(log)
+      local path = write(folder, "long.txt.zst", frame(log, "some text of words"))
+      return ms.data.text { files = path, seq = 8, batch = 1, valid_fraction = 0 }
+    end
+    assert.equal(18, data(27).bytes)
+    assert.equal(18, data(28).bytes)
+    has(message(data, 32), "long.txt.zst | window | 2 GiB | zstd | --long")
+    os.remove(folder .. "/long.txt.zst")
+  end)
+
   it("G5 is refused where it is damaged, and leaves no copy", function()
     local text = scratch.read("README.md")
     local function refused(bytes)

@@ -11,9 +11,14 @@ size_t ZSTD_freeDStream(void *stream);
 size_t ZSTD_decompressStream(void *stream, ms_lua_zstd_out *out, ms_lua_zstd_in *in);
 unsigned ZSTD_isError(size_t code);
 const char *ZSTD_getErrorName(size_t code);
+int ZSTD_getErrorCode(size_t code);
+size_t ZSTD_DCtx_setParameter(void *stream, int parameter, int value);
 ]]
 
 local PIECE = 2 ^ 20 -- bytes that are decompressed at a time
+-- The largest window, 2 GiB, which zstd --ultra --long=31 writes; so much memory is used for a file that has it. The
+-- library's own limit is 128 MiB.
+local LARGEST_WINDOW, WINDOW_LOG_MAX, WINDOW_TOO_LARGE, NO_MEMORY = 31, 100, 16, 64
 
 local zstd = {}
 
@@ -29,6 +34,18 @@ local function load()
   return library
 end
 
+local function refuse(lib, path, result)
+  local code = lib.ZSTD_getErrorCode(result)
+  if code == WINDOW_TOO_LARGE then
+    errors.raise("MS_EUNSUPPORTED", "%s: its zstd frames have a window of more than %d GiB: compress it again with a "
+      .. "smaller one, as zstd has without --long", path, 2 ^ (LARGEST_WINDOW - 30))
+  elseif code == NO_MEMORY then
+    errors.raise("MS_ENOMEM", "%s: no memory to decompress it, for which its zstd frames need as much as their window: "
+      .. "compress it again with a smaller one, as zstd has without --long", path)
+  end
+  errors.invalid("%s: it is not a zstd file, or it is damaged: %s", path, ffi.string(lib.ZSTD_getErrorName(result)))
+end
+
 local function decompress(lib, stream, path, read, write)
   local piece = ffi.new("uint8_t[?]", PIECE)
   local into = ffi.new("ms_lua_zstd_out", { dst = piece, size = PIECE })
@@ -40,9 +57,7 @@ local function decompress(lib, stream, path, read, write)
     while from.pos < from.size or left ~= 0 and into.pos == into.size do
       into.pos = 0
       left = lib.ZSTD_decompressStream(stream, into, from)
-      if lib.ZSTD_isError(left) ~= 0 then
-        errors.invalid("%s: it is not a zstd file, or it is damaged: %s", path, ffi.string(lib.ZSTD_getErrorName(left)))
-      end
+      if lib.ZSTD_isError(left) ~= 0 then refuse(lib, path, left) end
       write(ffi.string(piece, into.pos))
     end
   end
@@ -57,7 +72,9 @@ function zstd.stream(path, read, write)
   local lib = load()
   local stream = lib.ZSTD_createDStream()
   if stream == nil then errors.raise("MS_ENOMEM", "%s: no memory to decompress it", path) end
-  decompress(lib, ffi.gc(stream, lib.ZSTD_freeDStream), path, read, write)
+  ffi.gc(stream, lib.ZSTD_freeDStream)
+  lib.ZSTD_DCtx_setParameter(stream, WINDOW_LOG_MAX, LARGEST_WINDOW)
+  decompress(lib, stream, path, read, write)
 end
 
 ---The first decompressed bytes of a file, so many, or all if it has fewer.
