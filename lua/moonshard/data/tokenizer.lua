@@ -18,6 +18,11 @@ Tokenizer.__index = Tokenizer
 
 local tokenizer = {}
 
+-- What to do with a model whose tokenizer is not read.
+local function with_advice(message)
+  return message .. ": write token files with Hugging Face's tokenizers library, and train on these with ms.data.tokens"
+end
+
 ---Reads a tokenizer.json, or the one in a folder. MS_EUNSUPPORTED names a field that asks for something else than
 ---byte-level BPE, or what the folder's tokenizer_config.json changes; MS_EINVAL one that is wrong.
 ---@param path string
@@ -32,7 +37,7 @@ function tokenizer.open(path)
     errors.invalid('%s: take the tokenizer.json of a model, or train one (recipes/README.md, "Bring your data")',
       message)
   end
-  check(status)
+  check(status, status == C.MS_EUNSUPPORTED and with_advice or nil)
   local handle = ffi.gc(out[0], C.ms_tokenizer_close)
   tokenizer_config.check(path, function(token) return C.ms_tokenizer_find(handle, token) end)
   return setmetatable({ path = path, handle = handle, vocab = C.ms_tokenizer_vocab(handle) }, Tokenizer)
