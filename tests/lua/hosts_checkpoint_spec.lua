@@ -205,6 +205,15 @@ describe("checkpoints of several hosts", function()
     ended_well(run("a", true, "mesh=1x1", "resume=auto", "stop=6", "checkpoint=" .. folder))
     os.execute(("mv %s/step-00000003 %s/elsewhere"):format(on("a"), on("a")))
     refused("a,b", "on a failed | step-00000006 | resume=auto", "mesh=1x2")
+    -- Steps of one number, of two runs.
+    clean_disks()
+    for host, folder_of in pairs({ a = "first", b = "other" }) do
+      ended_well(run(host, true, "mesh=1x1", "stop=3", "checkpoint=" .. folder .. "/" .. folder_of))
+      os.execute(("mv %s/%s/step-* %s"):format(on(host), folder_of, on(host)))
+    end
+    refused("a,b", "step-00000003 | another save on each of a, b", "mesh=1x2", "resume=auto")
+    refused("a,b", "the checkpoint is step 3 | rank 0 on a | rank 1 on b", "mesh=1x2",
+      "resume=" .. folder .. "/step-00000003")
   end)
 
   it_with_disks("H10 a host that cannot write leaves no checkpoint on any", function(folder)

@@ -16,6 +16,7 @@ local owned_ranges = require("moonshard.engine.owned_ranges")
 local rank_states = require("moonshard.checkpoint.rank_states")
 local reader = require("moonshard.checkpoint.reader")
 local replicas = require("moonshard.checkpoint.replicas")
+local same_run = require("moonshard.engine.same_run")
 local stored_words = require("moonshard.checkpoint.stored_words")
 local world = require("moonshard.distributed.world")
 local C, ffi, check = engine.C, engine.ffi, engine.check
@@ -111,11 +112,12 @@ local function open(path, session, wanted)
   return checkpoint, reading(path, plan, checkpoint, session, wanted), told
 end
 
-local function compare_steps(session, path, step)
-  session:require_same(step, "of the checkpoint's step", function(rank, other)
-    return ("checkpoint %s is from step %d, rank %d's from step %d: all ranks must load the same"):format(path, step,
-      rank, other)
-  end)
+-- A path can be another checkpoint on each rank: of hosts with folders of their own, or relative. Ranks would load parts
+-- of several runs. Copies of one checkpoint are alike.
+local function require_same_checkpoint(session, who, path, read)
+  local fact = { "the checkpoint", ("step %d, saved at %s, contents %.0f"):format(read.step, read.saved_at or "no time",
+    read.contents), "give all ranks one checkpoint, or copies of one", path }
+  same_run.new(who, { fact }, {}):require(session, "of the checkpoint's contents")
 end
 
 -- Averages that are missing in the checkpoint start from its weights.
@@ -166,7 +168,7 @@ function load.state(who, path, session, wanted)
   end)
   agreement.raise_first_failure(session, "of the checkpoint", ok, raised)
   -- From here on no peer reads the old values any more.
-  compare_steps(session, path, checkpoint.manifest.step)
+  require_same_checkpoint(session, who, path, checkpoint.manifest)
   ok, raised = pcall(function()
     bytes = reading(path, read_all, checkpoint, session, list, wanted.verify)
     if wanted.optimizer then

@@ -7,6 +7,7 @@
 local args = require("moonshard.recipe.args")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
+local hash = require("moonshard.base.hash")
 local json = require("moonshard.base.json")
 local optimizers = require("moonshard.engine.optimizers")
 local owned_ranges = require("moonshard.engine.owned_ranges")
@@ -124,6 +125,8 @@ end
 ---@field line { id: number, forks: { id: number, step: integer }[]? }? the line that it is of (line.lua)
 ---@field exact_states boolean data is of state_values.encode, and has to be decoded
 ---@field settings table<string, string>? the recipe's settings, as written
+---@field contents number a hash of its text, which has the checksums of files, or the number of the save: equal for
+---  copies of one checkpoint, and on all hosts that have folders of their own
 ---@field files { file: string, tensors: table[] }[] with several folders: those in this one
 ---@field save number? of a checkpoint in several folders: a number that its parts have, too
 ---@field hosts string[]? the same: the host that wrote rank-00000, and so on
@@ -146,6 +149,7 @@ function manifest.read(path)
     errors.raise("MS_EUNSUPPORTED", "%s/manifest.json: version %s: this build reads versions %d to %d", path,
       tostring(read.version), ONE_FOLDER, EXTENDED_STATES)
   end
+  read.contents = hash.of_text(text)
   read.exact_states = read.version == EXTENDED_STATES
   if read.version == SEVERAL_FOLDERS or read.version ~= ONE_FOLDER and read.hosts ~= nil then
     schema.check_hosts(read, path)

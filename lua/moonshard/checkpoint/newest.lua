@@ -22,6 +22,12 @@ function newest.save_of(path)
   return read.save or 0, read.missing ~= nil and #read.missing > 0
 end
 
+-- What distinguishes checkpoints of a step that ranks read, in one folder or in several. As save_of for damaged ones.
+local function contents_of(path)
+  local ok, read = pcall(manifest.read, path)
+  return ok and read.contents or DAMAGED
+end
+
 -- The ranks that do not see a checkpoint of a step, and those that do.
 local function divide(session, steps, step)
   local with, without = {}, {}
@@ -53,7 +59,7 @@ local function refuse(session, who, root, steps)
     disks.hosts_of(without))
 end
 
--- Whether all ranks see a checkpoint of this step from the same save. A damaged one is agreed on, too: loading it
+-- Whether all ranks see the same checkpoint of this step. A damaged one is agreed on, too: loading it
 -- reports the damage.
 local function are_one(steps, saves)
   local same
@@ -72,8 +78,7 @@ local function agree(session, who, root)
   local limit, first_steps = math.huge, nil
   repeat
     local path, step = folder.latest(root, limit)
-    local save = path and newest.save_of(path) or 0
-    local steps, saves = session:gather_numbers(step or -1, "of the newest checkpoint", save)
+    local steps, saves = session:gather_numbers(step or -1, "of the newest checkpoint", path and contents_of(path) or 0)
     first_steps = first_steps or steps
     if are_one(steps, saves) then
       if not path and highest(first_steps) >= 0 then refuse(session, who, root, first_steps) end
