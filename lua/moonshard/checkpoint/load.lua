@@ -112,8 +112,8 @@ local function open(path, session, wanted)
   return checkpoint, reading(path, plan, checkpoint, session, wanted), told
 end
 
--- A path can be another checkpoint on each rank: of hosts with folders of their own, or relative. Ranks would load parts
--- of several runs. Copies of one checkpoint are alike.
+-- A path can be another checkpoint on each rank: of hosts with folders of their own, or relative. Ranks would load
+-- parts of several runs. Copies of one checkpoint are alike.
 local function require_same_checkpoint(session, who, path, read)
   local fact = { "the checkpoint", ("step %d, saved at %s, contents %.0f"):format(read.step, read.saved_at or "no time",
     read.contents), "give all ranks one checkpoint, or copies of one", path }

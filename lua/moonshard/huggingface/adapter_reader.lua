@@ -183,11 +183,12 @@ local function source(file, name, rows, columns, row, column)
   local width = file.by_name[name].shape[2]
   local view = { rows = rows, columns = columns, first = row * width + column, row_stride = width, column_stride = 1 }
   local elements = rows * columns
-  return { identity = file.path .. " " .. name, read = function(first, count, out)
+  local function read(first, count, out)
     local stored = math.max(0, math.min(count, elements - first))
     if stored < count then ffi.fill(out + stored, (count - stored) * 4) end
     return stored > 0 and file:read_f32(name, view, first, stored, out) or 0
-  end }
+  end
+  return { read = read, path = file.path, identity = function() return file:sample() end }
 end
 
 -- Refuses values of B outside of the blocks: they would be lost.

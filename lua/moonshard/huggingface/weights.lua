@@ -129,7 +129,7 @@ local function check_twin(file, twin, name, first, count, values)
   return bytes
 end
 
-local function source_of(file, tensor, slice, identity, twin)
+local function source_of(file, tensor, slice, twin)
   local view, elements = weights.view(tensor, slice)
   local function read(first, count, out)
     local stored = math.max(0, math.min(count, elements - first)) -- the rest is padding of the vocabulary
@@ -139,7 +139,7 @@ local function source_of(file, tensor, slice, identity, twin)
     if twin then bytes = bytes + check_twin(file, twin, tensor.stored_as, first, stored, out) end
     return bytes
   end
-  return { read = read, identity = identity }
+  return { read = read, path = file.path, identity = function() return file:sample() end }
 end
 
 -- A parameter of several tensors, one after the other, as each expert's matrix has one. Adds one of them.
@@ -160,16 +160,7 @@ local function join(sources, slice, source, elements)
     end
     return bytes
   end
-  return { read = read, identity = source.identity, parts = parts }
-end
-
--- Equal for files with equal headers.
-local function identity_of(file)
-  local lines = {}
-  for i, tensor in ipairs(file.tensors) do
-    lines[i] = ("%s %s %s %d"):format(tensor.name, tensor.dtype, shape_text(tensor.shape), tensor.offset)
-  end
-  return table.concat(lines, "\n")
+  return { read = read, path = source.path, identity = source.identity, parts = parts }
 end
 
 ---Opens a folder's weights, checks them against the model, and locates each parameter.
@@ -190,12 +181,12 @@ function weights.open(folder, family, options)
     expected[tensor.stored_as] = tensor
   end
   check_names(file, family, prefix, expected)
-  local identity, sources = identity_of(file), {}
+  local sources = {}
   local head = options.tied and file.by_name[family.head] and family.head or nil
   for _, tensor in ipairs(list) do
     for _, slice in ipairs(tensor.slices) do
       local twin = slice.parameter == "embed.weight" and head or tensor.tied_to
-      local source = source_of(file, tensor, slice, identity, file.by_name[twin] and twin or nil)
+      local source = source_of(file, tensor, slice, file.by_name[twin] and twin or nil)
       sources[slice.parameter] = slice.parts and join(sources, slice, source, numel(tensor.shape)) or source
     end
   end

@@ -41,7 +41,10 @@ local function merged_source(found)
   local down_param, up_param, inputs, config = layer.lora_A, layer.lora_B, layer.weight.shape[2], found.adapter
   local down, up
   return {
-    identity = weight.identity .. "\n" .. down_param.source.identity .. "\n" .. up_param.source.identity,
+    path = weight.path .. " and " .. down_param.source.path,
+    identity = function()
+      return table.concat({ weight.identity(), down_param.source.identity(), up_param.source.identity() }, "\n")
+    end,
     read = function(first, count, out)
       down, up = down or read_all(down_param), up or read_all(up_param)
       local bytes = weight.read(first, count, out)
