@@ -211,8 +211,8 @@ describe("checkpoints of several hosts", function()
       ended_well(run(host, true, "mesh=1x1", "stop=3", "checkpoint=" .. folder .. "/" .. folder_of))
       os.execute(("mv %s/%s/step-* %s"):format(on(host), folder_of, on(host)))
     end
-    refused("a,b", "step-00000003 | another save on each of a, b", "mesh=1x2", "resume=auto")
-    refused("a,b", "the checkpoint is step 3 | rank 0 on a | rank 1 on b", "mesh=1x2",
+    refused("a,b", "step-00000003 | another save | on each | a, b", "mesh=1x2", "resume=auto")
+    refused("a,b", "checkpoint | step 3 | rank 0 on a | rank 1 on b", "mesh=1x2",
       "resume=" .. folder .. "/step-00000003")
   end)
 

@@ -70,7 +70,7 @@ local CASES = {
   ["a relative path"] = { "a", "b", "at=ck", says = WITHIN },
   ["a relative path, resumed"] = { "a", "b", "what=resume", "at=/proc/self/cwd/ck", says = WITHIN },
   ["folders of models"] = { "a/hf", "b/hf", "what=values",
-    says = "first use of the model | rank 0 | rank 1 | a/hf | b/hf" },
+    says = "first use | rank 0 | rank 1 | a/hf | b/hf" },
   ["folders at a relative path"] = { "a", "b", "what=values", "at=hf", says = "rank 0 | rank 1 | hf | contents" },
   ["a model from a folder, and one that is drawn"] = { "a/hf", "a/hf", "what=values", "drawn=1",
     says = "read from files | rank 0 | 0 on rank 1 | a/hf" },

@@ -93,6 +93,7 @@ function ema.with_averages(who, train, call, ...)
   if world.plan_only or session.averaged then return call(...) end
   if session.in_full_params then errors.invalid("%s: it cannot run inside ms.with_full_params", who) end
   session:ensure_state()
+  session:require_same_model("of train:with_ema")
   agreement.uninterrupted(ema.initialize, train)
   agreement.uninterrupted(swap, session, false)
   return put_back(session, pcall(call, ...))

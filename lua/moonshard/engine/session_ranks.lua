@@ -32,19 +32,22 @@ function SessionRanks.refuse_within_data()
     .. "itself: let it only return or restore a position, and call the other before or after", context.in_data)
 end
 
+local MODEL_BYTES = 8 -- of a model's number, which goes with all that ranks exchange
+
 -- Refuses what ranks do on different models of the same parameters, as in a loop by pairs: it would mix them.
 local function check_models(self, numbers)
-  local ranks = self:ranks()
-  for place, other in ipairs(numbers) do
-    if other ~= numbers[1] then
+  for place = 1, self.sharding.mesh:size() - 1 do
+    if numbers[place] ~= numbers[0] then
+      local ranks = self:ranks()
       errors.raise("MS_EMISMATCH", "ranks are at different models: %s at number %d of those that it sharded, %s at "
         .. "number %d: all ranks must shard, call and train models in the same order (pairs differs between ranks)",
-        world.rank_name(ranks[1]), numbers[1], world.rank_name(ranks[place]), other)
+        world.rank_name(ranks[1]), numbers[0], world.rank_name(ranks[place + 1]), numbers[place])
     end
   end
 end
 
----Raises MS_EMISMATCH if ranks are at different models. Collective. Replicas of local steps read theirs apart.
+---Raises MS_EMISMATCH if ranks are at different models. Every exchange does; so only what ranks do together without one
+---needs this before it. Collective. Replicas of local steps read theirs apart.
 ---@param what string as for gather_numbers
 function SessionRanks:require_same_model(what)
   if not self.sharding.single_rank and not self.sharding.local_sync then self:gather_lists({}, what) end
@@ -59,29 +62,35 @@ function SessionRanks:gather_lists(mine, what)
   local lists = {}
   for i, value in ipairs(mine) do lists[i] = { value } end
   if world.plan_only and not self.sharding.single_rank then return lists end
-  local n, count = self.sharding.mesh:size(), #mine + 1 -- the last: of the model
-  local given, all, models = ffi.new("double[?]", count, mine), ffi.new("double[?]", count * n), {}
-  given[count - 1] = self.sharding.number or 0
+  local n, count = self.sharding.mesh:size(), #mine
+  local given, all = ffi.new("double[?]", count, mine), ffi.new("double[?]", count * n)
   self:gather_bytes(given, 8 * count, all, what)
   for place = 1, n do
-    for i = 1, count - 1 do lists[i][place] = all[count * (place - 1) + i - 1] end
-    models[place] = all[count * place - 1]
+    for i = 1, count do lists[i][place] = all[count * (place - 1) + i - 1] end
   end
-  check_models(self, models)
   return lists
 end
 
----Gathers as many bytes from every rank that trains this model. Collective over them.
+---Gathers as many bytes from every rank that trains this model, and raises MS_EMISMATCH if a rank is at another model.
+---Collective over them.
 ---@param mine ffi.cdata* this rank's
 ---@param bytes integer
 ---@param all ffi.cdata* receives the bytes of each, in the order of ranks()
 ---@param what string? as for gather_numbers
 function SessionRanks:gather_bytes(mine, bytes, all, what)
-  local state = self:open_state()
+  local state, n, size = self:open_state(), self.sharding.mesh:size(), MODEL_BYTES + bytes
+  local given, received, numbers = ffi.new("char[?]", size), ffi.new("char[?]", size * n), ffi.new("double[?]", n)
+  ffi.copy(given, mine, bytes)
+  ffi.copy(given + bytes, ffi.new("double[1]", self.sharding.number or 0), MODEL_BYTES)
   world.set_activity(what)
-  local status = C.ms_state_all_gather_bytes(state, mine, bytes, all)
+  local status = C.ms_state_all_gather_bytes(state, given, size, received)
   world.set_activity(nil)
   check(status)
+  for place = 0, n - 1 do
+    ffi.copy(ffi.cast("char *", all) + bytes * place, received + size * place, bytes)
+    ffi.copy(numbers + place, received + size * place + bytes, MODEL_BYTES)
+  end
+  check_models(self, numbers)
 end
 
 ---The first rank whose number differs from this rank's. Collective.

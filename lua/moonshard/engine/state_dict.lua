@@ -35,6 +35,7 @@ end
 function state_dict.get(model, o)
   o = options.parse("state_dict", o, OPTIONS)
   local around, dict = session.around(model), {}
+  if o.full then around:require_same_model("of model:state_dict") end
   for i, param in ipairs(around.sharding.params) do
     if o.full then dict[param.fqn] = gather(around, i - 1, param)
     else dict[param.fqn] = inspect.local_parameter(model, param.fqn) end

@@ -79,6 +79,7 @@ end
 ---@param writes boolean whether this rank needs the values
 ---@return fun(param: moonshard.Parameter, first: number, count: number): ffi.cdata*? values valid until the next read
 function layout.reader(around, writes)
+  around:require_same_model("of a saved model")
   local state, buffer, room = around:ensure_state(), nil, 0
   return function(param, first, count)
     if writes and count > room then buffer, room = ffi.new("float[?]", count), count end

@@ -104,7 +104,10 @@ local function merge_shards(model, layers)
   local sharding, change = model.sharding, {}
   check_storage(sharding)
   local around = not world.plan_only and session.of(model)
-  if around then check_place(around) end
+  if around then
+    check_place(around)
+    around:require_same_model("of ms.lora.merge")
+  end
   for _, found in ipairs(around and layers or {}) do
     local layer, inputs, config = found.layer, found.layer.weight.shape[2], found.adapter
     local down, up = gather(around, layer.lora_A), gather(around, layer.lora_B)
