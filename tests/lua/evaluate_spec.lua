@@ -190,15 +190,44 @@ describe("an evaluation", function()
   end)
 
   it("G5 says that ranks evaluate different data", function()
+    local folder = os.tmpname() .. "-questions"
+    os.execute("mkdir " .. folder)
+    local question = '{"context": "a", "choices": ["bc", "d\\u00e9"], "label": %d}\n'
+    for name, text in pairs {
+      right = question:format(0) .. question:format(1), wrong = question:format(1) .. question:format(1),
+    } do
+      local file = io.open(("%s/%s.jsonl"):format(folder, name), "w")
+      file:write(text)
+      file:close()
+    end
     local recipe = program.recipe [[
       local ms = require "moonshard"
+      local cfg = ms.args { call = "", at = "" }
       local model = ms.models.gpt2 { vocab = 256, layers = 1, dim = 8, heads = 2, seq = 16 }
       ms.fully_shard(model)
-      print(ms.evaluate.perplexity(model, { text = ("text %d"):format(ms.world().rank) }).nll)
+      local train = ms.trainer { model = model, optimizer = ms.optim.sgd { lr = 0.1 }, ema = 0.9,
+        loss = ms.loss.cross_entropy }
+      local file = { [0] = cfg.at .. "/right.jsonl", cfg.at .. "/wrong.jsonl" }
+      assert(loadstring("local ms, train, rank, file = ... " .. cfg.call))(ms, train, ms.world().rank, file)
     ]]
-    local ended = program.run { "run", recipe, "-n", "2" }
-    assert.are_not.equal(0, ended.status)
-    has(ended.err, "evaluates other data | same files")
+    local cases = {
+      ['ms.evaluate.perplexity(train, { text = ("text %d"):format(rank) })'] = "perplexity | hash | tokens",
+      ['ms.evaluate.perplexity(train, { text = ("text"):rep(rank + 2) })'] = "perplexity | tokens is 8 on rank 0 and 12",
+      ['ms.evaluate.perplexity(train, { text = "texts", ema = rank == 1 })'] = "ema is false on rank 0 and true",
+      ['ms.evaluate.perplexity(train, { text = "texts", batch = 8 + rank })'] = "batch is 8 on rank 0 and 9",
+      ['ms.evaluate.perplexity(train, { text = "texts", stride = 16 - rank })'] = "stride is 16 on rank 0 and 15",
+      ['ms.evaluate.multiple_choice(train, { files = file[rank] })'] = "multiple_choice | hash | labels | rank 1",
+    }
+    local runs = {}
+    for call in pairs(cases) do
+      runs[call] = { "run", recipe, "-n", "2", "--timeout", "60", "call=" .. call, "at=" .. folder }
+    end
+    local ended = program.run_all(runs)
+    for call, facts in pairs(cases) do
+      assert.are_not.equal(0, ended[call].status, call)
+      has(ended[call].err, facts .. " | rank 0 | rank 1 | same files")
+    end
     os.remove(recipe)
+    os.execute("rm -r " .. folder)
   end)
 end)

@@ -6,6 +6,7 @@
 local conversations = require("moonshard.data.conversations")
 local errors = require("moonshard.base.error")
 local files = require("moonshard.data.files")
+local hash = require("moonshard.base.hash")
 local json_lines = require("moonshard.data.json_lines")
 local line_fields = require("moonshard.data.line_fields")
 local message_tokens = require("moonshard.data.message_tokens")
@@ -157,6 +158,20 @@ local function summarize(questions, values)
   }
 end
 
+-- What decides which answers are right, apart from the tokens of the rows.
+local function scoring_of(questions)
+  local labels, lengths = {}, {}
+  for i, question in ipairs(questions) do
+    labels[i] = ("%d of %d"):format(question.label, #question.choices)
+    for _, choice in ipairs(question.choices) do lengths[#lengths + 1] = characters(choice) end
+  end
+  return {
+    { "the number of questions", #questions },
+    { "the hash of their labels", ("%.0f"):format(hash.of_text(table.concat(labels, "\n"))) },
+    { "the hash of the lengths of choices", ("%.0f"):format(hash.of_text(table.concat(lengths, " "))) },
+  }
+end
+
 ---How many questions a model answers rightly. Meshes of replicas and shards give the same bits; `tensor` and `context`
 ---sum in another order, which can decide between answers that are equally likely. Collective: all ranks call it with
 ---the same files.
@@ -186,7 +201,7 @@ return function(model, o)
       rows[#rows + 1], cut = row, cut + (was_cut and 1 or 0)
     end
   end
-  local result = summarize(questions, score.rows(subject, rows, o.batch))
+  local result = summarize(questions, score.rows(subject, rows, o.batch, scoring_of(questions)))
   result.cut = cut
   return result
 end

@@ -87,8 +87,9 @@ return function(model, o)
   if #tokens < 2 then
     errors.invalid("%s: the text has %d tokens, of which the first has no context: give at least 2", WHO, #tokens)
   end
+  local facts = { { "stride", stride }, { "bytes", text and #text or "unknown" }, { "tokens", #tokens } }
   local rows, sum = windows_of(tokens, subject.seq, stride), 0
-  for _, value in ipairs(score.rows(subject, rows, o.batch)) do sum = sum - value end
+  for _, value in ipairs(score.rows(subject, rows, o.batch, facts)) do sum = sum - value end
   local count = #tokens - 1
   return {
     perplexity = math.exp(sum / count), nll = sum / count, tokens = count, windows = #rows,

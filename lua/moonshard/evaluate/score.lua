@@ -11,6 +11,7 @@ local hash = require("moonshard.base.hash")
 local language = require("moonshard.models.language")
 local options = require("moonshard.base.options")
 local preference_loss = require("moonshard.nn.preference_loss")
+local same_run = require("moonshard.engine.same_run")
 local session = require("moonshard.engine.session")
 local tokenizers = require("moonshard.data.tokenizer")
 local tree = require("moonshard.nn.tree")
@@ -36,6 +37,7 @@ score.OPTIONS = {
 }
 
 ---@class moonshard.EvaluatedModel
+---@field who string for messages
 ---@field model moonshard.Module
 ---@field trainer moonshard.Trainer?
 ---@field seq integer tokens of a row
@@ -95,7 +97,7 @@ function score.subject(who, given, o)
   if o.ema and not trainer then errors.invalid("%s: ema needs the trainer, which has the averages", who) end
   local seq, vocab = length_of(who, model, o.seq)
   return {
-    model = model, trainer = o.ema and trainer or nil, seq = seq, vocab = vocab,
+    who = who, model = model, trainer = o.ema and trainer or nil, seq = seq, vocab = vocab,
     tokenizer = checked_tokenizer(who, o.tokenizer, vocab),
   }
 end
@@ -112,18 +114,22 @@ local function fill(row, seq, tokens, targets)
   end
 end
 
--- Ranks that evaluate other rows would report numbers of neither.
-local function require_same(running, rows)
+-- Ranks that evaluate other rows, or count them otherwise, would report numbers of neither.
+local function require_same(subject, rows, batch, more)
   local parts = {}
   for i, row in ipairs(rows) do
     local tokens = ffi.new("int32_t[?]", row.count + 1)
     for t = 0, row.count do tokens[t] = row.tokens[row.first + t] end
     parts[i] = ("%d %x"):format(row.scored, hash.of_bytes(tokens, 4 * (row.count + 1)))
   end
-  running:require_same(hash.of_text(table.concat(parts, "\n")), "of what is evaluated", function(rank)
-    return ("rank %d evaluates other data than rank %d: all ranks need the same files and settings"):format(rank,
-      world.rank)
-  end)
+  local advice = "all ranks need the same files and settings"
+  local facts = {
+    { "ema", subject.trainer ~= nil, advice }, { "batch", batch, advice }, { "seq", subject.seq, advice },
+    { "the number of rows", #rows, advice },
+    { "the hash of their tokens", ("%.0f"):format(hash.of_text(table.concat(parts, "\n"))), advice },
+  }
+  for _, fact in ipairs(more) do facts[#facts + 1] = { fact[1], fact[2], advice } end
+  same_run.new(subject.who, facts, {}):require(session.around(subject.model), "of what is evaluated")
 end
 
 -- Runs the rows from `first` on, `batch` for each rank, and puts their numbers into `found`.
@@ -151,7 +157,6 @@ local function run(subject, rows, batch)
   local model, running = subject.model, session.around(subject.model)
   batch = math.min(batch, math.max(1, math.ceil(#rows / (running:data_ranks()))))
   local shape, found = { batch, subject.seq }, {}
-  require_same(running, rows)
   local exec = running:exec("score", {
     { name = "tokens", dtype = "i32", shape = shape, rows = batch },
     { name = "targets", dtype = "i32", shape = shape, rows = batch },
@@ -170,8 +175,10 @@ end
 ---@param subject moonshard.EvaluatedModel
 ---@param rows moonshard.ScoredRow[]
 ---@param batch integer rows of a rank at a time
+---@param more [string, any][] what else ranks must agree on: names and values
 ---@return number[]
-function score.rows(subject, rows, batch)
+function score.rows(subject, rows, batch, more)
+  require_same(subject, rows, batch, more)
   if subject.trainer then return subject.trainer:with_ema(run, subject, rows, batch) end
   return run(subject, rows, batch)
 end
