@@ -72,7 +72,7 @@ end
 ---@param given moonshard.ChatOptions
 ---@return moonshard.ChatData
 local function chat(given)
-  local o = options.parse(WHO, given, windows.specs {
+  local o = windows.parse(WHO, given, {
     tokenizer = { "any" },
     template = { "string|table", default = "chatml" },
     train_on = { "string", default = "assistant" },

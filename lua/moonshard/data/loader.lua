@@ -37,6 +37,7 @@ local ffi = require("moonshard.base.ffi").ffi
 ---@field drop_last boolean whether a step that begins in one epoch ends in the next; false: it is padded instead
 ---@field restart boolean make one pass at most in every call of batches (validation), instead of continuing
 ---@field locate? fun(position: number): number instead of `first` and `shuffle`: where the sample at a position begins
+---@field settings? string of loader.settings
 ---@field rows? integer rows of a batch that a sample becomes, each of seq / rows tokens; default 1
 
 ---@class moonshard.Loader
@@ -74,6 +75,21 @@ local MOST_TOKENS = 2 ^ 29 - 1 -- of a rank and step: LuaJIT's arrays are smalle
 ---@field ranks integer number of ranks that share
 ---@field name string what identifies these ranks
 
+-- "ranks 0-3,8"
+local function text_of(ranks)
+  local sorted, parts = { unpack(ranks) }, {}
+  table.sort(sorted)
+  local first
+  for i, rank in ipairs(sorted) do
+    first = first or rank
+    if sorted[i + 1] ~= rank + 1 then
+      parts[#parts + 1] = first == rank and ("%d"):format(rank) or ("%d-%d"):format(first, rank)
+      first = nil
+    end
+  end
+  return "ranks " .. table.concat(parts, ",")
+end
+
 ---This rank's share among the ranks of a mesh, or of the world.
 ---@param who string for messages
 ---@param mesh moonshard.Mesh?
@@ -81,9 +97,9 @@ local MOST_TOKENS = 2 ^ 29 - 1 -- of a rank and step: LuaJIT's arrays are smalle
 function loader.share(who, mesh)
   if mesh == nil then return { index = world.rank, ranks = world.size, name = "all" } end
   if not meshes.is(mesh) then errors.invalid("%s: mesh must be a mesh, as ms.init_device_mesh makes one", who) end
-  local among, all = roles.data_mesh(mesh), mesh:ranks()
+  local among = roles.data_mesh(mesh)
   local index, ranks = among and among:get_index() or 0, among and among:size() or 1
-  return { index = index, ranks = ranks, name = ("%d from rank %d"):format(#all, all[1]) }
+  return { index = index, ranks = ranks, name = text_of(mesh:ranks()) }
 end
 
 ---Samples per rank and step, from `batch` (per rank) or `global_batch` (all ranks).
@@ -164,12 +180,35 @@ function Loader:contents()
   return self.contents_text
 end
 
+-- What ranks that share data compare otherwise than as a setting: files, and what makes tokens of them, by the tokens;
+-- the batch and the order as they are written below; and a mesh by the ranks that it has (train/same_data.lua).
+local COMPARED_OTHERWISE = {}
+local otherwise = "files valid_files raw ignore tokenizer template mesh batch global_batch seq seed shuffle"
+for name in otherwise:gmatch("%S+") do
+  COMPARED_OTHERWISE[name] = true
+end
+
+---The settings of data that are not the default ones, as text: all options but those that are compared otherwise.
+---@param o table parsed options
+---@param specs table<string, moonshard.OptionSpec>
+---@return string ", drop_last = false", or ""
+function loader.settings(o, specs)
+  local list = {}
+  for name, spec in pairs(specs) do
+    if type(name) == "string" and not COMPARED_OTHERWISE[name] and o[name] ~= spec.default then
+      list[#list + 1] = (", %s = %s"):format(name, options.describe(o[name]))
+    end
+  end
+  table.sort(list)
+  return table.concat(list)
+end
+
 -- What identifies the data and the order of its samples, on all ranks that share it.
 local function source_of(self)
   local count, contents = self.stream.tokens, self:contents()
   local seed = type(self.given_seed) == "number" and ("%d"):format(self.given_seed) or self.given_seed
-  return ("%d tokens with contents %s, %d samples of %d, %d per rank and step, seed %s%s"):format(count, contents,
-    self.n, self.seq, self.batch, seed, self.shuffle and "" or ", in order")
+  return ("%d tokens with contents %s, %d samples of %d, %d per rank and step, seed %s%s%s"):format(count,
+    contents, self.n, self.seq, self.batch, seed, self.shuffle and "" or ", in order", self.settings or "")
 end
 
 -- The position of the run that so many steps after another one begin at.

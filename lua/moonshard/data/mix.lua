@@ -20,6 +20,11 @@ local strict = require("moonshard.base.strict")
 local WHO = "ms.data.mix"
 local STRATEGIES = { first_exhausted = true, all_exhausted = true }
 
+local SPECS = {
+  batch = { "positive" }, global_batch = { "positive" }, drop_last = { "boolean", default = true },
+  stopping_strategy = { "string", default = "first_exhausted" },
+}
+
 ---@class moonshard.MixOptions
 ---@field [integer] { [1]: moonshard.Loader, weight: number? } the sources; weight: its share of the samples relative to
 ---  the others', default 1
@@ -121,10 +126,7 @@ local function read(given)
   for name, value in pairs(given) do
     if type(name) ~= "number" then named[name] = value end
   end
-  local o = options.parse(WHO, named, {
-    batch = { "positive" }, global_batch = { "positive" }, drop_last = { "boolean", default = true },
-    stopping_strategy = { "string", default = "first_exhausted" },
-  })
+  local o = options.parse(WHO, named, SPECS)
   if not STRATEGIES[o.stopping_strategy] then
     errors.invalid('%s: stopping_strategy must be "first_exhausted" or "all_exhausted", not %s', WHO,
       options.describe(o.stopping_strategy))
@@ -214,6 +216,15 @@ local function texts_of(self)
   }
 end
 
+-- Those of the mix, and of each source that has any.
+local function settings_of(sources, o)
+  local list = { loader.settings(o, SPECS) }
+  for i, source in ipairs(sources) do
+    if source.settings ~= "" then list[#list + 1] = ("; source %d%s"):format(i, source.settings) end
+  end
+  return table.concat(list)
+end
+
 -- A hash of each source's contents.
 local function contents_of(self)
   local list = {}
@@ -288,6 +299,7 @@ local function mix(given, more)
     sources = sources, shares = shares, n = samples_of(sources, shares, o.stopping_strategy), position = 0,
     seq = first.seq, batch = batch_of(o, sources), rows = first.rows, share = first.share,
     shuffle = true, restart = false, drop_last = o.drop_last,
+    settings = settings_of(sources, o),
   }
   local texts = texts_of(self)
   self.given_seed = texts.seed

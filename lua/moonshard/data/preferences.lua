@@ -227,7 +227,7 @@ end
 ---@param given moonshard.PreferenceOptions
 ---@return moonshard.PreferenceData
 local function preferences(given)
-  local o = options.parse(WHO, given, windows.specs {
+  local o = windows.parse(WHO, given, {
     tokenizer = { "any" },
     template = { "string|table", default = "chatml" },
     ignore = { "table" },
@@ -238,7 +238,7 @@ local function preferences(given)
   o.tokens = message_tokens.new(WHO, o)
   o.of_pairs = {
     seq = 2 * o.seq, rows = 2, batch = o.batch, share = o.share, seed = o.seed, shuffle = o.shuffle,
-    drop_last = o.drop_last,
+    drop_last = o.drop_last, settings = o.settings,
     valid_fraction = o.valid_fraction,
   }
   if world.plan_only then return windows.loaders(o.of_pairs, nil, windows.tokens_needed(o.of_pairs)) end

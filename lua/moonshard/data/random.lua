@@ -135,7 +135,9 @@ function RandomData:batches(sampler, batch, o)
   self.sampler = sampler
   local rest = not o.drop_last and sampler:left() % batch or 0
   local next_sample, position = sampler:samples(), 0
-  local source = ("%s; %s"):format(tostring(self), sampler:describe())
+  local source = ("%s; %s; batches of %d%s"):format(tostring(self), sampler:describe(), batch,
+    o.drop_last and "" or ", drop_last = false")
+  local among = sampler.among or ("%d shares"):format(sampler.world)
   return function()
     restore() -- a state that was loaded inside of the loop
     local samples, repeated = {}, 0
@@ -151,7 +153,7 @@ function RandomData:batches(sampler, batch, o)
     if sampler.position > sampler.length then read_now.counted_rows = #samples - repeated end
     read_now.rows_of_last = rest > 0 and rest or nil
     read_now.first_row, read_now.row_step = sampler.rank, sampler.world -- as the sampler divides them
-    read_now.source, read_now.shared_by = source, ("a sampler over %d ranks"):format(sampler.world)
+    read_now.source, read_now.shared_by = source, ("a sampler over %s"):format(among)
     read_now.batch_number = sampler.epoch * math.ceil(sampler:count() / batch) + position -- as epochs follow another
     return position, read_now
   end

@@ -18,6 +18,7 @@ local sealed = require("moonshard.base.sealed")
 ---@field epoch integer
 ---@field position integer samples of the epoch that all ranks together have visited
 ---@field shared_by string? the ranks that share it, if they are those of its mesh or of the world
+---@field among string? the same ranks, as a loader names them
 ---@field passes integer calls of samples
 ---@field loads integer calls of load_state
 local Sampler = { __name = "a sampler" }
@@ -63,6 +64,7 @@ local function sampler(o)
   made = made + 1
   -- Ranks that are given their places by hand can be several groups.
   o.shared_by = not (o.rank or o.world) and ("sampler %d over %s"):format(made, share.name) or nil
+  o.among = not (o.rank or o.world) and share.name or nil
   o.rank, o.world = o.rank or share.index, o.world or share.ranks
   if o.rank < 0 or o.rank >= o.world then
     errors.invalid("ms.data.sampler: rank %d is outside a world of %d ranks", o.rank, o.world)

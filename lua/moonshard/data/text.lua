@@ -1,6 +1,5 @@
 -- Text by bytes: the token of a byte is its value, so the vocabulary is 256 and the loss is in nats per byte.
 
-local options = require("moonshard.base.options")
 local streams = require("moonshard.data.stream")
 local text_files = require("moonshard.data.text_files")
 local windows = require("moonshard.data.windows")
@@ -29,7 +28,7 @@ local world = require("moonshard.distributed.world")
 ---@return moonshard.TextData
 local function text(o)
   local who = "ms.data.text"
-  o = options.parse(who, o, windows.specs { valid_fraction = { "number", default = 0.05 }, raw = { "boolean" } })
+  o = windows.parse(who, o, { valid_fraction = { "number", default = 0.05 }, raw = { "boolean" } })
   windows.share(who, o)
   local stream, bytes
   if world.plan_only then

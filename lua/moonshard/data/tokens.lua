@@ -6,7 +6,6 @@
 local decompressed = require("moonshard.data.decompressed")
 local errors = require("moonshard.base.error")
 local files = require("moonshard.data.files")
-local options = require("moonshard.base.options")
 local streams = require("moonshard.data.stream")
 local windows = require("moonshard.data.windows")
 local world = require("moonshard.distributed.world")
@@ -50,7 +49,7 @@ end
 ---@return moonshard.TokenData
 local function tokens(o)
   local who = "ms.data.tokens"
-  o = options.parse(who, o, windows.specs { valid_files = { "string|table" }, valid_fraction = { "number" } })
+  o = windows.parse(who, o, { valid_files = { "string|table" }, valid_fraction = { "number" } })
   if o.valid_files and o.valid_fraction then
     errors.invalid("%s: give valid_files or valid_fraction, not both", who)
   end

@@ -7,6 +7,7 @@
 local errors = require("moonshard.base.error")
 local files = require("moonshard.data.files")
 local loader = require("moonshard.data.loader")
+local options = require("moonshard.base.options")
 
 local LONGEST_BLOCK = 16
 -- The validation order has a separate key.
@@ -23,6 +24,7 @@ local windows = {}
 ---@field drop_last boolean
 ---@field valid_fraction number
 ---@field rows integer? rows of a batch that a window becomes; default 1
+---@field settings string? of loader.settings
 
 local function all_of(sample) return sample end
 
@@ -96,10 +98,8 @@ function windows.check_validation(who, spec, unit, tokens, o)
   windows.check_size(who, spec, unit, tokens, { seq = o.seq, valid_fraction = 0, drop_last = false })
 end
 
----The options that all data in windows has, with further ones.
----@param more table<string, moonshard.OptionSpec>
----@return table<string, moonshard.OptionSpec>
-function windows.specs(more)
+-- The options that all data in windows has, with further ones.
+local function specs_with(more)
   local specs = {
     files = { "string|table", required = true },
     seq = { "positive", default = 256 },
@@ -112,6 +112,18 @@ function windows.specs(more)
   }
   for name, spec in pairs(more) do specs[name] = spec end
   return specs
+end
+
+---Reads options of data in windows.
+---@param who string for messages
+---@param given table
+---@param more table<string, moonshard.OptionSpec> those that not all data in windows has
+---@return table
+function windows.parse(who, given, more)
+  local specs = specs_with(more)
+  local o = options.parse(who, given, specs)
+  o.settings = loader.settings(o, specs)
+  return o
 end
 
 ---Reads options common to text and token files: this rank's share of a step's samples, and the validation fraction.
@@ -139,6 +151,7 @@ local function make_loader(o, stream, n, window, restart)
     drop_last = o.drop_last and not restart,
     restart = restart,
     rows = o.rows,
+    settings = o.settings,
   })
 end
 

@@ -18,6 +18,7 @@ local UNKNOWN = 0 -- in place of a hash: the ranks that share the data are not k
 
 ---@class moonshard.DataOfRank what a rank's batch is from
 ---@field source string?
+---@field shared_by string?
 ---@field sharers number a hash of whom the rank shares it with
 ---@field number number a hash of the source
 local DataOfRank = {}
@@ -32,7 +33,7 @@ function same_data.of(batch)
   if type(from.source) ~= "string" or type(from.shared_by) ~= "string" then from = sampled end
   if not from then return setmetatable({ sharers = UNKNOWN, number = UNKNOWN }, DataOfRank) end
   return setmetatable({
-    source = from.source, sharers = hash.of_text(from.shared_by), number = hash.of_text(from.source),
+    source = from.source, shared_by = from.shared_by, sharers = hash.of_text(from.shared_by), number = hash.of_text(from.source),
   }, DataOfRank)
 end
 
@@ -57,13 +58,58 @@ local function differing(sharers, numbers)
   end
 end
 
----Raises MS_EMISMATCH on all ranks of a model if two that share data have batches of different sources. Batches whose
----source is not known are not compared. Collective, but only if they differ.
+local function are_alike(sharers)
+  for _, shared in ipairs(sharers) do
+    if shared ~= sharers[1] then return false end
+  end
+  return true
+end
+
+-- The ranks that a text of a loader names, as a set; nil if it names none. Passes of a sampler are not compared: ranks
+-- that leave out samples can be in different ones.
+local function named_by(text)
+  if text:find(", pass %d") then return nil end
+  local found, among = {}, text:match("^a sampler over (.*)$") or text
+  local list = among == "all" and ("0-%d"):format(world.size - 1) or among:match("^ranks ([%d,%-]+)$")
+  for first, last in (list or ""):gmatch("(%d+)%-?(%d*)") do
+    for rank = tonumber(first), tonumber(last) or tonumber(first) do found[rank] = true end
+  end
+  return next(found) ~= nil and found or nil
+end
+
+-- Raises if a rank's data is shared with a rank whose data is not shared with it: they would have other shares of the
+-- samples, and their sources would not be compared. Whom ranks share data with is looked at once, as it stays.
+local function check_sharers(self, session, what, sharers)
+  local key = {}
+  for place, shared in ipairs(sharers) do key[place] = ("%.0f"):format(shared) end
+  key = table.concat(key, " ")
+  session.sharers = session.sharers or {}
+  if session.sharers[key] then return end
+  local texts, ranks, place_of = agreement.texts(session, what, self.shared_by), session:ranks(), {}
+  for place, rank in ipairs(ranks) do place_of[rank] = place end
+  for place, text in ipairs(texts) do
+    for rank in pairs(named_by(text) or {}) do
+      local other = place_of[rank]
+      if other and named_by(texts[other]) and texts[other] ~= text then
+        local one, two = math.min(place, other), math.max(place, other)
+        errors.raise("MS_EMISMATCH", "the data is divided among other ranks on each rank: among %s on %s, and among %s "
+          .. "on %s: give the data of all ranks the same mesh", texts[one], world.rank_name(ranks[one]), texts[two],
+          world.rank_name(ranks[two]))
+      end
+    end
+  end
+  session.sharers[key] = true
+end
+
+---Raises MS_EMISMATCH on all ranks of a model if two that share data have batches of different sources, or share it
+---with other ranks. Batches whose source is not known are not compared. Collective, but only if they differ, or if a
+---new set of ranks shares data.
 ---@param session moonshard.Session
 ---@param what string for reports, equal on all ranks: "of the training data"
 ---@param sharers number[] of all ranks, in the order of session:ranks()
 ---@param numbers number[]
 function DataOfRank:check(session, what, sharers, numbers)
+  if not are_alike(sharers) then check_sharers(self, session, what, sharers) end
   local one, other = differing(sharers, numbers)
   if not one then return end
   local texts, ranks = agreement.texts(session, what, self.source), session:ranks()
