@@ -212,7 +212,7 @@ describe("an evaluation", function()
     ]]
     local cases = {
       ['ms.evaluate.perplexity(train, { text = ("text %d"):format(rank) })'] = "perplexity | hash | tokens",
-      ['ms.evaluate.perplexity(train, { text = ("text"):rep(rank + 2) })'] = "perplexity | tokens is 8 on rank 0 and 12",
+      ['ms.evaluate.perplexity(train, { text = ("text"):rep(rank + 2) })'] = "tokens is 8 on rank 0 and 12",
       ['ms.evaluate.perplexity(train, { text = "texts", ema = rank == 1 })'] = "ema is false on rank 0 and true",
       ['ms.evaluate.perplexity(train, { text = "texts", batch = 8 + rank })'] = "batch is 8 on rank 0 and 9",
       ['ms.evaluate.perplexity(train, { text = "texts", stride = 16 - rank })'] = "stride is 16 on rank 0 and 15",

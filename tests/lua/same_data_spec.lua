@@ -43,7 +43,7 @@ local CASES = {
   { "preferences", "o.drop_last = false", "drop_last = false" },
   { "masked", "o.drop_last = false", "drop_last = false" }, { "masked", "o.mesh = nil", "ranks 0-1 | all" },
   { "masked", "more.special = { 1 }", "256 of 256 but" },
-  { "mix", "o.drop_last = false", "source 1, drop_last = false" }, { "mix", "more.drop_last = false", "drop_last = false" },
+  { "mix", "o.drop_last = false", "source 1, drop_last = false" }, { "mix", "more.drop_last = false", "drop_last" },
   { "mix", "more.stopping_strategy = 'all_exhausted'", "all_exhausted" }, { "mix", "o.mesh = nil", "ranks 0-1 | all" },
   { "mix", "more.batch = 2" },
 }

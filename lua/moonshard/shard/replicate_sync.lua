@@ -184,6 +184,12 @@ function replicate_sync.parts(sync, step)
     parts = (sent and C.MS_OUTER_SEND or 0) + (applied and C.MS_OUTER_APPLY or 0) }
 end
 
+---The step at whose end the outer SGD applies what a step sends.
+---@param sync moonshard.ReplicateSync
+---@param step integer
+---@return integer
+function replicate_sync.applied(sync, step) return sync.delay > 0 and step - 1 + sync.delay or step end
+
 ---All parts of the first fragment, in one plan: for plans that show them.
 ---@return moonshard.OuterParts
 function replicate_sync.all_parts()

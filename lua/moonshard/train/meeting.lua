@@ -5,6 +5,7 @@
 local errors = require("moonshard.base.error")
 local hash = require("moonshard.base.hash")
 local options = require("moonshard.base.options")
+local replicate_sync = require("moonshard.shard.replicate_sync")
 local same_constants = require("moonshard.engine.same_constants")
 local same_data = require("moonshard.train.same_data")
 local same_run = require("moonshard.engine.same_run")
@@ -32,18 +33,20 @@ local function rate_of(optimizer, number)
   return optimizer.lr(number)
 end
 
----The learning rates of a step: of all parameters, and of those that take Muon.
+---The learning rates of a step: of all parameters, of those that take Muon, and of the outer SGD of local steps, in the
+---step in which it applies what this one sends.
 ---@param self moonshard.Trainer
 ---@param number integer the step
----@return { lr: number, muon: number }
+---@return { lr: number, muon: number, outer: number }
 function meeting.rates(self, number)
   local sync, muon = self.session.sharding.local_sync, self.optimizer:muon()
   local lr = rate_of(self.optimizer, number)
   check_rate(lr, number, "")
-  if sync then check_rate(sync.outer.lr(number), number, "outer ") end
+  local of_outer = sync and sync.outer.lr(replicate_sync.applied(sync, number)) or 0
+  check_rate(of_outer, number, "outer ")
   local of_muon = muon and rate_of(muon, number) or 0
   check_rate(of_muon, number, "Muon's ")
-  return { lr = lr, muon = of_muon }
+  return { lr = lr, muon = of_muon, outer = of_outer }
 end
 
 local function require_same_rate(self, numbers, format, number)
@@ -98,10 +101,11 @@ end
 ---@param self moonshard.Trainer
 ---@param who string "train:step"
 ---@param facts [string, any][] as for same_run.new
+---@param batch table this rank's
 ---@param specs table[] of engine/batch.lua
 ---@param micro_batches integer
 ---@return moonshard.SameRun
-function meeting.described(self, who, facts, specs, micro_batches)
+function meeting.described(self, who, facts, batch, specs, micro_batches)
   local inputs = {}
   for i, spec in ipairs(specs) do
     local shape = { unpack(spec.shape) }
@@ -109,6 +113,10 @@ function meeting.described(self, who, facts, specs, micro_batches)
     inputs[i] = { name = spec.name, dtype = spec.dtype, shape = shape }
   end
   facts[#facts + 1] = { "the number of the trainer", self.owner }
+  -- How many rows count is each rank's own number, but such batches run otherwise.
+  facts[#facts + 1] = { "batch.counted_rows", batch.counted_rows ~= nil and "given" or "not given",
+    "give all ranks batch.counted_rows, the number of rows that count on each, or none" }
+  facts[#facts + 1] = { "batch.is_padded", batch.is_padded == true, "give all ranks the same" }
   return same_run.new(who, facts, inputs, "batch.")
 end
 
@@ -119,19 +127,20 @@ end
 ---@param number integer the step
 ---@param batch table this rank's
 ---@param run moonshard.SameRun
----@param rates { lr: number, muon: number }
+---@param rates { lr: number, muon: number, outer: number }
 ---@param given moonshard.SameRows?
 ---@param exec moonshard.Exec? what runs, if it is bound already
 function meeting.before_step(self, number, batch, run, rates, given, exec)
   local sharer, counts = counted(batch)
   local weights, data = same_weights.of(self.session), same_data.of(batch)
-  local runs, lrs, muon_lrs, statuses, rows, sharers, numbers, sums, sharing, sources, constants =
-    self.session:gather_numbers(run.number, "of the learning rate", rates.lr, rates.muon, termination.status(),
-      given and given:number() or 0, sharer, counts, weights and weights:number(number) or 0, data.sharers,
+  local runs, lrs, muon_lrs, outer_lrs, statuses, rows, sharers, numbers, sums, sharing, sources, constants =
+    self.session:gather_numbers(run.number, "of the learning rate", rates.lr, rates.muon, rates.outer,
+      termination.status(), given and given:number() or 0, sharer, counts, weights and weights:number(number) or 0, data.sharers,
       data.number, same_constants.number(exec))
   run:check(self.session, runs)
   require_same_rate(self, lrs, "of step", number)
   require_same_rate(self, muon_lrs, "of Muon in step", number)
+  require_same_rate(self, outer_lrs, "of the outer SGD of replicate_sync for step", number)
   meeting.end_if_wanted(self, statuses)
   same_data.check_mesh(self.session, batch)
   data:check(self.session, "of the training data", sharing, sources)
@@ -151,7 +160,7 @@ end
 ---@param exec moonshard.Exec? what runs, if it is bound already
 ---@return integer[] statuses the ranks' votes on ending the run
 function meeting.before_evaluation(self, number, specs, batch, exec)
-  local run = meeting.described(self, "train:evaluate", { { "the batch", number } }, specs, 1)
+  local run = meeting.described(self, "train:evaluate", { { "the batch", number } }, batch, specs, 1)
   local data = same_data.of(batch)
   local runs, statuses, sharing, sources, constants = self.session:gather_numbers(run.number,
     "of whether to evaluate on", termination.status(), data.sharers, data.number, same_constants.number(exec))

@@ -32,8 +32,9 @@ function same_data.of(batch)
   context.sampled = nil
   if type(from.source) ~= "string" or type(from.shared_by) ~= "string" then from = sampled end
   if not from then return setmetatable({ sharers = UNKNOWN, number = UNKNOWN }, DataOfRank) end
+  local shared_by = from.shared_by
   return setmetatable({
-    source = from.source, shared_by = from.shared_by, sharers = hash.of_text(from.shared_by), number = hash.of_text(from.source),
+    source = from.source, shared_by = shared_by, sharers = hash.of_text(shared_by), number = hash.of_text(from.source),
   }, DataOfRank)
 end
 

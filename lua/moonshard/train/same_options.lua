@@ -20,6 +20,10 @@ local function text_of_pad(o)
   return list[1] and table.concat(list, ", ") or "not given"
 end
 
+-- Of ms.fully_shard. Plans have most of it, but which step is a sync follows from it before ranks compare plans. The
+-- learning rate of the outer SGD is compared with the others.
+local SYNC = { { name = "every" }, { name = "fragments" }, { name = "delay" }, { name = "alpha" } }
+
 local OPTIONS = {
   { name = "micro_batches" }, { name = "gradient_sync" }, { name = "reshard_after_backward" }, { name = "prefetch" },
   { name = "rematerialize" },
@@ -34,6 +38,12 @@ local OPTIONS = {
 ---The options as facts of a run (engine/same_run.lua).
 ---@param train moonshard.Trainer
 ---@return [string, string, string][]
-function same_options.facts(train) return same_run.options(OPTIONS, train, "%s of ms.trainer") end
+function same_options.facts(train)
+  local facts, sync = same_run.options(OPTIONS, train, "%s of ms.trainer"), train.session.sharding.local_sync
+  for _, fact in ipairs(sync and same_run.options(SYNC, sync, "%s of replicate_sync") or {}) do
+    table.insert(facts, 1, fact)
+  end
+  return facts
+end
 
 return same_options

@@ -241,9 +241,9 @@ local function begin(self, number, batch, specs, given)
   -- Between syncs no replica waits for another one, so ranks compare, and agree to end, at the next sync.
   local meets = not sync or number == 1 or replicate_sync.meets(sync, update)
   if meets then
-    local facts = { { "the step", number } }
-    for _, fact in ipairs(same_options.facts(self)) do facts[#facts + 1] = fact end
-    local run = meeting.described(self, "train:step", facts, specs, micro_batches)
+    local facts = same_options.facts(self) -- before the step, which follows from them
+    facts[#facts + 1] = { "the step", number }
+    local run = meeting.described(self, "train:step", facts, batch, specs, micro_batches)
     meeting.before_step(self, number, batch, run, rates, given, known)
   end
   local seconds = clock.now() - began
