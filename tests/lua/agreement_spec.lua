@@ -272,12 +272,17 @@ describe("D10", function()
     for case, expected in pairs({
       ['s.call = function(train) ms.checkpoint.save(train, "build") end'] = "ms.checkpoint.save",
       ["s.call = function(train) train.model(ms.ones(4, 4)) end"] = "ranks run",
-      ['s.pad = { inputs = 0 }'] = "lengths | pad",
-      ['s.checkpoint = { dir = "build" }'] = "checkpoints",
     }) do
       local ended = run(case)
       assert.equal(2, ended.status, ended.err)
       has(ended.err, expected .. " | same calls | same options | under an if")
+    end
+    for case, expected in pairs({
+      ['s.pad = { inputs = 0 }'] = "pad of ms.trainer", ['s.checkpoint = { dir = "build" }'] = "checkpoint.dir",
+    }) do
+      local ended = run(case)
+      assert.equal(2, ended.status, ended.err)
+      has(ended.err, expected .. " | rank 0 | rank 2 | all ranks")
     end
   end)
 

@@ -30,8 +30,11 @@ local RANKS = " | rank 0 | rank 1"
 
 -- What is refused, by the line that changes it, and what its message has.
 local REFUSED = {
-  ["o.seed = 3"] = "train:step: | seed of ms.trainer is 0 on rank 0 and 3 on rank 1 | dropout",
+  ["o.seed = 3"] = "ms.trainer: | seed of ms.trainer is 0 on rank 0 and 3 on rank 1 | dropout",
   ["o.pad = { inputs = 1 }"] = "pad | inputs = 0 | inputs = 1" .. RANKS,
+  ["o.pad = nil"] = "ms.trainer: | pad | inputs = 0 on rank 0 | not given on rank 1",
+  ["c.dir = nil"] = "checkpoint.dir of ms.trainer | and none on rank 1" .. RANKS,
+  ['c.dir = ""'] = "checkpoint.dir of ms.trainer | and none on rank 1" .. RANKS,
   ["o.micro_batches = 2"] = "micro_batches of ms.trainer is 1" .. RANKS,
   ['o.gradient_sync = "last"'] = "gradient_sync of ms.trainer is every" .. RANKS,
   ["o.clip_grad_norm = 1"] = "clip_grad_norm of ms.trainer is 0" .. RANKS,

@@ -108,17 +108,25 @@ local function resume(self, path, skipped)
   end
 end
 
+---The options of checkpoints as facts of a run (engine/same_run.lua); without dir and resume they have no effect.
+---@param o moonshard.CheckpointOptions? parsed; nil: the trainer has none
+---@return [string, any][]
+function policy.facts(o)
+  if not o or o.dir == "" and o.resume == "" then o = parse({}) end
+  return same_run.options(COMPARED, o, "checkpoint.%s of ms.trainer")
+end
+
 ---Reads a trainer's option, and resumes from a checkpoint if it says so. Resuming is collective.
 ---@param train moonshard.Trainer
 ---@param given moonshard.CheckpointOptions
+---@param compare fun(train: moonshard.Trainer, facts: [string, any][]) lets ranks compare all options. Collective
 ---@return moonshard.CheckpointPolicy? nil when nothing is saved
-function policy.new(train, given)
+function policy.new(train, given, compare)
   local self = setmetatable(parse(given), Policy)
   self.train = train
   if checkpoint.is_inert() then return nil end
   if self.dir ~= "" or self.resume ~= "" then
-    same_run.new("ms.trainer", same_run.options(COMPARED, self, "checkpoint.%s of ms.trainer"), {})
-      :require(train.session, "of the options of checkpoints")
+    compare(train, policy.facts(self))
   end
   if self.dir ~= "" then
     local disk = disks.of(train.session, self.dir)

@@ -24,14 +24,16 @@ function new_shapes.new(who)
   return setmetatable({ who = who, plans = 0, ms = 0, shapes = {}, warned = {} }, NewShapes)
 end
 
--- "tokens [2,30], then [2,31]": the inputs whose shapes differ from those of the plan before.
-local function differing(self, inputs)
+local function text_of(shape) return "[" .. table.concat(shape, ",") .. "]" end
+
+---The inputs whose shapes differ from those of the latest plan.
+---@param inputs moonshard.InputSpec[]
+---@return string "tokens [2,30], then [2,31]"; "" if none does
+function NewShapes:differing(inputs)
   local list = {}
   for _, input in ipairs(inputs) do
-    local shape = "[" .. table.concat(input.shape, ",") .. "]"
-    local before = self.shapes[input.name]
+    local shape, before = text_of(input.shape), self.shapes[input.name]
     if before and before ~= shape then list[#list + 1] = ("%s %s, then %s"):format(input.name, before, shape) end
-    self.shapes[input.name] = shape
   end
   return table.concat(list, "; ")
 end
@@ -49,7 +51,8 @@ end
 ---@param ms number that it took
 ---@param again boolean it was kept before, and dropped for others
 function NewShapes:note(inputs, ms, again)
-  local shapes = differing(self, inputs)
+  local shapes = self:differing(inputs)
+  for _, input in ipairs(inputs) do self.shapes[input.name] = text_of(input.shape) end
   self.plans, self.ms = self.plans + 1, self.ms + ms
   if again then
     warn(self, "again", ("%s compiles plans again that were dropped to make room for others (%s): pad inputs to a few "

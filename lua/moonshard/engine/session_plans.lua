@@ -93,10 +93,21 @@ local function watch_of(self, fn)
   return self.watched[key]
 end
 
+local function shapes_of(name, settings) return ("%s %s"):format(name, tostring(settings.owner)) end
+
+---The inputs whose shapes differ from those that were compiled last by a name, as text; "" if none does.
+---@param name string
+---@param inputs moonshard.InputSpec[]
+---@param settings table as for exec
+---@return string
+function SessionPlans:new_shapes(name, inputs, settings)
+  local shapes = self.compiled[shapes_of(name, settings)]
+  return shapes and shapes:differing(inputs) or ""
+end
+
 local function compile(self, name, inputs, settings, id, trace)
-  local shapes_of = ("%s %s"):format(name, tostring(settings.owner))
-  local shapes = self.compiled[shapes_of] or new_shapes.new(settings.who)
-  self.compiled[shapes_of] = shapes
+  local shapes = self.compiled[shapes_of(name, settings)] or new_shapes.new(settings.who)
+  self.compiled[shapes_of(name, settings)] = shapes
   local compiled = self:compile(name, self.plans:graph(self:graph_id(id)) or trace(), settings)
   self:ensure_state(compiled) -- can read files, and fail on a single rank
   shapes:note(inputs, compiled:summary().compile_ms, self.plans:was_dropped(id, self.rules))

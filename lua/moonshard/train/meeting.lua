@@ -135,8 +135,8 @@ function meeting.before_step(self, number, batch, run, rates, given, exec)
   local weights, data = same_weights.of(self.session), same_data.of(batch)
   local runs, lrs, muon_lrs, outer_lrs, statuses, rows, sharers, numbers, sums, sharing, sources, constants =
     self.session:gather_numbers(run.number, "of the learning rate", rates.lr, rates.muon, rates.outer,
-      termination.status(), given and given:number() or 0, sharer, counts, weights and weights:number(number) or 0, data.sharers,
-      data.number, same_constants.number(exec))
+      termination.status(), given and given:number() or 0, sharer, counts, weights and weights:number(number) or 0,
+      data.sharers, data.number, same_constants.number(exec))
   run:check(self.session, runs)
   require_same_rate(self, lrs, "of step", number)
   require_same_rate(self, muon_lrs, "of Muon in step", number)

@@ -46,4 +46,16 @@ function same_options.facts(train)
   return facts
 end
 
+---Ranks compare the options of a trainer, and those of its checkpoints: before a trainer acts on checkpoints, and
+---before a model's first step or evaluation, since options decide what ranks exchange there: an option that one rank
+---alone has is named instead of exchanges that do not match. Collective.
+---@param train moonshard.Trainer
+---@param of_checkpoints [string, any][] policy.facts
+function same_options.require(train, of_checkpoints)
+  local facts = same_options.facts(train)
+  for _, fact in ipairs(of_checkpoints) do facts[#facts + 1] = fact end
+  train.session.options_compared = true
+  same_run.new("ms.trainer", facts, {}):require(train.session, "of the options of the trainer")
+end
+
 return same_options

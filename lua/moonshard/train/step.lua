@@ -238,10 +238,17 @@ local function begin(self, number, batch, specs, given)
   local known = self.session:bound_exec("train", specs, settings)
   if given then add_batch(given, batch, specs, micro_batches) end
   local rates, began = meeting.rates(self, number), clock.now()
-  -- Between syncs no replica waits for another one, so ranks compare, and agree to end, at the next sync.
-  local meets = not sync or number == 1 or replicate_sync.meets(sync, update)
+  -- Between syncs no replica waits for another one, so ranks compare, and agree to end, at the next sync; or where they
+  -- compile, which needs all of them.
+  local meets = not sync or number == 1 or replicate_sync.meets(sync, update) or not known
   if meets then
     local facts = same_options.facts(self) -- before the step, which follows from them
+    if sync then
+      local shapes = not known and self.session:new_shapes("train", specs, settings) or ""
+      table.insert(facts, 1, { "the shape of the batch", shapes == "" and "as before" or "new: " .. shapes,
+        "between syncs of replicate_sync replicas do not wait for each other, so all of them must have a new shape in "
+          .. "the same step: pad batches to a few lengths" })
+    end
     facts[#facts + 1] = { "the step", number }
     local run = meeting.described(self, "train:step", facts, batch, specs, micro_batches)
     meeting.before_step(self, number, batch, run, rates, given, known)

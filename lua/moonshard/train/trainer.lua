@@ -23,6 +23,7 @@ local padding = require("moonshard.train.padding")
 local reference = require("moonshard.shard.reference")
 local reused_memory = require("moonshard.engine.reused_memory")
 local rule_lists = require("moonshard.shard.rules")
+local same_options = require("moonshard.train.same_options")
 local sealed = require("moonshard.base.sealed")
 local session = require("moonshard.engine.session")
 local step = require("moonshard.train.step")
@@ -198,7 +199,9 @@ local function trainer(o)
   if reference.active then reference.replace_settings(o) end
   o.session.memory_limit, o.session.plan_memory = o.memory_limit, o.plan_memory
   local self = setmetatable(o, Trainer)
-  if self.checkpoint then self.policy = require("moonshard.checkpoint.policy").new(self, self.checkpoint) end
+  if self.checkpoint then
+    self.policy = require("moonshard.checkpoint.policy").new(self, self.checkpoint, same_options.require)
+  end
   self.owner = self.session:new_owner() -- last: what failed until here leaves the model without a trainer
   return sealed.seal(self)
 end
@@ -263,12 +266,19 @@ local function warn_of_data(self, batch)
     after, number))
 end
 
+-- Once for a model: in its first step or evaluation, unless a trainer with checkpoints has done so.
+local function compare_options(self)
+  if self.session.options_compared or world.plan_only or reference.active then return end
+  same_options.require(self, require("moonshard.checkpoint.policy").facts())
+end
+
 ---One optimizer step on this rank's batch. Collective.
 ---@param batch table<string, moonshard.Array> e.g. tokens and targets, i32 [batch, seq]
 ---@return moonshard.StepMetrics
 function Trainer:step(batch)
   check_self(self, "step")
   agreement.noting_failure(check_settings, self, "train:step")
+  agreement.noting_failure(compare_options, self)
   batch = agreement.noting_failure(padding.of_all, self, batch)
   batch = agreement.noting_failure(teacher.with_result, self, batch, self.micro_batches)
   if not world.plan_only then agreement.noting_failure(decide, self, batch) end -- else Trainer:compile decides
@@ -306,6 +316,7 @@ function Trainer:evaluate(batches, o)
       options.describe(batches))
   end
   agreement.noting_failure(check_settings, self, "train:evaluate")
+  agreement.noting_failure(compare_options, self)
   local averages = options.parse("train:evaluate", o, EVALUATE).ema
   local within = self.session.averaged
   if self.policy and not within then self.policy:before_evaluation() end
