@@ -24,7 +24,7 @@ end
 for step = 1, cfg.steps do
   if cfg.evaluate then
     local given = batch(step)
-    given.counted_rows = s.counted
+    given.counted_rows, given.first_row = s.counted, s.first
     train:evaluate(coroutine.wrap(function() coroutine.yield(1, given) end))
   else
     train:step(batch(step))
@@ -45,6 +45,7 @@ local CASES = {
   { "s.length = function(step) return step == 5 and 2 or 3 end", "shape | inputs | [4,3,8] | [4,2,8]" },
   { "s.lr = function(step) return 0.7 end" },
   { "s.counted = 3", "train:evaluate | batch.counted_rows is not given on rank 0", "evaluate=true" },
+  { "s.first = 4", "train:evaluate | batch.first_row is not given on rank 0", "evaluate=true" },
   { "", nil, "evaluate=true" },
   { "" },
 }

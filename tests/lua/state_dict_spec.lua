@@ -51,6 +51,20 @@ file:write(table.concat(sums, " "))
 file:close()
 ]]
 
+-- More parameters than ranks tell each other about in one exchange; `on` changes the last of them.
+local MANY = [[
+local ms = require "moonshard"
+local cfg = ms.args { on = -1 }
+local layers = {}
+for i = 1, 600 do layers[i] = ms.nn.linear(1, 1, { bias = false }) end
+local model = ms.nn.sequential(layers)
+ms.fully_shard(model, { mesh = ms.init_device_mesh("cpu", "2x1", { "replicate", "shard" }), shared_masters = false })
+local dict = model:state_dict()
+if ms.world().rank == cfg.on then dict["599.weight"] = dict["599.weight"] * 2 end
+model:load_state_dict(dict)
+print("loaded")
+]]
+
 local TENSOR = "names=shard tensor"
 
 -- Runs that are refused, with the facts that the message has.
@@ -102,6 +116,17 @@ describe("parts that ranks load", function()
       assert.equal(0, ended[name].status, name .. ": " .. ended[name].err)
       has(ended[name].out, "loaded")
     end
+  end)
+
+  it("U1 can be of any number of parameters", function()
+    local recipe = program.recipe(MANY)
+    local same = program.run { "run", recipe, "-n", "2", "--timeout", "60" }
+    local other = program.run { "run", recipe, "-n", "2", "--timeout", "60", "on=1" }
+    os.remove(recipe)
+    assert.equal(0, same.status, same.err)
+    has(same.out, "loaded")
+    assert.not_equal(0, other.status)
+    has(other.err, "599.weight differs between rank 0 and rank 1")
   end)
 
   it("H12 are put back by replicas of local steps without a trace", function()

@@ -32,6 +32,7 @@ function SessionRanks.refuse_within_data()
     .. "itself: let it only return or restore a position, and call the other before or after", context.in_data)
 end
 
+local MOST_BYTES = 4096 -- that ms_state_all_gather_bytes takes from each rank
 local MODEL_BYTES = 8 -- of a model's number, which goes with all that ranks exchange
 
 -- Refuses what ranks do on different models of the same parameters, as in a loop by pairs: it would mix them.
@@ -71,6 +72,23 @@ function SessionRanks:gather_lists(mine, what)
   return lists
 end
 
+-- Gathers one piece, which fits, into [place][from, from + bytes) of `all`, in rows of `row` bytes.
+local function gather_piece(self, mine, from, bytes, all, row, what)
+  local state, n, size = self:open_state(), self.sharding.mesh:size(), MODEL_BYTES + bytes
+  local given, received, numbers = ffi.new("char[?]", size), ffi.new("char[?]", size * n), ffi.new("double[?]", n)
+  ffi.copy(given, mine + from, bytes)
+  ffi.copy(given + bytes, ffi.new("double[1]", self.sharding.number or 0), MODEL_BYTES)
+  world.set_activity(what)
+  local status = C.ms_state_all_gather_bytes(state, given, size, received)
+  world.set_activity(nil)
+  check(status)
+  for place = 0, n - 1 do
+    ffi.copy(all + row * place + from, received + size * place, bytes)
+    ffi.copy(numbers + place, received + size * place + bytes, MODEL_BYTES)
+  end
+  check_models(self, numbers)
+end
+
 ---Gathers as many bytes from every rank that trains this model, and raises MS_EMISMATCH if a rank is at another model.
 ---Collective over them.
 ---@param mine ffi.cdata* this rank's
@@ -78,19 +96,13 @@ end
 ---@param all ffi.cdata* receives the bytes of each, in the order of ranks()
 ---@param what string? as for gather_numbers
 function SessionRanks:gather_bytes(mine, bytes, all, what)
-  local state, n, size = self:open_state(), self.sharding.mesh:size(), MODEL_BYTES + bytes
-  local given, received, numbers = ffi.new("char[?]", size), ffi.new("char[?]", size * n), ffi.new("double[?]", n)
-  ffi.copy(given, mine, bytes)
-  ffi.copy(given + bytes, ffi.new("double[1]", self.sharding.number or 0), MODEL_BYTES)
-  world.set_activity(what)
-  local status = C.ms_state_all_gather_bytes(state, given, size, received)
-  world.set_activity(nil)
-  check(status)
-  for place = 0, n - 1 do
-    ffi.copy(ffi.cast("char *", all) + bytes * place, received + size * place, bytes)
-    ffi.copy(numbers + place, received + size * place + bytes, MODEL_BYTES)
-  end
-  check_models(self, numbers)
+  mine, all = ffi.cast("const char *", mine), ffi.cast("char *", all)
+  local from = 0
+  repeat
+    local piece = math.min(bytes - from, MOST_BYTES - MODEL_BYTES)
+    gather_piece(self, mine, from, piece, all, bytes, what)
+    from = from + piece
+  until from >= bytes
 end
 
 ---The first rank whose number differs from this rank's. Collective.

@@ -97,6 +97,13 @@ function meeting.end_if_wanted(self, statuses)
   if termination.wanted_without_save(statuses) then termination.exit_rank() end
 end
 
+-- Fields of a batch that are each rank's own numbers, but that all ranks give or none.
+local OWN_NUMBERS = {
+  { "counted_rows", "the number of rows that count on each" },
+  { "first_row", "the place of its first row in the global batch" },
+  { "row_step", "from one of its rows to the next in the global batch" },
+}
+
 ---What this rank is about to run in a step or an evaluation, with the shapes of the whole batch.
 ---@param self moonshard.Trainer
 ---@param who string "train:step"
@@ -113,9 +120,10 @@ function meeting.described(self, who, facts, batch, specs, micro_batches)
     inputs[i] = { name = spec.name, dtype = spec.dtype, shape = shape }
   end
   facts[#facts + 1] = { "the number of the trainer", self.owner }
-  -- How many rows count is each rank's own number, but such batches run otherwise.
-  facts[#facts + 1] = { "batch.counted_rows", batch.counted_rows ~= nil and "given" or "not given",
-    "give all ranks batch.counted_rows, the number of rows that count on each, or none" }
+  for _, own in ipairs(OWN_NUMBERS) do
+    facts[#facts + 1] = { "batch." .. own[1], batch[own[1]] ~= nil and "given" or "not given",
+      ("give all ranks batch.%s, %s, or none"):format(own[1], own[2]) }
+  end
   facts[#facts + 1] = { "batch.is_padded", batch.is_padded == true, "give all ranks the same" }
   return same_run.new(who, facts, inputs, "batch.")
 end
