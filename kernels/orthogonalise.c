@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "base/dtype.h"
+#include "base/numbers/dtype.h"
 #include "base/error.h"
 
 enum { ALIGNMENT = 64 };

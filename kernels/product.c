@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "base/dtype.h"
+#include "base/numbers/dtype.h"
 #include "base/error.h"
 
 static int check_dtypes(const ms_kernel_call *call) {

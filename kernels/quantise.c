@@ -1,7 +1,7 @@
 /* quantise.c - which quantisations exist, and how many scales they have. */
 #include "kernels/quantise.h"
 
-#include "base/dtype.h"
+#include "base/numbers/dtype.h"
 #include "base/error.h"
 
 static int is_float8(int dtype) { return dtype == MS_F8E4M3 || dtype == MS_F8E5M2; }

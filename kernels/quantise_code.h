@@ -7,8 +7,8 @@
 #ifndef MS_KERNELS_QUANTISE_CODE_H
 #define MS_KERNELS_QUANTISE_CODE_H
 
-#include "base/float8.h"
-#include "base/packed4.h"
+#include "base/numbers/float8.h"
+#include "base/numbers/packed4.h"
 #include "kernels/quantise.h"
 
 #ifdef __CUDACC__

@@ -1,7 +1,7 @@
 /* storage.c - which records stored parameters are made of (storage.h). */
 #include "kernels/storage.h"
 
-#include "base/dtype.h"
+#include "base/numbers/dtype.h"
 #include "base/error.h"
 #include "kernels/storage_code.h"
 

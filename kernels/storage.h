@@ -35,7 +35,7 @@ typedef struct ms_storage {
   int64_t block;           /* elements of a scale; 0: the elements are numbers, not codes */
 } ms_storage;
 
-/* 1 if parameters can be stored in this dtype (MS_DTYPE_STORED of base/dtype.h). */
+/* 1 if parameters can be stored in this dtype (MS_DTYPE_STORED of base/numbers/dtype.h). */
 int ms_storage_has(int dtype);
 /* 1 for dtypes in which parameters are kept as codes with scales. */
 int ms_storage_is_coded(int dtype);

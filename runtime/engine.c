@@ -1,7 +1,7 @@
 /* engine.c - public functions that belong to no single floor: those that join two floors that do not include each
  * other, and those of the lowest floor, in the public header's types.
  */
-#include "base/hash.h"
+#include "base/text/hash.h"
 #include "graph/graph.h"
 #include "shard/model.h"
 

@@ -9,7 +9,7 @@
 
 #include <stdint.h>
 
-#include "base/bf16.h"
+#include "base/numbers/bf16.h"
 
 enum { MS_BF16_GRAIN = 32 };
 

@@ -2,8 +2,8 @@
  * in blocks that pass through f32, which represents all dtypes exactly but i32, which it rounds above 2^24. */
 #include "kernels/cpu/block.h"
 
-#include "base/dtype.h"
-#include "base/float8.h"
+#include "base/numbers/dtype.h"
+#include "base/numbers/float8.h"
 #include "kernels/cpu/parallel.h"
 
 /* Between f32 and bf16. */

@@ -1,11 +1,11 @@
 /* draw.c - Philox for a block of elements at once. Compilers do not find the instruction that multiplies 32 by 32 bits
- * in each 64-bit lane, so intrinsics for AVX2 and AVX-512 compute the ten rounds. Other machines use base/philox.h; the
- * bits are the same. */
+ * in each 64-bit lane, so intrinsics for AVX2 and AVX-512 compute the ten rounds. Other machines use
+ * base/numbers/philox.h; the bits are the same. */
 #include "kernels/cpu/draw.h"
 
 #include <string.h>
 
-#include "base/philox.h"
+#include "base/numbers/philox.h"
 
 static void draw_portably(uint64_t seed, uint64_t stream, uint64_t block, uint32_t *words) {
   for (int i = 0; i < MS_BLOCK; i += 4) ms_philox4x32(seed, stream, block + (uint64_t)i / 4, words + i);

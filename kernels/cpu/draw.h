@@ -1,4 +1,4 @@
-/* draw.h - random words for many elements at once; the same bits as base/philox.h. */
+/* draw.h - random words for many elements at once; the same bits as base/numbers/philox.h. */
 #ifndef MS_KERNELS_CPU_DRAW_H
 #define MS_KERNELS_CPU_DRAW_H
 

@@ -3,7 +3,7 @@
  * dy, draws the same mask again, and no mask is stored. */
 #include "kernels/cpu/block.h"
 
-#include "base/philox.h"
+#include "base/numbers/philox.h"
 #include "kernels/cpu/draw.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/batch_place.h"

@@ -2,7 +2,7 @@
  * elements of a scale, which are in cache when a block is small: the largest magnitude, then the codes. */
 #include "kernels/cpu/simd.h"
 
-#include "base/dtype.h"
+#include "base/numbers/dtype.h"
 #include "base/error.h"
 #include "kernels/quantise.h"
 #include "kernels/quantise_code.h"

@@ -4,7 +4,7 @@
 #ifndef MS_KERNELS_CPU_RANDOM_ROUNDING_H
 #define MS_KERNELS_CPU_RANDOM_ROUNDING_H
 
-#include "base/bf16.h"
+#include "base/numbers/bf16.h"
 #include "kernels/cpu/block.h"
 #include "kernels/cpu/draw.h"
 

@@ -25,7 +25,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "base/bf16.h"
+#include "base/numbers/bf16.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || defined(MS_NO_CLONES) || !defined(__x86_64__) || \
     defined(__clang__)

@@ -5,8 +5,8 @@
 
 #include <string.h>
 
-#include "base/bf16.h"
-#include "base/dtype.h"
+#include "base/numbers/bf16.h"
+#include "base/numbers/dtype.h"
 #include "base/error.h"
 #include "base/least.h"
 #include "kernels/storage_code.h"

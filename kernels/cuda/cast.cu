@@ -4,7 +4,7 @@
 #include "kernels/cuda/parts.h"
 #include "kernels/cuda/vector.h"
 
-#include "base/float8.h"
+#include "base/numbers/float8.h"
 
 namespace {
 

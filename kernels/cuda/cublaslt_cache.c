@@ -20,7 +20,7 @@
 #include <unistd.h>
 
 #include "base/env.h"
-#include "base/hash.h"
+#include "base/text/hash.h"
 
 enum { FILE_BYTES = 1536, FOLDER_BYTES = 3800 };
 

@@ -19,7 +19,7 @@
 
 #include "base/env.h"
 #include "base/error.h"
-#include "base/number.h"
+#include "base/numbers/number.h"
 #include "kernels/cuda/cublaslt_cache.h"
 
 enum { CANDIDATES = 8, ROUNDS = 3, MOST_REPEATS = 50, MOST_COPIES = 16, PATTERN_WORDS = 1 << 16 };

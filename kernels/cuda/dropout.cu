@@ -1,7 +1,7 @@
 /* dropout.cu - y = x mask / (1 - p), x and y [n]. Memory traffic: 2 s bytes per element of s bytes. An element is kept
  * if its uniform random number is at least p. Philox computes that number from (step seed, stream, position in the
- * global batch) with the bits of base/philox.h, so the mask equals the CPU's. Backward is the same kernel applied to
- * dy.
+ * global batch) with the bits of base/numbers/philox.h, so the mask equals the CPU's. Backward is the same kernel
+ * applied to dy.
  *
  * A thread draws four words at a time: ten rounds of two multiplications, about 25 instructions per element, which in
  * bf16 takes nearly as long as the memory access. If the four elements are not in one group of the generator (row

@@ -7,7 +7,7 @@
 #include <cuda_runtime.h>
 
 extern "C" {
-#include "base/dtype.h"
+#include "base/numbers/dtype.h"
 #include "base/error.h"
 #include "kernels/cuda/plan/plan.h"
 #include "kernels/cuda/plan/sizes.h"

@@ -1,4 +1,4 @@
-/* philox.h - random words on the device; the same bits as base/philox.h. */
+/* philox.h - random words on the device; the same bits as base/numbers/philox.h. */
 #ifndef MS_KERNELS_CUDA_PHILOX_H
 #define MS_KERNELS_CUDA_PHILOX_H
 

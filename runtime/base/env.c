@@ -3,7 +3,7 @@
 #include "base/env.h"
 
 #include "base/error.h"
-#include "base/number.h"
+#include "base/numbers/number.h"
 
 #include <errno.h>
 #include <fcntl.h>

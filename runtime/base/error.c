@@ -8,7 +8,7 @@
  */
 #include "base/error.h"
 
-#include "base/number.h"
+#include "base/numbers/number.h"
 
 #include <pthread.h>
 #include <stdarg.h>

@@ -60,7 +60,7 @@ typedef struct ms_device_part {
   const void *from;
   void *to;
   int64_t count;
-  int dtype; /* enum ms_dtype; sums only for dtypes with MS_DTYPE_REDUCE (base/dtype.h) */
+  int dtype; /* enum ms_dtype; sums only for dtypes with MS_DTYPE_REDUCE (base/numbers/dtype.h) */
 } ms_device_part;
 
 typedef struct ms_device_api {

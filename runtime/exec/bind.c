@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 #include "exec/exec.h"
-#include "plan/lower.h"
+#include "plan/lower/lower.h"
 #include "plan/optimizer.h"
 
 /* ---- pointers ---- */

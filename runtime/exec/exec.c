@@ -9,10 +9,10 @@
 #include "base/clock.h"
 #include "base/env.h"
 #include "base/error.h"
-#include "base/hash.h"
-#include "exec/compare.h"
-#include "exec/params.h"
-#include "exec/profile.h"
+#include "base/text/hash.h"
+#include "exec/state/compare.h"
+#include "exec/tensors/params.h"
+#include "exec/profile/profile.h"
 
 /* ---- making ---- */
 

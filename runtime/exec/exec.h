@@ -12,7 +12,7 @@
 #include "base/clock.h"
 #include "comm/recorder/flight_recorder.h"
 #include "exec/inject_delay.h"
-#include "exec/state.h"
+#include "exec/state/state.h"
 
 typedef struct ms_exec_instr {
   int kind;                               /* enum ms_instr_kind */

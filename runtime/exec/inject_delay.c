@@ -8,7 +8,7 @@
 #include <time.h>
 
 #include "base/error.h"
-#include "base/number.h"
+#include "base/numbers/number.h"
 #include "base/testing.h"
 
 /* Points: the streams of collectives by their numbers, then the end of forward, the beginning of update and each of its

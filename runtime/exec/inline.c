@@ -9,7 +9,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "exec/profile.h"
+#include "exec/profile/profile.h"
 
 static void record(ms_exec *exec, int event) {
   atomic_store_explicit(&exec->event[event], exec->epoch, memory_order_relaxed);

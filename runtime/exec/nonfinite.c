@@ -8,11 +8,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/dtype.h"
+#include "base/numbers/dtype.h"
 #include "base/error.h"
 #include "exec/exec.h"
-#include "exec/params.h"
-#include "exec/stored.h"
+#include "exec/tensors/params.h"
+#include "exec/tensors/stored.h"
 #include "shard/divided.h"
 
 enum { TEXT_BYTES = 896 };

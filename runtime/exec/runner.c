@@ -5,10 +5,10 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "exec/moments.h"
-#include "exec/params.h"
-#include "exec/profile.h"
-#include "exec/stored.h"
+#include "exec/tensors/moments.h"
+#include "exec/tensors/params.h"
+#include "exec/profile/profile.h"
+#include "exec/tensors/stored.h"
 
 /* ---- admission ---- */
 

@@ -17,7 +17,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "exec/profile.h"
+#include "exec/profile/profile.h"
 
 enum { NOT_FAILED = -1 };
 

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "graph/graph.h"
-#include "graph/infer.h"
+#include "graph/infer/infer.h"
 
 static int are_infos_alike(const ms_value_info *a, const ms_value_info *b) {
   return a->dtype == b->dtype && a->ndim == b->ndim && !memcmp(a->dims, b->dims, (size_t)a->ndim * sizeof *a->dims);

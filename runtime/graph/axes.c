@@ -4,7 +4,7 @@
 #include <ctype.h>
 #include <string.h>
 
-#include "base/dtype.h"
+#include "base/numbers/dtype.h"
 #include "base/error.h"
 
 static const char *text_of(int op) { return ms_op_row_of(op)->axes; }

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "graph/batch_rows.h"
-#include "graph/infer.h"
+#include "graph/infer/infer.h"
 
 int ms_graph_in_scope(const ms_graph *graph, int rc) {
   if (graph->scope[0]) ms_error_prefix("in %s", graph->scope);

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/hash.h"
+#include "base/text/hash.h"
 #include "graph/graph.h"
 
 static void destroy_graph(void *object) {

@@ -9,7 +9,7 @@
 #define MS_GRAPH_GRAPH_H
 
 #include "base/handle.h"
-#include "graph/placement.h"
+#include "graph/partition/placement.h"
 #include "kernels/op.h"
 #include "moonshard.h"
 

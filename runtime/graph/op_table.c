@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/number.h"
-#include "graph/grad.h"
-#include "graph/infer.h"
+#include "base/numbers/number.h"
+#include "graph/grad/grad.h"
+#include "graph/infer/infer.h"
 
 /* Entries of rows without a gradient. */
 #define ms_grad_none NULL

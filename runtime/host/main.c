@@ -15,7 +15,7 @@
 #include <termios.h>
 #include <unistd.h>
 
-#include "base/cores.h"
+#include "base/machine/cores.h"
 #include "base/env.h"
 #include "base/testing.h"
 #include "comm/bootstrap/environment.h"

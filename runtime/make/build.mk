@@ -136,8 +136,8 @@ EMULATED_TESTS := $(patsubst tests/c/%.c,$(OUT)/tests/emulated/%,$(KERNEL_TEST_C
   $(patsubst tests/emulated_cuda/%.cpp,$(OUT)/tests/emulated/%,$(EMULATION_TEST_CPP))
 # Engine sources that the CUDA library contains: memory, dtypes, shapes, workspaces. It passes errors to the engine that
 # loads it.
-CUDA_HOST_O := $(call objects,$(wildcard kernels/*.c kernels/cuda/plan/*.c) runtime/base/memory.c runtime/base/dtype.c \
-  runtime/base/env.c runtime/base/hash.c runtime/base/library.c runtime/base/number.c)
+CUDA_HOST_O := $(call objects,$(wildcard kernels/*.c kernels/cuda/plan/*.c) runtime/base/memory.c runtime/base/numbers/dtype.c \
+  runtime/base/env.c runtime/base/text/hash.c runtime/base/library.c runtime/base/numbers/number.c)
 include runtime/make/cuda.mk
 include runtime/make/mpi.mk
 

@@ -5,8 +5,8 @@
  * some straddle a border by accident.
  */
 #include "base/error.h"
-#include "base/text.h"
-#include "base/topology.h"
+#include "base/text/text.h"
+#include "base/machine/topology.h"
 #include "mesh/mesh.h"
 
 typedef struct nodes {

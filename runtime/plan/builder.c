@@ -5,12 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/hash.h"
-#include "base/xxh3.h"
-#include "plan/factors.h"
-#include "plan/lower.h"
-#include "plan/moment_layout.h"
-#include "plan/rests.h"
+#include "base/text/hash.h"
+#include "base/text/xxh3.h"
+#include "plan/layout/factors.h"
+#include "plan/lower/lower.h"
+#include "plan/layout/moment_layout.h"
+#include "plan/layout/rests.h"
 
 int ms_plan_buffer(ms_plan *plan, int phase, int arena, int category, int64_t bytes, const char *label, int *buffer) {
   MS_TRY(ms_grow((void **)&plan->buffer, &plan->buffers_capacity, plan->buffers + 1, sizeof *plan->buffer));

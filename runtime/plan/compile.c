@@ -9,9 +9,9 @@
 
 #include "base/clock.h"
 #include "base/config.h"
-#include "base/cores.h"
+#include "base/machine/cores.h"
 #include "plan/compile_cache.h"
-#include "plan/lower.h"
+#include "plan/lower/lower.h"
 #include "plan/optimizer.h"
 
 /* A copy of the traced graph on its way to the form that phases are lowered from. */

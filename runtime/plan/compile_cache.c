@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "plan/pack.h"
+#include "plan/layout/pack.h"
 #include "shard/model.h"
 
 enum { PACKINGS = 32 };

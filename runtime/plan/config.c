@@ -3,7 +3,7 @@
 #include <math.h>
 
 #include "base/config.h"
-#include "base/dtype.h"
+#include "base/numbers/dtype.h"
 #include "plan/optimizer.h"
 
 enum { MOST_THREADS = 1024 };

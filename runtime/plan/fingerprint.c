@@ -8,12 +8,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/hash.h"
-#include "base/number.h"
-#include "base/xxh3.h"
-#include "graph/infer.h"
-#include "plan/lower.h"
-#include "plan/muon.h"
+#include "base/text/hash.h"
+#include "base/numbers/number.h"
+#include "base/text/xxh3.h"
+#include "graph/infer/infer.h"
+#include "plan/lower/lower.h"
+#include "plan/lower/optimizers/muon.h"
 #include "shard/param_group.h"
 
 enum { SETTINGS = 8, SETTINGS_TEXT = 320 };

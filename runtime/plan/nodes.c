@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "moonshard.h"
-#include "plan/state_layout.h"
+#include "plan/layout/state_layout.h"
 
 /* ---- the grid of replicas and shards ---- */
 

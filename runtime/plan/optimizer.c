@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "kernels/moments.h"
-#include "plan/factors.h"
+#include "plan/layout/factors.h"
 #include "shard/param_group.h"
 
 enum { MOST_STEPS = 99 }; /* of an iteration that five steps end */

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "plan/lower.h"
+#include "plan/lower/lower.h"
 
 static void free_phase(ms_plan_phase *phase) {
   for (int i = 0; i < phase->colls; i++) {

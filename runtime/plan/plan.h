@@ -16,12 +16,12 @@
 #define MS_PLAN_PLAN_H
 
 #include "base/handle.h"
-#include "base/text.h"
-#include "base/topology.h"
+#include "base/text/text.h"
+#include "base/machine/topology.h"
 #include "comm/collectives/comm.h"
 #include "device/device.h"
 #include "graph/graph.h"
-#include "plan/replica_slices.h"
+#include "plan/layout/replica_slices.h"
 #include "shard/model.h"
 
 enum ms_stream {

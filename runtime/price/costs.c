@@ -5,7 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "base/dtype.h"
+#include "base/numbers/dtype.h"
 #include "price/collective_time.h"
 #include "price/price.h"
 

@@ -3,7 +3,7 @@
  */
 #include <math.h>
 
-#include "base/dtype.h"
+#include "base/numbers/dtype.h"
 #include "kernels/storage.h"
 #include "shard/model.h"
 #include "shard/param_group.h"

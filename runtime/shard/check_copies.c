@@ -20,7 +20,8 @@ int ms_copies_check_param(const ms_model *model, int unit, const char *name, con
   return MS_OK;
 }
 
-/* A sliced unit's chunks are its copy; they have one dtype, and frozen parameters in f32 (plan/replica_slices.h). */
+/* A sliced unit's chunks are its copy; they have one dtype, and frozen parameters in f32
+ * (plan/layout/replica_slices.h). */
 static int check_slices(const ms_model *model, const ms_unit *u) {
   for (int s = 0; s < u->segments; s++) {
     const ms_segment *seg = &u->segment[s];

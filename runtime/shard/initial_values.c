@@ -7,8 +7,8 @@
 #include <math.h>
 
 #include "base/error.h"
-#include "base/hash.h"
-#include "base/philox.h"
+#include "base/text/hash.h"
+#include "base/numbers/philox.h"
 
 void ms_fill_initial_values(uint64_t seed, const char *name, int init, double a, double b, int64_t first, int64_t n,
                             float *x) {

@@ -11,9 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/dtype.h"
-#include "base/xxh3.h"
-#include "graph/placement.h"
+#include "base/numbers/dtype.h"
+#include "base/text/xxh3.h"
+#include "graph/partition/placement.h"
 #include "shard/divided.h"
 
 /* What ms_model_shard makes: also the parts that one which failed has made. */

@@ -2,7 +2,7 @@
 #ifndef MS_SHARD_NAME_SUGGESTIONS_H
 #define MS_SHARD_NAME_SUGGESTIONS_H
 
-#include "base/text.h"
+#include "base/text/text.h"
 
 /* Appends at most three names nearest to the pattern, best first, as "a, b, c". Compares a plain pattern with names
  * and their dotted prefixes, and the literal characters of a regular expression with any part of a name. Returns

@@ -7,7 +7,7 @@
 #include "shard/rules.h"
 
 #include "base/error.h"
-#include "base/text.h"
+#include "base/text/text.h"
 #include "shard/name_suggestions.h"
 
 #include <stdlib.h>

@@ -3,7 +3,7 @@
 #define MS_SHARD_RULES_H
 
 #include "base/handle.h"
-#include "base/regex.h"
+#include "base/text/regex.h"
 #include "moonshard.h"
 
 typedef struct ms_rule {

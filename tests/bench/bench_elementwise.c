@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/bf16.h"
+#include "base/numbers/bf16.h"
 #include "base/clock.h"
 #include "graph/graph.h"
 #include "kernels/moments.h"

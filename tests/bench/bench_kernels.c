@@ -11,9 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/bf16.h"
+#include "base/numbers/bf16.h"
 #include "base/clock.h"
-#include "base/philox.h"
+#include "base/numbers/philox.h"
 #include "kernels/op.h"
 
 enum {

@@ -4,8 +4,8 @@
 #ifndef MS_TESTS_GRAPH_INTERPRETER_H
 #define MS_TESTS_GRAPH_INTERPRETER_H
 
-#include "base/bf16.h"
-#include "base/philox.h"
+#include "base/numbers/bf16.h"
+#include "base/numbers/philox.h"
 
 #include <math.h>
 #include <stdlib.h>

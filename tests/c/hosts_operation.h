@@ -9,8 +9,8 @@
 
 #include <stdlib.h>
 
-#include "base/bf16.h"
-#include "comm/collectives/hosts.h"
+#include "base/numbers/bf16.h"
+#include "comm/collectives/hosts/hosts.h"
 #include "comm/group/world_state.h"
 
 enum { PARTS = 4 };

@@ -9,8 +9,8 @@
 
 #include <float.h>
 
-#include "graph/infer.h"
-#include "graph/partition.h"
+#include "graph/infer/infer.h"
+#include "graph/partition/partition.h"
 #include "kernels/part.h"
 #include "tests/c/graph_interpreter.h"
 #include "tests/c/simulated_ranks.h"

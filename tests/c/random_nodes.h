@@ -8,7 +8,7 @@
 #ifndef MS_TESTS_RANDOM_NODES_H
 #define MS_TESTS_RANDOM_NODES_H
 
-#include "base/dtype.h"
+#include "base/numbers/dtype.h"
 #include "graph/axes.h"
 #include "tests/c/random_values.h"
 

@@ -3,7 +3,7 @@
  * around its products. */
 #include "attention_case.h"
 
-#include "base/hash.h"
+#include "base/text/hash.h"
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/split_panel.h"
 #include "kernels/cpu/target.h"

@@ -1,9 +1,9 @@
 /* test_base.c - the ground floor: memory, text, hash, environment, element types. */
-#include "base/bf16.h"
+#include "base/numbers/bf16.h"
 #include "base/env.h"
 #include "base/error.h"
-#include "base/hash.h"
-#include "base/text.h"
+#include "base/text/hash.h"
+#include "base/text/text.h"
 #include "tests/c/support/check.h"
 
 #include <math.h>

@@ -9,9 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/bf16.h"
+#include "base/numbers/bf16.h"
 #include "base/error.h"
-#include "base/philox.h"
+#include "base/numbers/philox.h"
 #include "device/device.h"
 
 typedef struct size_of_attention {

@@ -6,8 +6,8 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "base/dtype.h"
-#include "plan/lower.h"
+#include "base/numbers/dtype.h"
+#include "plan/lower/lower.h"
 
 static const int unknown[] = {-1, MS_DTYPES, 17};
 enum { UNKNOWN = sizeof unknown / sizeof *unknown };

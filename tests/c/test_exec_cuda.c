@@ -8,7 +8,7 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "plan/lower.h"
+#include "plan/lower/lower.h"
 
 /* ---- comparing ---- */
 

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "exec/compare.h"
+#include "exec/state/compare.h"
 #include "kernels/cpu/instruction_sets.h"
 
 /* What rank 1 does in place of what rank 0 does in its second step. */

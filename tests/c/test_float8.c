@@ -1,12 +1,12 @@
 /* test_float8.c - the 8-bit floats and the 4-bit types, against ml_dtypes: every code, every tie and its neighbours,
  * and what does not fit (tests/fixtures/low_precision). */
-#include "base/float8.h"
+#include "base/numbers/float8.h"
 
 #include <math.h>
 
-#include "base/bf16.h"
-#include "base/dtype.h"
-#include "base/packed4.h"
+#include "base/numbers/bf16.h"
+#include "base/numbers/dtype.h"
+#include "base/numbers/packed4.h"
 #include "tests/c/support/check.h"
 #include "tests/c/support/fixture_file.h"
 

@@ -2,7 +2,7 @@
 #include "tests/c/support/check.h"
 #include "tests/c/support/reduction.h"
 
-#include "base/bf16.h"
+#include "base/numbers/bf16.h"
 
 enum { MOST_PARTS = 3, LONG = 900000 };
 

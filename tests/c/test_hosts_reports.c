@@ -12,7 +12,7 @@
 
 #include "base/clock.h"
 #include "comm/collectives/comm.h"
-#include "comm/collectives/progress_thread.h"
+#include "comm/collectives/hosts/progress_thread.h"
 #include "comm/group/world_state.h"
 
 enum { MOST = 6, COUNT = 1000 };

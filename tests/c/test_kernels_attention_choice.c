@@ -3,7 +3,7 @@
 #include "attention_case.h"
 
 #include "base/error.h"
-#include "base/hash.h"
+#include "base/text/hash.h"
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/bf16_block.h"
 #include "kernels/cpu/split_panel.h"

@@ -1,6 +1,6 @@
 /* test_kernels_cast.c - casts: between f32 and bf16, and between all dtypes of 8 bits and those that kernels compute
  * in, bit for bit. */
-#include "base/float8.h"
+#include "base/numbers/float8.h"
 #include "tests/c/support/kernel_case.h"
 
 static const int64_t sizes[] = {1, 3, 17, 1000, 70001};
@@ -25,7 +25,7 @@ static void cast_rounds_to_nearest_even(void **state) {
   }
 }
 
-/* Bits of the result of a cast, by base/float8.h, which test_float8.c compares with ml_dtypes. */
+/* Bits of the result of a cast, by base/numbers/float8.h, which test_float8.c compares with ml_dtypes. */
 static int64_t cast_bits(double value, int to) {
   const float x = (float)value;
   switch (to) {

@@ -2,7 +2,7 @@
  * i8 against PyTorch, bit for bit, and the op that reads them, on the CPU and on (emulated) CUDA. */
 #include "kernels/storage.h"
 
-#include "base/dtype.h"
+#include "base/numbers/dtype.h"
 #include "graph/graph.h"
 #include "kernels/storage_code.h"
 #include "tests/c/support/fixture_file.h"

@@ -1,6 +1,6 @@
 /* test_kernels_updates.c - Lion compared with its formula in double, norms of groups, clipping by value, and updates of
  * many parameters in one launch, also with copies of weights in bf16. */
-#include "base/bf16.h"
+#include "base/numbers/bf16.h"
 #include "kernels/clip.h"
 #include "kernels/moments.h"
 #include "tests/c/support/optimizer_case.h"

@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/cores.h"
+#include "base/machine/cores.h"
 #include "base/error.h"
 #include "host/launcher/pin.h"
 #include "kernels/cpu/team.h"

@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/machine_memory.h"
+#include "base/machine/machine_memory.h"
 
 static char root[] = "/tmp/moonshard-memory-XXXXXX";
 

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "comm/bootstrap/mirror.h"
+#include "comm/bootstrap/mirror/mirror.h"
 #include "comm/diagnose/report.h"
 #include "comm/group/wait.h"
 

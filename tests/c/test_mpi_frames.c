@@ -7,7 +7,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/hash.h"
+#include "base/text/hash.h"
 #include "comm/transport/mpi/mpi.h"
 #include "tests/emulated_mpi/emulated_mpi.h"
 

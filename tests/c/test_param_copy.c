@@ -2,9 +2,9 @@
  * changes a master changes its copy. */
 #include <stdlib.h>
 
-#include "base/bf16.h"
-#include "exec/params.h"
-#include "plan/lower.h"
+#include "base/numbers/bf16.h"
+#include "exec/tensors/params.h"
+#include "plan/lower/lower.h"
 #include "tests/c/support/mlp_training.h"
 #include "tests/c/support/planned.h"
 

@@ -1,7 +1,7 @@
 /* test_philox.c - the generator: known answers, independence of splits and machines, and the laws drawn from it. */
 #include "base/error.h"
-#include "base/hash.h"
-#include "base/philox.h"
+#include "base/text/hash.h"
+#include "base/numbers/philox.h"
 #include "tests/c/support/check.h"
 
 #include <math.h>

@@ -5,7 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "plan/state_layout.h"
+#include "plan/layout/state_layout.h"
 #include "plan/optimizer.h"
 
 static planned make_with(const mlp_config *c, int prefetch, int train, int fuse) {

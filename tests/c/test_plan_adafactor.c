@@ -1,7 +1,7 @@
 /* test_plan_adafactor.c - plans with Adafactor: what ranks sum and when, that all of them place it alike, what their
  * state has, and what is refused. */
-#include "plan/factors.h"
-#include "plan/lower.h"
+#include "plan/layout/factors.h"
+#include "plan/lower/lower.h"
 #include "plan/optimizer.h"
 #include "tests/c/support/planned.h"
 

@@ -5,8 +5,8 @@
 
 #include <stdlib.h>
 
-#include "plan/pack.h"
-#include "plan/intervals.h"
+#include "plan/layout/pack.h"
+#include "plan/layout/intervals.h"
 
 static int random_below(uint32_t *seed, int n) {
   *seed = *seed * 1664525u + 1013904223u;

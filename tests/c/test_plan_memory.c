@@ -1,6 +1,6 @@
 /* test_plan_memory.c - the bounds that sharded training promises for its memory, from buffers and their lifetimes. */
 #include "device/device.h"
-#include "plan/lower.h"
+#include "plan/lower/lower.h"
 #include "tests/c/support/emulated_cuda.h"
 #include "tests/c/support/planned.h"
 

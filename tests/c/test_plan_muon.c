@@ -1,6 +1,6 @@
 /* test_plan_muon.c - plans with Muon: who owns matrices, how the exchanges with owners follow one another, and that all
  * ranks place them alike. */
-#include "plan/muon.h"
+#include "plan/lower/optimizers/muon.h"
 #include "tests/c/support/planned.h"
 
 static const mesh_case cases[] = {{1, 2, 1, 0, 0, 0}, {1, 3, 1, 0, 0, 0}, {2, 1, 1, 0, 0, 0}, {2, 1, 1, 1, 0, 0},

@@ -1,6 +1,6 @@
 /* test_plan_nodes.c - what ranks share is decided by the nodes they are on, which a plan is given and never guesses. */
 #include "moonshard.h"
-#include "plan/dump.h"
+#include "plan/report/dump.h"
 #include "tests/c/support/hosts.h"
 #include "tests/c/support/planned.h"
 #include "tests/c/support/ranks.h"

@@ -6,8 +6,8 @@
 #include <stdlib.h>
 
 #include "kernels/cpu/shared.h"
-#include "plan/lower.h"
-#include "plan/pack.h"
+#include "plan/lower/lower.h"
+#include "plan/layout/pack.h"
 
 /* ---- what is shared ---- */
 

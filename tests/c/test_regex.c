@@ -1,6 +1,6 @@
 /* test_regex.c - single patterns: search, syntax, and errors that show the place. */
 #include "base/error.h"
-#include "base/regex.h"
+#include "base/text/regex.h"
 #include "tests/c/support/check.h"
 
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* test_safetensors_elements.c - stored tensors as f32: every floating type, rows, columns and transposed views, both
  * ways. */
-#include "base/bf16.h"
+#include "base/numbers/bf16.h"
 #include "tests/c/support/check.h"
 
 #include <float.h>

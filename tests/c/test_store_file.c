@@ -9,7 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "comm/bootstrap/store_file.h"
+#include "comm/bootstrap/store/store_file.h"
 
 static caller ranks[4];
 static char folder[64], path[128];

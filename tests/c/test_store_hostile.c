@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
-#include "comm/bootstrap/store_peer.h"
+#include "comm/bootstrap/store/store_peer.h"
 
 static caller ranks[2];
 

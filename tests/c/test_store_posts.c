@@ -12,7 +12,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "comm/bootstrap/store_peer.h"
+#include "comm/bootstrap/store/store_peer.h"
 
 enum { MOST = 16 };
 

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "comm/bootstrap/store_wait.h"
+#include "comm/bootstrap/store/store_wait.h"
 
 static atomic_int asked, silent, left;
 

@@ -1,8 +1,8 @@
 /* test_tokenizer.c - a tokenizer made by hand: merges against a plain search, pieces of any length, threads, file
  * errors. */
 #include "base/error.h"
-#include "io/token_file.h"
-#include "io/tokenizer.h"
+#include "io/tokens/token_file.h"
+#include "io/tokenizer/tokenizer.h"
 #include "tests/c/support/check.h"
 
 #include <stdio.h>

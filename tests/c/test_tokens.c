@@ -1,6 +1,6 @@
 /* test_tokens.c - token files: what is refused and how it is named, reading across files and beyond 4 GiB, reading
  * ahead. */
-#include "io/token_file.h"
+#include "io/tokens/token_file.h"
 #include "scratch_folder.h"
 
 #include <fcntl.h>

@@ -4,7 +4,7 @@
 
 #include <stdlib.h>
 
-#include "exec/state.h"
+#include "exec/state/state.h"
 #include "shard/model.h"
 
 /* ---- a world of one ---- */

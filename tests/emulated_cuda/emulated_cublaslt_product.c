@@ -8,8 +8,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "base/bf16.h"
-#include "base/float8.h"
+#include "base/numbers/bf16.h"
+#include "base/numbers/float8.h"
 
 static float load(const void *data, int type, int64_t i) {
   if (type == MS_LT_R_8F_E4M3) return ms_f8e4m3_to_f32(((const uint8_t *)data)[i]);

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/bf16.h"
+#include "base/numbers/bf16.h"
 #include "emulated_cudnn.h"
 #include "emulated_log.h"
 #include "emulated_runtime.h"

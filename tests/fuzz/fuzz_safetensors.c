@@ -5,7 +5,7 @@
  * type need, and together they are the file's rest.
  */
 #include "base/error.h"
-#include "io/safetensors.h"
+#include "io/safetensors/safetensors.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -2,8 +2,8 @@
  * reason, or the text's tokens give the text again.
  */
 #include "base/error.h"
-#include "io/token_file.h"
-#include "io/tokenizer.h"
+#include "io/tokens/token_file.h"
+#include "io/tokenizer/tokenizer.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,9 +1,9 @@
 -- Numbers as text, in every locale alike: C's own readers and printers follow setlocale, with which an embedder, or
--- os.setlocale, can make the decimal point a comma. Only runtime/base/number.c calls them for floating point.
+-- os.setlocale, can make the decimal point a comma. Only runtime/base/numbers/number.c calls them for floating point.
 --
 --   luajit tests/lint/numbers.lua FILE...
 
-local HOME = "runtime/base/number.c"
+local HOME = "runtime/base/numbers/number.c"
 
 -- Readers of floating point, and functions whose format another function was given.
 local NEVER = { "strtod", "strtof", "strtold", "atof", "vprintf", "vfprintf", "vsprintf", "vsnprintf", "vasprintf",
@@ -36,7 +36,7 @@ local function check(path)
   file:close()
   local function report(at, what)
     local _, before = text:sub(1, at):gsub("\n", "")
-    found[#found + 1] = ("%s:%d: %s: base/number.h has the same in every locale"):format(path, before + 1, what)
+    found[#found + 1] = ("%s:%d: %s: base/numbers/number.h has the same in every locale"):format(path, before + 1, what)
   end
   for _, name in ipairs(NEVER) do
     for at in text:gmatch("()%f[%w_]" .. name .. "%s*%(") do report(at, name) end

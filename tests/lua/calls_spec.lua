@@ -25,9 +25,9 @@ describe("calls between C files", function()
 
   it("may look down, and within a folder in one direction", function()
     local out, fine = lint {
-      ["base/text.c"] = "int ms_text_reserve(int n) {\n  return n;\n}",
-      ["base/text.h"] = "static inline int ms_text_raw(void) {\n  return ms_text_reserve(1);\n}",
-      ["plan/verify.c"] = "int ms_plan_verify(void) {\n  return ms_text_raw();\n}",
+      ["base/text/text.c"] = "int ms_text_reserve(int n) {\n  return n;\n}",
+      ["base/text/text.h"] = "static inline int ms_text_raw(void) {\n  return ms_text_reserve(1);\n}",
+      ["plan/verify/verify.c"] = "int ms_plan_verify(void) {\n  return ms_text_raw();\n}",
       ["plan/compile.c"] = "/* ms_exec_run( */ int ms_plan_compile(void) {\n  return ms_plan_verify();\n}",
       ["exec/run.c"] = "static int ms_plan_verify(void) {\n  return 0;\n}\n"
         .. "int ms_exec_run(void) {\n  return ms_plan_verify();\n}",

@@ -12,7 +12,7 @@
 
 #include <string.h>
 
-#include "base/dtype.h"
+#include "base/numbers/dtype.h"
 #include "base/env.h"
 #include "base/error.h"
 #include "kernels/attention_options.h"

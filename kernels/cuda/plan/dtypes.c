@@ -1,5 +1,5 @@
 /* dtypes.c - refuses the combinations of dtypes that CUDA kernels have no code for. Their calls need no workspace. */
-#include "base/dtype.h"
+#include "base/numbers/dtype.h"
 #include "base/error.h"
 #include "kernels/cuda/plan/plan.h"
 

@@ -3,7 +3,7 @@
 #ifndef MS_KERNELS_CUDA_PLAN_SIZES_H
 #define MS_KERNELS_CUDA_PLAN_SIZES_H
 
-#include "base/dtype.h"
+#include "base/numbers/dtype.h"
 
 #ifdef __CUDACC__
   #define MS_CUDA_SIZE_FUNCTION static inline __host__ __device__

@@ -1,5 +1,5 @@
 -- Gathered activations by rule: chooses the modules for which backward gathers again, from the ranks of the mesh
--- dimension `tensor` or `context`, what forward gathered, instead of keeping it (runtime/graph/regather.c).
+-- dimension `tensor` or `context`, what forward gathered, instead of keeping it (runtime/graph/rewrite/regather.c).
 --
 --   regather = { { re[[^layers\.\d+$]], true } }
 --

@@ -1,5 +1,5 @@
 -- A price as a trace: a step in simulated time, in the format and with the names of the traces of runs
--- (runtime/exec/profile_write.c), so that Perfetto shows both alike and `moonshard trace` compares them.
+-- (runtime/exec/profile/profile_write.c), so that Perfetto shows both alike and `moonshard trace` compares them.
 
 local ffi = require("ffi")
 local json = require("moonshard.base.json")

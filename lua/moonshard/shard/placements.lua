@@ -8,7 +8,7 @@
 --     { "embed", { tensor = ms.Shard(0) } },
 --   }
 --
--- From these the engine finds where every other value lies (runtime/graph/partition.h).
+-- From these the engine finds where every other value lies (runtime/graph/partition/partition.h).
 
 local errors = require("moonshard.base.error")
 local nearest = require("moonshard.base.nearest")

@@ -12,7 +12,7 @@
 
 #include "base/env.h"
 #include "base/error.h"
-#include "base/hash.h"
+#include "base/text/hash.h"
 #include "comm/bootstrap/host_id.h"
 #include "comm/bootstrap/host_list.h"
 

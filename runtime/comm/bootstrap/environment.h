@@ -3,7 +3,7 @@
 #ifndef MS_COMM_BOOTSTRAP_ENVIRONMENT_H
 #define MS_COMM_BOOTSTRAP_ENVIRONMENT_H
 
-#include "comm/bootstrap/store.h"
+#include "comm/bootstrap/store/store.h"
 
 typedef struct ms_task {
   const char *source; /* names of the variables that say so; NULL: no launcher, a world of one */

@@ -14,10 +14,10 @@
 #include "comm/bootstrap/host_id.h"
 #include "comm/bootstrap/join.h"
 #include "comm/bootstrap/launcher_watch.h"
-#include "comm/bootstrap/mirror.h"
+#include "comm/bootstrap/mirror/mirror.h"
 #include "comm/bootstrap/rendezvous.h"
 #include "comm/bootstrap/token.h"
-#include "comm/collectives/progress_thread.h"
+#include "comm/collectives/hosts/progress_thread.h"
 #include "comm/transport/choice.h"
 #include "comm/diagnose/report.h"
 

@@ -11,7 +11,7 @@
 #include "base/build_id.h"
 #include "base/env.h"
 #include "base/error.h"
-#include "base/cores.h"
+#include "base/machine/cores.h"
 #include "comm/bootstrap/host_id.h"
 #include "comm/bootstrap/token.h"
 

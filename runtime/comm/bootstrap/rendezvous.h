@@ -9,7 +9,7 @@
 
 #include "comm/bootstrap/environment.h"
 #include "comm/group/world_state.h"
-#include "comm/bootstrap/store_wire.h"
+#include "comm/bootstrap/store/store_wire.h"
 
 typedef struct ms_rendezvous_result {
   ms_store *store;                 /* NULL: a world of one rank */

@@ -8,7 +8,7 @@
 #ifndef MS_COMM_BOOTSTRAP_TOKEN_H
 #define MS_COMM_BOOTSTRAP_TOKEN_H
 
-#include "comm/bootstrap/store.h"
+#include "comm/bootstrap/store/store.h"
 
 /* Moves MOONSHARD_TOKEN from the environment to memory, for ms_token_get. Called first in a process. Fails with
  * MS_ENOMEM and keeps the variable: a job that was given a token does not run without it. */

@@ -1,8 +1,8 @@
 /* cast_chunk.c - the elements that a rank contributes to an all-gather: copied, cast, or scaled and made codes. */
 #include "comm/collectives/move.h"
 
-#include "base/dtype.h"
-#include "base/float8.h"
+#include "base/numbers/dtype.h"
+#include "base/numbers/float8.h"
 #include "comm/collectives/sum.h"
 
 static void encode(const float *restrict from, float scale, int64_t n, uint8_t *restrict codes) {

@@ -1,5 +1,5 @@
 /* record.c - what the flight recorder gets to know of an operation, and the bytes that it moves by the closed forms. */
-#include "base/dtype.h"
+#include "base/numbers/dtype.h"
 #include "comm/collectives/channel.h"
 
 double ms_coll_bytes(int kind, int ranks, const ms_coll_part *part, int parts) {

@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-#include "base/bf16.h"
+#include "base/numbers/bf16.h"
 #include "moonshard.h"
 
 /* The thread sanitizer does not see non-temporal stores. */

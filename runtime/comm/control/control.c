@@ -20,7 +20,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "base/cores.h"
+#include "base/machine/cores.h"
 #include "base/error.h"
 
 static const uint64_t CONTROL_MAGIC = 0x6d6f6f6e6a6f6221ull; /* "moonjob!" */

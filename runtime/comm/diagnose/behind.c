@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/text.h"
+#include "base/text/text.h"
 #include "comm/diagnose/sentences.h"
 
 enum { LOOKS = 5, MOST_LINES = 12 };

@@ -2,7 +2,7 @@
 #ifndef MS_COMM_DIAGNOSE_SENTENCES_H
 #define MS_COMM_DIAGNOSE_SENTENCES_H
 
-#include "base/text.h"
+#include "base/text/text.h"
 #include "comm/diagnose/report.h"
 
 /* "rank 2", "ranks 0, 2-5". */

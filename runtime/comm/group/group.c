@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/hash.h"
+#include "base/text/hash.h"
 #include "comm/group/wait.h"
 #include "comm/group/world_state.h"
 

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/text.h"
+#include "base/text/text.h"
 #include "comm/group/group.h"
 #include "comm/group/wait.h"
 #include "comm/group/world_state.h"

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/hash.h"
+#include "base/text/hash.h"
 
 /* ---- layout: announcements, entries, the number of assigned slots, slots ---- */
 

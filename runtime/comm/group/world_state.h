@@ -3,7 +3,7 @@
 #define MS_COMM_GROUP_WORLD_STATE_H
 
 #include "base/handle.h"
-#include "base/topology.h"
+#include "base/machine/topology.h"
 #include "comm/group/mirror.h"
 #include "comm/group/wait.h"
 #include "comm/group/group.h"

@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-#include "base/hash.h"
+#include "base/text/hash.h"
 
 static void store(_Atomic uint64_t *word, uint64_t value) { atomic_store_explicit(word, value, memory_order_relaxed); }
 

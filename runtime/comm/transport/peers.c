@@ -12,7 +12,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/number.h"
+#include "base/numbers/number.h"
 
 /* Seconds between two calls of progress after which this process was away: peers are not blamed for that time. At most
  * half of the timeout. */

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/hash.h"
+#include "base/text/hash.h"
 
 /* 0: this host. */
 static uint64_t network_of(const struct sockaddr *address) {

@@ -13,7 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "base/dtype.h"
+#include "base/numbers/dtype.h"
 #include "device/cuda/cuda.h"
 #include "device/cuda/nccl.h"
 

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/number.h"
+#include "base/numbers/number.h"
 #include "device/cuda/cuda.h"
 
 static const ms_device_host *engine;

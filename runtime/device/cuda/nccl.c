@@ -7,7 +7,7 @@
 #include <pthread.h>
 #include <string.h>
 
-#include "base/dtype.h"
+#include "base/numbers/dtype.h"
 #include "base/error.h"
 #include "base/library.h"
 

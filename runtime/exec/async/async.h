@@ -10,7 +10,7 @@
 #define MS_EXEC_ASYNC_ASYNC_H
 
 #include "exec/exec.h"
-#include "exec/profile.h"
+#include "exec/profile/profile.h"
 
 /* The most phases in flight at a time. */
 enum { MS_ASYNC_RUNS = 4 };

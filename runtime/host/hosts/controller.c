@@ -17,7 +17,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/number.h"
+#include "base/numbers/number.h"
 #include "comm/bootstrap/token.h"
 #include "host/launcher/launch.h"
 

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <sys/wait.h>
 
-#include "base/text.h"
+#include "base/text/text.h"
 #include "host/hosts/controller.h"
 #include "moonshard.h"
 

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "base/number.h"
+#include "base/numbers/number.h"
 
 enum { HEADER = 5, READ_BYTES = 65536, READ_MOST = 4 * READ_BYTES, SMALL = 2 * READ_MOST };
 

@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base/text.h"
+#include "base/text/text.h"
 
 /* Precedes the first frame of a host, with the protocol, a space, the version of moonshard and a newline: a login shell
  * may print before. */

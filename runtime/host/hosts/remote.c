@@ -21,7 +21,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/number.h"
+#include "base/numbers/number.h"
 #include "comm/transport/wire.h"
 #include "host/hosts/frame.h"
 #include "host/hosts/rendezvous_port.h"

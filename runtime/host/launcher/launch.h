@@ -6,7 +6,7 @@
 #include <signal.h>
 #include <sys/types.h>
 
-#include "base/text.h"
+#include "base/text/text.h"
 #include "comm/diagnose/launcher_view.h"
 #include "host/launcher.h"
 #include "host/launcher/leftovers.h"

@@ -6,7 +6,7 @@
  */
 #include "host/launcher/outlet.h"
 
-#include "base/number.h"
+#include "base/numbers/number.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -2,7 +2,7 @@
 #ifndef MS_HOST_PIN_H
 #define MS_HOST_PIN_H
 
-#include "base/cores.h"
+#include "base/machine/cores.h"
 #include "moonshard.h"
 
 typedef struct ms_pinning {

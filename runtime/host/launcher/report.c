@@ -7,8 +7,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "base/number.h"
-#include "base/text.h"
+#include "base/numbers/number.h"
+#include "base/text/text.h"
 #include "host/launcher/launch.h"
 
 enum { SAID_BYTES = 32768 };

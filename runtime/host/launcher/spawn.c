@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
-#include "comm/bootstrap/store.h"
+#include "comm/bootstrap/store/store.h"
 #include "comm/bootstrap/token.h"
 #include "host/launcher/launch.h"
 

@@ -4,8 +4,8 @@
 
 #include <pthread.h>
 
-#include "comm/bootstrap/store.h"
-#include "comm/bootstrap/store_wire.h"
+#include "comm/bootstrap/store/store.h"
+#include "comm/bootstrap/store/store_wire.h"
 
 typedef struct caller {
   ms_store_config config;

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "base/bf16.h"
+#include "base/numbers/bf16.h"
 #include "comm/collectives/comm.h"
 #include "tests/c/support/ranks.h"
 

@@ -5,8 +5,8 @@
 #define MS_TESTS_FAKE_HOSTS_H
 
 #include "comm/collectives/channel.h"
-#include "comm/collectives/hosts_plan.h"
-#include "comm/collectives/progress_thread.h"
+#include "comm/collectives/hosts/hosts_plan.h"
+#include "comm/collectives/hosts/progress_thread.h"
 #include "tests/c/support/ranks.h"
 
 enum { MOST_HOST_RANKS = 6 };

@@ -16,8 +16,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/bf16.h"
-#include "base/philox.h"
+#include "base/numbers/bf16.h"
+#include "base/numbers/philox.h"
 #include "kernels/op.h"
 #include "tests/c/support/check.h"
 

@@ -3,8 +3,8 @@
 
 #include <stdlib.h>
 
-#include "base/bf16.h"
-#include "base/philox.h"
+#include "base/numbers/bf16.h"
+#include "base/numbers/philox.h"
 
 training_config training_default(int replicate, int shard) {
   training_config c = {.net = mlp_default(replicate, shard, 0), .global_batch = 24, .micro_batches = 1};

@@ -9,7 +9,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "base/bf16.h"
+#include "base/numbers/bf16.h"
 #include "tests/c/support/kernel_case.h"
 
 static inline float value_of(int rank, int64_t i) {

@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "comm/collectives/hosts.h"
+#include "comm/collectives/hosts/hosts.h"
 #include "comm/group/world_state.h"
 #include "tests/c/support/endpoints_ucx.h"
 #include "tests/c/support/fake_hosts.h"

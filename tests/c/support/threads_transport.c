@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "comm/collectives/hosts.h"
+#include "comm/collectives/hosts/hosts.h"
 #include "comm/transport/peers.h"
 #include "tests/c/support/fake_hosts.h"
 

@@ -11,7 +11,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/hash.h"
+#include "base/text/hash.h"
 #include "comm/transport/mpi/mpi.h"
 
 static const double CLOSE_SECONDS = 1.0;

@@ -13,7 +13,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/number.h"
+#include "base/numbers/number.h"
 #include "comm/transport/tcp/tcp.h"
 
 /* Seconds for an address to answer; the pause when all have been tried. */

@@ -1,0 +1,26 @@
+/* moments.h - moments in 8 bits (kernels/moments.h): writing, sealing and reading their elements. */
+#ifndef MS_EXEC_MOMENTS_H
+#define MS_EXEC_MOMENTS_H
+
+#include "exec/tensors/params.h"
+#include "kernels/moments.h"
+#include "plan/layout/moment_layout.h"
+
+/* A moment of a parameter, of which some records were written in part. */
+struct ms_open_moment {
+  struct ms_open_record **record; /* [records], NULL where none waits; or NULL */
+  int64_t records, open;          /* how many there are, and how many wait */
+};
+
+/* Elements [first, first + count) of what was found, from and to f32. */
+int ms_moments_write(ms_state *state, const ms_elements *to, int64_t first, int64_t count, const float *values);
+int ms_moments_read(const ms_state *state, const ms_elements *from, int64_t first, int64_t count, float *out);
+/* Makes a record, if it waits; elements that were not written keep their values. */
+int ms_moments_close_record(ms_state *state, const ms_elements *to, int64_t record);
+/* Makes all that wait (moments_seal.c). */
+int ms_moments_seal(ms_state *state);
+/* MS_EINVAL if a record of a parameter's moments waits. */
+int ms_moments_check_sealed(const ms_state *state, int param);
+void ms_moments_free(ms_state *state);
+
+#endif

@@ -1,0 +1,390 @@
+/* params.c - access to the elements of parameters that this rank owns: initial values, reads, writes, update counts.
+ *
+ * An initial value is a pure function of the model's seed, the parameter's name and the element's index, so every mesh
+ * shape starts from the same bits.
+ */
+#include "exec/tensors/params.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/numbers/dtype.h"
+#include "base/error.h"
+#include "base/slice.h"
+#include "exec/tensors/moments.h"
+#include "exec/tensors/stored.h"
+#include "kernels/storage.h"
+#include "shard/divided.h"
+#include "shard/initial_values.h"
+
+/* ---- initial values ---- */
+
+/* Draws elements [first, first + count) of this rank's part of the parameter. */
+static void draw(const ms_model *model, const ms_param *p, int64_t first, int64_t count, float *x) {
+  const ms_param_config *c = &p->config;
+  const ms_division part = ms_param_division(model, p, model->dim[MS_DIM_TENSOR].place);
+  for (int64_t n, end = first + count; first < end; first += n, x += n) {
+    const int64_t index = ms_division_index(&part, first, &n);
+    if (n > end - first) n = end - first;
+    ms_fill_initial_values(model->seed, p->name, c->init, c->init_a, c->init_b, index, n, x);
+  }
+}
+
+int ms_params_is_sliced(const ms_state *state, const ms_param *p) {
+  return ms_param_is_sliced(state->model, p, state->layout.replicas);
+}
+
+/* The master of the parameter's element that is the unit's element `local`. */
+static void *at_master(const ms_state *state, const ms_param *p, int64_t local) {
+  int shared = state->layout.unit[p->unit].shared;
+  const ms_unit *unit = &state->model->unit[p->unit];
+  return ms_state_block(state, ms_state_master_arena(state->model, &state->layout, p->unit)) +
+         state->layout.unit[p->unit].master +
+         ms_master_offset(state->model, unit, state->layout.replicas, shared, p->segment, local);
+}
+
+/* Elements drawn on the host per copy to the device: 4 MiB. */
+enum { DRAWN_ELEMENTS = 1 << 20 };
+
+int64_t ms_params_slice(const ms_state *state, const ms_param *p, int64_t *first) {
+  const ms_model *model = state->model;
+  return ms_slice(p->owned, state->layout.replicas, model->dim[MS_DIM_REPLICATE].place % state->layout.replicas, first);
+}
+
+/* Of a sliced unit, every replica draws all that it owns: drawing is cheaper than gathering. Replicas of a host write
+ * the same memory then, also of its frozen parameters, so they write only final values, which are equal. The same holds
+ * for what is stored in few bits, which is not written in slices. */
+static int draw_parameter(ms_state *state, int param, float *drawn) {
+  const ms_param *p = &state->model->param[param];
+  const int whole =
+      ms_unit_is_sliced(state->model, &state->model->unit[p->unit], state->layout.replicas) || ms_param_is_stored(p);
+  ms_elements to;
+  MS_TRY(ms_params_find_writable(state, param, MS_TENSOR_PARAM, &to));
+  int64_t first = 0, count = whole ? p->owned : ms_params_slice(state, p, &first);
+  if (!whole && to.data && ms_device_has(state->device, MS_DEVICE_HOST_MEMORY)) {
+    draw(state->model, p, p->first + first, count, (float *)to.data + first);
+    return MS_OK;
+  }
+  for (int64_t at = 0; at < count; at += DRAWN_ELEMENTS) {
+    int64_t n = count - at < DRAWN_ELEMENTS ? count - at : DRAWN_ELEMENTS;
+    draw(state->model, p, p->first + first + at, n, drawn);
+    MS_TRY(ms_params_write(state, param, &to, first + at, n, drawn));
+  }
+  return MS_OK;
+}
+
+int ms_params_init(ms_state *state) {
+  float *drawn = NULL;
+  int rc = MS_OK;
+  int in_pieces = state->layout.sliced || !ms_device_has(state->device, MS_DEVICE_HOST_MEMORY);
+  for (int i = 0; i < state->model->params; i++)
+    in_pieces |= ms_param_is_stored(&state->model->param[i]) || ms_params_has_copy(state, &state->model->param[i]);
+  if (in_pieces && !(drawn = ms_calloc(DRAWN_ELEMENTS, sizeof *drawn))) return MS_ENOMEM;
+  for (int i = 0; i < state->model->params && !rc; i++) {
+    const ms_param *p = &state->model->param[i];
+    if (p->owned && p->config.init != MS_INIT_ZEROS) rc = draw_parameter(state, i, drawn);
+  }
+  free(drawn);
+  if (rc || (state->layout.replicas == 1 && !state->layout.sliced)) return rc;
+  return ms_group_barrier(&state->process_group); /* afterwards, all of what replicas share is written */
+}
+
+/* ---- the owned part ---- */
+
+/* SGD's momentum is where AdamW has its first moment. */
+static const char *const tensor_kinds[MS_TENSOR_KINDS] = {[MS_TENSOR_PARAM] = "param",
+                                                          [MS_TENSOR_GRAD] = "grad",
+                                                          [MS_TENSOR_EXP_AVG] = "exp_avg (momentum)",
+                                                          [MS_TENSOR_EXP_AVG_SQ] = "exp_avg_sq",
+                                                          [MS_TENSOR_EMA] = "ema",
+                                                          [MS_TENSOR_SYNCED] = "synced weights",
+                                                          [MS_TENSOR_OUTER_MOMENTUM] = "outer momentum",
+                                                          [MS_TENSOR_OUTER_SUM] = "outer sum",
+                                                          [MS_TENSOR_STORED] = "stored form",
+                                                          [MS_TENSOR_ROW_VAR] = "row_var",
+                                                          [MS_TENSOR_COL_VAR] = "col_var",
+                                                          [MS_TENSOR_VARIANCE] = "variance"};
+
+/* In the arena that optimizer state is in; -1: the state has none. */
+static int64_t offset_of(const ms_state_layout *layout, int unit, int what) {
+  if (what == MS_TENSOR_GRAD) return layout->unit[unit].gradient;
+  if (what == MS_TENSOR_EXP_AVG) return layout->unit[unit].moment[0];
+  if (what == MS_TENSOR_SYNCED) return layout->unit[unit].synced;
+  if (what == MS_TENSOR_OUTER_MOMENTUM) return layout->unit[unit].outer_momentum;
+  if (what == MS_TENSOR_OUTER_SUM) return layout->unit[unit].outer_sum;
+  return what == MS_TENSOR_EXP_AVG_SQ ? layout->unit[unit].moment[1] : layout->unit[unit].ema;
+}
+
+const char *ms_params_kind_name(int what) { return tensor_kinds[what]; }
+
+static int is_moment(int what) { return what == MS_TENSOR_EXP_AVG || what == MS_TENSOR_EXP_AVG_SQ; }
+
+/* Finds a moment; `local` is the first element's place in the unit's chunks. */
+static void find_moment(const ms_state *state, const ms_param *p, int what, int64_t local, ms_elements *at) {
+  const ms_state_layout *layout = &state->layout;
+  const ms_moment moment = ms_moment_of(layout, what == MS_TENSOR_EXP_AVG ? 0 : 1);
+  const ms_moment_form *form = ms_moment_form_of(ms_moment_dtype(p, layout->moment_dtype));
+  at->dtype = form->block ? MS_U8 : form->kept;
+  if (form->block) at->records = 1 + (what == MS_TENSOR_EXP_AVG ? MS_MOMENT_FIRST : MS_MOMENT_SECOND);
+  at->data = ms_state_block(state, ms_state_optimizer_arena(state->model, layout, p->unit)) +
+             offset_of(layout, p->unit, what) +
+             ms_moment_offset(state->model, &state->model->unit[p->unit], layout->replicas, moment, local);
+}
+
+/* The words of the records that this rank keeps. */
+static int find_records(const ms_state *state, int param, ms_elements *at) {
+  const ms_param *p = &state->model->param[param];
+  if (!ms_storage_is_coded(p->config.storage_dtype))
+    return MS_FAIL(MS_EINVAL, "parameter '%s' has no stored form: it is kept in %s", p->name,
+                   ms_dtype_name(p->config.storage_dtype));
+  MS_TRY(ms_stored_check_sealed(state, param));
+  MS_TRY(ms_params_find(state, param, MS_TENSOR_PARAM, at));
+  at->dtype = MS_F32; /* words are moved as f32 values are */
+  at->first = p->first / p->storage.elements * p->storage.words;
+  at->count = ms_storage_words(&p->storage, p->owned);
+  return MS_OK;
+}
+
+int ms_params_find(const ms_state *state, int param, int what, ms_elements *at) {
+  if (what < 0 || what >= MS_TENSOR_KINDS)
+    return MS_FAIL(MS_EINVAL, "what of a parameter must be one of enum ms_tensor_kind, not %d", what);
+  if (param < 0 || param >= state->model->params)
+    return MS_FAIL(MS_EINVAL, "parameter %d does not exist; the model has %d", param, state->model->params);
+  const ms_param *p = &state->model->param[param];
+  const int sliced = ms_params_is_sliced(state, p);
+  int64_t offset, place = p->local;
+  int arena = what == MS_TENSOR_GRAD ? MS_ARENA_STATE : ms_state_optimizer_arena(state->model, &state->layout, p->unit);
+  *at = (ms_elements){.dtype = MS_F32, .param = param, .first = p->first, .count = p->owned, .sliced = sliced};
+  if (what == MS_TENSOR_STORED) return find_records(state, param, at);
+  if (ms_params_is_factor(what)) {
+    if (ms_params_find_factors(state, param, what, at)) return MS_OK;
+    return MS_FAIL(MS_EINVAL,
+                   "parameter '%s' has no %s: adafactor keeps row_var and col_var of parameters with two axes or more, "
+                   "and variance of others, if they train",
+                   p->name, tensor_kinds[what]);
+  }
+  if (what == MS_TENSOR_PARAM) {
+    if (sliced) at->count = ms_param_slice(state->model, p, state->layout.replicas, &at->first, &place);
+    else if (!ms_params_has_copy(state, p)) ms_params_find_weights(state, p, at);
+    if (!at->data) at->data = at_master(state, p, p->local + (sliced ? at->first - p->first : 0));
+    if (ms_param_is_stored(p)) {
+      at->dtype = p->config.storage_dtype;
+      at->storage = &p->storage;
+    }
+    return MS_OK;
+  }
+  offset = offset_of(&state->layout, p->unit, what);
+  if (what == MS_TENSOR_EXP_AVG_SQ && ms_param_takes_muon(p))
+    return MS_FAIL(MS_EINVAL, "parameter '%s' has no %s: muon keeps only its momentum", p->name, tensor_kinds[what]);
+  if (is_moment(what) && !ms_moment_is_kept(p, ms_moment_of(&state->layout, what - MS_TENSOR_EXP_AVG))) offset = -1;
+  if (offset < 0 || p->config.frozen)
+    return MS_FAIL(MS_EINVAL, "parameter '%s' has no %s: %s", p->name, tensor_kinds[what],
+                   p->config.frozen ? "it is frozen" : "the state was made for another optimizer, or without training");
+  if (what == MS_TENSOR_GRAD) at->sliced |= state->layout.replicas > 1;
+  if (sliced || what == MS_TENSOR_GRAD)
+    at->count = ms_param_slice(state->model, p, state->layout.replicas, &at->first, &place);
+  if (is_moment(what)) {
+    find_moment(state, p, what, p->local + at->first - p->first, at);
+    return MS_OK;
+  }
+  at->data = ms_state_block(state, arena) + offset + ms_dtype_size(at->dtype) * place;
+  return MS_OK;
+}
+
+int ms_params_find_writable(ms_state *state, int param, int what, ms_elements *at) {
+  MS_TRY(ms_state_settle(state));
+  MS_TRY(ms_params_find(state, param, what, at));
+  const ms_param *p = &state->model->param[param];
+  if (what != MS_TENSOR_PARAM) return MS_OK;
+  if (ms_params_has_copy(state, p)) at->data = NULL;
+  if (!at->sliced) return MS_OK;
+  ms_params_find_weights(state, p, at);
+  at->data = at->data ? NULL : at_master(state, p, p->local);
+  return MS_OK;
+}
+
+static void *element(const ms_elements *e, int64_t i) { return (char *)e->data + ms_dtype_size(e->dtype) * i; }
+
+int ms_params_copy_out(const ms_state *state, const ms_elements *from, int64_t first, int64_t count, float *out) {
+  const int64_t bytes = ms_dtype_size(from->dtype) * count;
+  if (!count) return MS_OK;
+  if (from->records) return ms_moments_read(state, from, first, count, out);
+  if (ms_storage_is_coded(from->dtype)) return ms_stored_read(state, from, first, count, out);
+  if (from->dtype == MS_F32) return ms_state_copy_out(state, out, element(from, first), bytes);
+  void *packed =
+      (char *)(out + count) - bytes; /* at the end of `out`, so that widening upwards never overwrites unread input */
+  MS_TRY(ms_state_copy_out(state, packed, element(from, first), bytes));
+  ms_dtype_row_of(from->dtype)->widen(packed, count, out);
+  return MS_OK;
+}
+
+int ms_params_copy_in(ms_state *state, const ms_elements *to, int64_t first, int64_t count, const float *values) {
+  enum { AT_ONCE = 1 << 18 };
+  int rc = MS_OK;
+  if (!count) return MS_OK;
+  if (to->records) return ms_moments_write(state, to, first, count, values);
+  if (ms_storage_is_coded(to->dtype)) return ms_stored_write(state, to, first, count, values);
+  if (to->dtype == MS_F32) return ms_state_copy_in(state, element(to, first), values, count * (int64_t)sizeof *values);
+  const ms_dtype_row *row = ms_dtype_row_of(to->dtype);
+  void *rounded = ms_calloc(count < AT_ONCE ? count : AT_ONCE, row->info.size);
+  if (!rounded) return MS_ENOMEM;
+  for (int64_t at = 0; at < count && !rc; at += AT_ONCE) {
+    const int64_t n = count - at < AT_ONCE ? count - at : AT_ONCE;
+    row->narrow(values + at, n, rounded);
+    rc = ms_state_copy_in(state, element(to, first + at), rounded, n * row->info.size);
+  }
+  free(rounded);
+  return rc;
+}
+
+int ms_params_write(ms_state *state, int param, const ms_elements *to, int64_t first, int64_t count,
+                    const float *values) {
+  const ms_param *p = &state->model->param[param];
+  ms_elements master, weights;
+  if (to->data) return ms_params_copy_in(state, to, first, count, values);
+  MS_TRY(ms_params_find(state, param, MS_TENSOR_PARAM, &master));
+  ms_params_find_weights(state, p, &weights);
+  MS_TRY(ms_params_copy_in(state, &weights, first, count, values));
+  const int64_t begin = to->first + first > master.first ? to->first + first : master.first;
+  int64_t end = to->first + first + count;
+  if (master.first + master.count < end) end = master.first + master.count;
+  if (end <= begin) return MS_OK;
+  return ms_params_copy_in(state, &master, begin - master.first, end - begin, values + (begin - to->first - first));
+}
+
+int ms_state_shard(ms_state *state, int param, int what, int64_t *first, int64_t *count, float **data) {
+  MS_HANDLE(state, STATE);
+  MS_GIVEN(first);
+  MS_GIVEN(count);
+  MS_GIVEN(data);
+  ms_elements at;
+  void *view;
+  MS_TRY(ms_state_settle(state)); /* the caller can write there */
+  MS_TRY(ms_params_find(state, param, what, &at));
+  const int64_t bytes = at.count * (int64_t)sizeof **data;
+  if (at.dtype == MS_F32) {
+    MS_TRY(ms_state_view(state, at.data, bytes, &view));
+  } else {
+    MS_TRY(ms_state_room(state, bytes, &view));
+    MS_TRY(ms_params_copy_out(state, &at, 0, at.count, view));
+  }
+  *data = view;
+  *first = at.first;
+  *count = at.count;
+  return MS_OK;
+}
+
+/* Checks that elements [first, first + count) are among those that were found. */
+static int check_found(const ms_state *state, int param, const ms_elements *at, int64_t first, int64_t count) {
+  const ms_param *p = &state->model->param[param];
+  if (first < at->first || count < 0 || first > at->first + at->count || count > at->first + at->count - first)
+    return MS_FAIL(MS_EINVAL,
+                   "this rank does not have %lld elements from element %lld on of parameter '%s': it owns %lld from "
+                   "%lld on",
+                   (long long)count, (long long)first, p->name, (long long)at->count, (long long)at->first);
+  return MS_OK;
+}
+
+/* Finds a tensor of which this rank owns elements [first, first + count). */
+static int find_owned(const ms_state *state, int param, int what, int64_t first, int64_t count, ms_elements *at) {
+  MS_TRY(ms_params_find(state, param, what, at));
+  return check_found(state, param, at, first, count);
+}
+
+static float *in_host_memory(const ms_state *state, const ms_elements *e, int64_t i) {
+  const int there = e->data && e->dtype == MS_F32 && ms_device_has(state->device, MS_DEVICE_HOST_MEMORY);
+  return there ? (float *)e->data + i : NULL;
+}
+
+int ms_state_writable(ms_state *state, int param, int what, int64_t first, int64_t count, float **at) {
+  ms_elements found;
+  MS_TRY(ms_params_find_writable(state, param, what, &found));
+  MS_TRY(check_found(state, param, &found, first, count));
+  *at = in_host_memory(state, &found, first - found.first);
+  return MS_OK;
+}
+
+int ms_state_owned(const ms_state *state, int param, int what, int64_t first, int64_t count, float **at) {
+  ms_elements found;
+  MS_TRY(find_owned(state, param, what, first, count, &found));
+  *at = in_host_memory(state, &found, first - found.first);
+  return MS_OK;
+}
+
+int ms_state_read(const ms_state *state, int param, int what, int64_t first, int64_t count, float *out) {
+  MS_HANDLE(state, STATE);
+  if (count > 0) MS_GIVEN(out);
+  ms_elements at;
+  MS_TRY(find_owned(state, param, what, first, count, &at));
+  return ms_params_copy_out(state, &at, first - at.first, count, out);
+}
+
+int ms_state_write(ms_state *state, int param, int what, int64_t first, int64_t count, const float *values) {
+  MS_HANDLE(state, STATE);
+  if (count > 0) MS_GIVEN(values);
+  ms_elements at;
+  MS_TRY(ms_params_find_writable(state, param, what, &at));
+  MS_TRY(check_found(state, param, &at, first, count));
+  return ms_params_write(state, param, &at, first - at.first, count, values);
+}
+
+int ms_state_kept(const ms_state *state, int param, int what, int64_t *first, int64_t *count, int *sliced) {
+  MS_HANDLE(state, STATE);
+  MS_GIVEN(first);
+  MS_GIVEN(count);
+  MS_GIVEN(sliced);
+  ms_elements at;
+  MS_TRY(ms_params_find(state, param, what, &at));
+  *first = at.first;
+  *count = at.count;
+  *sliced = at.sliced;
+  return MS_OK;
+}
+
+int ms_state_division(const ms_state *state, int param, ms_division *part) {
+  MS_HANDLE(state, STATE);
+  return ms_model_division(state->model, param, part);
+}
+
+/* ---- the number of updates of each parameter: an f32 in the STATE arena that kernels increment and read ---- */
+
+/* Exact in f32 up to here. */
+static const int64_t MOST_UPDATES = 1 << 24;
+
+static int check_param(const ms_state *state, int param) {
+  if (param >= 0 && param < state->model->params) return MS_OK;
+  return MS_FAIL(MS_EINVAL, "parameter %d does not exist: the model has %d", param, state->model->params);
+}
+
+static char *at_updates(const ms_state *state, int param) {
+  return ms_state_block(state, MS_ARENA_STATE) + state->layout.updates + param * (int64_t)sizeof(float);
+}
+
+int ms_state_updates(const ms_state *state, int param, int64_t *updates) {
+  MS_GIVEN(updates);
+  float value;
+  MS_HANDLE(state, STATE);
+  MS_TRY(check_param(state, param));
+  MS_TRY(ms_state_copy_out(state, &value, at_updates(state, param), sizeof value));
+  *updates = (int64_t)value;
+  return MS_OK;
+}
+
+int ms_state_set_updates(ms_state *state, int param, int64_t updates) {
+  MS_HANDLE(state, STATE);
+  MS_TRY(check_param(state, param));
+  if (updates < 0 || updates > MOST_UPDATES)
+    return MS_FAIL(MS_EINVAL, "parameter '%s': it cannot have had %lld updates: give a number from 0 to %lld",
+                   state->model->param[param].name, (long long)updates, (long long)MOST_UPDATES);
+  const float value = (float)updates;
+  return ms_state_copy_in(state, at_updates(state, param), &value, sizeof value);
+}
+
+/* ---- averages in the masters' place ---- */
+
+int ms_ema_refuse(const char *what) {
+  return MS_FAIL(MS_EINVAL,
+                 "the weights are swapped with their averages, so the state cannot %s: put the weights back first "
+                 "(in Lua, let train:with_ema return; in C, ms_state_swap_ema)",
+                 what);
+}

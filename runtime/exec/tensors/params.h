@@ -1,0 +1,82 @@
+/* params.h - the elements of parameters, gradients and optimizer state that this rank owns: drawing initial values,
+ * reading, writing. */
+#ifndef MS_EXEC_PARAMS_H
+#define MS_EXEC_PARAMS_H
+
+#include "exec/state/state.h"
+
+/* Draws the initial value of every owned element; padding stays zero. */
+int ms_params_init(ms_state *state);
+/* The part of a parameter's owned elements that only this rank writes: all of them, or its slice where replicas share
+ * one copy. Returns the number of elements; *first: index of the first, counted from the first owned element. */
+int64_t ms_params_slice(const ms_state *state, const ms_param *p, int64_t *first);
+/* Elements [first, first + count) of a flattened parameter, in an arena. Does not own data. */
+typedef struct ms_elements {
+  void *data;
+  int dtype; /* MS_F32; moments can be MS_BF16, and weights what they are stored in: with MS_I8 and MS_NF4, data is an
+              * array of records that begins with the first element (kernels/storage.h) */
+  /* 0, or 1 + enum ms_moment_map: data is an array of such records of moments that begins with the first element
+   * (kernels/moments.h); dtype is MS_U8 */
+  int records;
+  const ms_storage *storage; /* the records of a stored parameter; the model owns it */
+  int param;
+  int64_t first, count;
+  int sliced; /* 1: only this rank has them, as each replica has a slice. 0: all replicas have the same bits */
+} ms_elements;
+
+/* Finds this rank's elements of a parameter's master, gradient or moment (enum ms_tensor_kind): the owned elements, or
+ * a slice of them. Of gradients it has a slice if replicas share one copy of the state; of a sliced unit, of all kinds.
+ */
+int ms_params_find(const ms_state *state, int param, int what, ms_elements *at);
+/* Finds the elements that this rank writes when a parameter is given a value: the owned ones, also of a sliced unit.
+ * data is NULL if they are in two places: masters, and weights or copies. For kinds but MS_TENSOR_PARAM as
+ * ms_params_find. Waits for gathers in flight. */
+int ms_params_find_writable(ms_state *state, int param, int what, ms_elements *at);
+/* Writes elements [first, first + count) of those, counted from the first one. */
+int ms_params_write(ms_state *state, int param, const ms_elements *to, int64_t first, int64_t count,
+                    const float *values);
+/* The weights of a parameter that are kept besides its masters: the owned elements; data NULL: there are none. */
+void ms_params_find_weights(const ms_state *state, const ms_param *p, ms_elements *at);
+/* 1 when a rank keeps a parameter's owned elements in bf16 besides masters of all of them. */
+int ms_params_has_copy(const ms_state *state, const ms_param *p);
+/* After masters have changed alone (copies.c): makes the copies of them that units keep in bf16
+ * (ms_unit_config.param_copy). sliced: where replicas share one copy of the state, only those of this rank's slice. */
+int ms_params_copy(ms_state *state, int sliced);
+/* Writes those that are among `given`, elements [begin, end) of the whole parameter (params_gather.c). */
+int ms_params_take(ms_state *state, int param, const ms_elements *writable, int64_t begin, int64_t end,
+                   const float *given);
+/* 1 for averages that Adafactor keeps: every rank has all of them. */
+static inline int ms_params_is_factor(int what) { return what >= MS_TENSOR_ROW_VAR && what <= MS_TENSOR_VARIANCE; }
+/* How many of these a parameter has: none, if it is another kind's. */
+int64_t ms_params_factors(const ms_model *model, int param, int what);
+/* Finds them for ms_params_find (factors.c); 0: the state has none. */
+int ms_params_find_factors(const ms_state *state, int param, int what, ms_elements *at);
+/* The name of a kind that ms_params_find accepts, for messages. */
+const char *ms_params_kind_name(int what);
+/* Elements [first, first + count) of what was found, from and to f32; those kept in bf16 become the nearest to what
+ * is given, and i8 and nf4 are as stored.h says. */
+int ms_params_copy_out(const ms_state *state, const ms_elements *from, int64_t first, int64_t count, float *out);
+int ms_params_copy_in(ms_state *state, const ms_elements *to, int64_t first, int64_t count, const float *values);
+/* Where elements [first, first + count) of it lie, which this rank must own, if they are f32 and the host may follow
+ * pointers there; else *at is NULL. */
+int ms_state_owned(const ms_state *state, int param, int what, int64_t first, int64_t count, float **at);
+/* Overwrites owned elements, counted from the first owned one, of the weights of the last sync, as a program did those
+ * of the parameter (outer.c). */
+int ms_outer_take(ms_state *state, int param, int64_t first, int64_t count, const float *values);
+/* The same, if this rank may write them and they are in one place; else *at is NULL. */
+int ms_state_writable(ms_state *state, int param, int what, int64_t first, int64_t count, float **at);
+
+/* 1 when this rank has masters and optimizer state only of its slice of a parameter (plan/layout/replica_slices.h). */
+int ms_params_is_sliced(const ms_state *state, const ms_param *p);
+/* After masters of slices have changed: gives every replica the weights of all slices. Collective (spread_slices.c). */
+int ms_params_spread(ms_state *state);
+/* Before a phase: after a recovery, does so if an update left gathers in flight. Collective (spread_slices.c). */
+int ms_state_make_whole(ms_state *state);
+
+/* Fails: nothing may `what` ("be saved") while the averages are in the masters' place. */
+int ms_ema_refuse(const char *what);
+/* After replicas have swapped their slices: waits until all have, and gives every replica what it does not have itself.
+ * Collective. */
+int ms_ema_meet_replicas(ms_state *state);
+
+#endif

@@ -1,0 +1,31 @@
+/* rests.c - forgets what rounding left of gradients (plan/layout/rests.h): it belongs to the weights that were trained.
+ */
+#include "plan/layout/rests.h"
+
+#include <stdlib.h>
+
+#include "base/error.h"
+#include "exec/tensors/stored.h"
+
+/* Bytes per copy: 1 MiB. */
+enum { AT_ONCE = 1 << 20 };
+
+static int clear(ms_state *state, int unit, const void *zeros) {
+  const int64_t bytes = ms_rests_bytes(state->model, unit, state->layout.inner_shards);
+  const int64_t at = state->layout.unit[unit].rests;
+  char *rests = ms_state_block(state, MS_ARENA_STATE) + at;
+  for (int64_t done = 0; at >= 0 && done < bytes; done += AT_ONCE)
+    MS_TRY(ms_state_copy_in(state, rests + done, zeros, bytes - done < AT_ONCE ? bytes - done : AT_ONCE));
+  return MS_OK;
+}
+
+int ms_rests_clear(ms_state *state) {
+  int rc = MS_OK, kept = 0;
+  for (int u = 0; u < state->model->units; u++) kept |= state->layout.unit[u].rests >= 0;
+  if (!kept) return MS_OK;
+  void *zeros = ms_calloc(AT_ONCE, 1);
+  if (!zeros) return MS_ENOMEM;
+  for (int u = 0; u < state->model->units && !rc; u++) rc = clear(state, u, zeros);
+  free(zeros);
+  return rc;
+}

@@ -1,0 +1,296 @@
+/* infer_step.c - shape rules of the ops that a sharded step runs on chunks: accumulation, norms, optimizers. All are
+ * in f32, and a chunk can be empty on ranks that own nothing. */
+#include <stdio.h>
+
+#include "graph/infer/infer.h"
+#include "kernels/adafactor.h"
+#include "kernels/fold.h"
+#include "kernels/moments.h"
+#include "kernels/orthogonalise.h"
+#include "kernels/quantised_sum.h"
+#include "kernels/storage.h"
+
+static const ms_value_info scalar = {.dtype = MS_F32};
+
+static ms_value_info vector(int64_t n) { return (ms_value_info){.dtype = MS_F32, .ndim = 1, .dims = {n}}; }
+
+/* f32 [n] */
+static int check_chunk(const ms_node *node, const ms_value_info *x, const char *what) {
+  MS_TRY(ms_check_ndim(node, x, 1, what, "[n]"));
+  return ms_check_dtype(node, x, MS_F32, what);
+}
+
+/* f32 [n], for one n */
+static int check_vector(const ms_node *node, const ms_value_info *x, int64_t n, const char *what) {
+  ms_value_info wanted = vector(n);
+  MS_TRY(ms_check_dtype(node, x, MS_F32, what));
+  return ms_check_same_shape(node, &wanted, "the expected shape", x, what);
+}
+
+int ms_infer_fold(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  MS_TRY(ms_check_ndim(node, &in[0], 3, "the input", "[a,b,run]"));
+  out[0] = in[0];
+  if (node->attrs.i[0] == MS_FOLD_TAKE) out[0].dims[1] = 1;
+  else if (node->attrs.i[0] == MS_FOLD_PUT) out[0].dims[1] = node->attrs.i[2];
+  else out[0].dims[0] = in[0].dims[1], out[0].dims[1] = in[0].dims[0];
+  return MS_OK;
+}
+
+/* All elements that the records have room for; a parameter can have fewer. */
+int ms_infer_dequantise(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  ms_storage storage;
+  MS_TRY(ms_check_ndim(node, &in[0], 1, "the input", "[words]"));
+  MS_TRY(ms_check_dtype(node, &in[0], MS_I32, "the input"));
+  MS_TRY(ms_storage_find((int)node->attrs.i[0], node->attrs.i[1], &storage));
+  out[0] = vector(in[0].dims[0] / storage.words * storage.elements);
+  return ms_asked_dtype(node, MS_F32, MS_DTYPE_FLOAT, &out[0].dtype);
+}
+
+/* ---- sums in few bits ---- */
+
+static int check_pieces(const ms_node *node, int64_t dtype, int64_t pieces, int64_t elements) {
+  const char *op = ms_op_row_of(node->op)->name;
+  if (dtype != MS_I8 && dtype != MS_I4)
+    return MS_FAIL(MS_EDTYPE, "%s: sums travel in i8 or i4, not in %s", op, ms_dtype_name((int)dtype));
+  if (pieces < 1 || elements < 0)
+    return MS_FAIL(MS_ESHAPE, "%s: %lld elements in %lld pieces", op, (long long)elements, (long long)pieces);
+  return MS_OK;
+}
+
+static int check_words(const ms_node *node, const ms_value_info *x, int64_t words) {
+  const ms_value_info wanted = {.dtype = MS_I32, .ndim = 1, .dims = {words}};
+  MS_TRY(ms_check_dtype(node, x, MS_I32, "the input"));
+  return ms_check_same_shape(node, &wanted, "the pieces", x, "the input");
+}
+
+/* The second output of an op that has one: what it rounds off. */
+static void keep_rest(const ms_node *node, int64_t n, ms_value_info *out) {
+  if (node->outputs == 2) out[1] = vector(n);
+}
+
+int ms_infer_quantise_pieces(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  const int64_t *i = node->attrs.i;
+  MS_TRY(ms_check_ndim(node, &in[0], 1, "the input", "[n]"));
+  MS_TRY(ms_check_float(node, &in[0], "the input"));
+  const int64_t n = in[0].dims[0];
+  MS_TRY(check_pieces(node, i[0], i[1], n));
+  if (i[2] < 0 || (i[2] && (i[1] - 1) * i[2] > n))
+    return MS_FAIL(MS_ESHAPE, "%s: %lld pieces of %lld elements, of %lld", ms_op_row_of(node->op)->name,
+                   (long long)i[1], (long long)i[2], (long long)n);
+  if (i[3] < 0 || (i[3] && i[1] % i[3]))
+    return MS_FAIL(MS_ESHAPE, "%s: %lld pieces for groups of %lld ranks", ms_op_row_of(node->op)->name, (long long)i[1],
+                   (long long)i[3]);
+  const ms_pieces pieces = ms_pieces_asked((int)i[0], n, i[1], i[2]);
+  out[0] = (ms_value_info){.dtype = MS_I32, .ndim = 1, .dims = {i[1] * pieces.words}};
+  keep_rest(node, n, out);
+  return MS_OK;
+}
+
+int ms_infer_sum_pieces(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  const int64_t *i = node->attrs.i;
+  MS_TRY(check_pieces(node, i[0], i[1], i[2]));
+  if (i[3] < 0) return MS_FAIL(MS_ESHAPE, "%s: %lld pieces each", ms_op_row_of(node->op)->name, (long long)i[3]);
+  int64_t each;
+  const ms_pieces pieces = ms_pieces_to_sum((int)i[0], i[2], i[1], i[3], &each);
+  MS_TRY(check_words(node, &in[0], i[1] * each * pieces.words));
+  out[0] = in[0];
+  out[0].dims[0] = each * pieces.words;
+  keep_rest(node, each * pieces.elements, out);
+  return MS_OK;
+}
+
+int ms_infer_total_pieces(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  const int64_t *i = node->attrs.i;
+  MS_TRY(check_pieces(node, i[1], i[2], i[3]));
+  MS_TRY(check_words(node, &in[0], i[2] * ms_pieces_each((int)i[1], i[3]).words));
+  out[0] = vector(i[3]);
+  return MS_OK;
+}
+
+int ms_infer_restore_pieces(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  const int64_t *i = node->attrs.i;
+  MS_TRY(check_pieces(node, i[1], i[2], i[3]));
+  if (i[5] < 0 || i[5] % MS_PIECE_ALIGN || (i[5] && i[2] * i[5] < i[3]))
+    return MS_FAIL(MS_ESHAPE, "restore_pieces: %lld pieces of %lld elements, of %lld", (long long)i[2], (long long)i[5],
+                   (long long)i[3]);
+  MS_TRY(check_words(node, &in[0], i[2] * ms_pieces_asked((int)i[1], i[3], i[2], i[5]).words));
+  if (i[4] < 0 || i[4] > i[3])
+    return MS_FAIL(MS_ESHAPE, "restore_pieces: element %lld of %lld", (long long)i[4], (long long)i[3]);
+  out[0] = vector(i[3] - i[4]);
+  return ms_asked_dtype(node, MS_F32, MS_DTYPE_FLOAT, &out[0].dtype);
+}
+
+int ms_infer_accumulate(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  MS_TRY(ms_check_float(node, &in[0], "the input"));
+  out[0] = in[0];
+  out[0].dtype = MS_F32;
+  return MS_OK;
+}
+
+int ms_infer_chunk_to_scalar(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  MS_TRY(check_chunk(node, &in[0], "the input"));
+  out[0] = scalar;
+  return MS_OK;
+}
+
+int ms_infer_f8_scales(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  MS_TRY(check_chunk(node, &in[0], "the magnitudes"));
+  out[0] = in[0];
+  return MS_OK;
+}
+
+int ms_infer_f8_codes(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  MS_TRY(ms_check_dtype(node, &in[0], MS_F32, "the input"));
+  MS_TRY(ms_check_ndim(node, &in[1], 0, "the scale", "a scalar"));
+  MS_TRY(ms_check_dtype(node, &in[1], MS_F32, "the scale"));
+  out[0] = in[0];
+  out[0].dtype = MS_F8E4M3;
+  return MS_OK;
+}
+
+int ms_infer_step_totals(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  MS_TRY(check_chunk(node, &in[0], "squares"));
+  const int64_t numbers = ms_numel(&in[1]), groups = ms_step_groups(&node->attrs);
+  MS_TRY(check_vector(node, &in[1], numbers == 2 ? 2 : 1, "the loss sum"));
+  if (ms_numel(&in[0]) % groups)
+    return MS_FAIL(MS_ESHAPE, "step_totals: %lld squares are not those of %lld groups", (long long)ms_numel(&in[0]),
+                   (long long)groups);
+  out[0] = vector(groups + numbers);
+  return MS_OK;
+}
+
+int ms_infer_step_norm(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  const int64_t groups = ms_step_groups(&node->attrs), group = node->attrs.i[2];
+  if (group < 0 || group > groups)
+    return MS_FAIL(MS_EINVAL, "step_norm: group %lld of %lld", (long long)group, (long long)groups);
+  MS_TRY(check_vector(node, &in[0], groups + (ms_numel(&in[0]) == groups + 2 ? 2 : 1), "totals"));
+  out[0] = vector(4);
+  return MS_OK;
+}
+
+int ms_infer_ema(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  MS_TRY(check_chunk(node, &in[0], "the weights"));
+  out[0] = in[0];
+  return MS_OK;
+}
+
+int ms_infer_optimizer(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  MS_TRY(check_chunk(node, &in[0], "the gradient"));
+  MS_TRY(check_vector(node, &in[1], 4, "the step norm"));
+  MS_TRY(ms_check_ndim(node, &in[2], 0, "the count of updates", "a scalar"));
+  MS_TRY(ms_check_dtype(node, &in[2], MS_F32, "the count of updates"));
+  for (int i = 0; i < node->outputs; i++) out[i] = in[0];
+  if (node->op == MS_OP_adamw || node->op == MS_OP_lion) {
+    const ms_moment_form *form = ms_moment_form_in(node->attrs.i[3]);
+    if (!form || (node->op == MS_OP_lion && form->block))
+      return MS_FAIL(MS_EINVAL, "%s: moments %lld: it has no such form", ms_op_row_of(node->op)->name,
+                     (long long)node->attrs.i[3]);
+    for (int i = 1; i < node->outputs; i++) {
+      out[i] = vector(ms_moment_count(form, in[0].dims[0]));
+      out[i].dtype = form->kept;
+    }
+  }
+  int without_momentum = node->op == MS_OP_sgd && node->attrs.f[2] == 0;
+  if (without_momentum) out[1] = vector(0);
+  return MS_OK;
+}
+
+int ms_infer_outer_sgd(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  MS_TRY(ms_check_ndim(node, &in[0], 1, "the sum of differences", "[n]"));
+  MS_TRY(ms_check_dtype(node, &in[0], MS_F32, "the sum of differences"));
+  out[0] = out[1] = in[0];
+  out[2] = node->attrs.f[0] == 0 ? vector(0) : in[0];
+  return MS_OK;
+}
+
+int ms_infer_muon_momentum(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  MS_TRY(ms_check_ndim(node, &in[0], 1, "the gradient", "[n]"));
+  MS_TRY(ms_check_dtype(node, &in[0], MS_F32, "the gradient"));
+  MS_TRY(check_vector(node, &in[1], 4, "the step norm"));
+  out[0] = out[1] = in[0];
+  return MS_OK;
+}
+
+int ms_infer_muon_orthogonalise(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  const int64_t *i = node->attrs.i;
+  MS_TRY(ms_check_ndim(node, &in[0], 2, "the matrix", "[m,n]"));
+  MS_TRY(ms_check_dtype(node, &in[0], MS_F32, "the matrix"));
+  if (i[0] < 1 || i[1] < MS_ORTHOGONALISE_F32 || i[1] > MS_ORTHOGONALISE_BF16)
+    return MS_FAIL(MS_EINVAL, "muon_orthogonalise: %lld steps with dtype %lld: at least one step, dtype 0 or 1",
+                   (long long)i[0], (long long)i[1]);
+  out[0] = in[0];
+  return MS_OK;
+}
+
+int ms_infer_muon_apply(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  MS_TRY(ms_check_ndim(node, &in[0], 1, "the directions", "[n]"));
+  MS_TRY(ms_check_dtype(node, &in[0], MS_F32, "the directions"));
+  out[0] = in[0];
+  return MS_OK;
+}
+
+/* ---- Adafactor --------------------------------------------------------------------------------------------------- */
+
+static int check_factored(const ms_node *node, const ms_factored *f) {
+  const int shaped = f->rows >= 1 && f->columns >= 1 && f->matrices >= 0 && (f->matrices || f->columns == 1);
+  if (shaped && f->first >= 0 && f->run >= 1 && f->origin >= 0 && f->run <= f->stride - f->origin &&
+      (f->run % f->columns == 0 || f->stride == f->columns))
+    return MS_OK;
+  return MS_FAIL(MS_ESHAPE,
+                 "%s: %lld matrices of [%lld,%lld], of which a part has %lld from %lld of every %lld elements",
+                 ms_op_row_of(node->op)->name, (long long)f->matrices, (long long)f->rows, (long long)f->columns,
+                 (long long)f->run, (long long)f->origin, (long long)f->stride);
+}
+
+/* A gradient, and what its elements are of. */
+static int check_elements(const ms_node *node, const ms_value_info *in, ms_factored *f) {
+  *f = ms_factored_of(&node->attrs);
+  MS_TRY(check_factored(node, f));
+  MS_TRY(check_chunk(node, &in[0], "the gradient"));
+  return check_vector(node, &in[1], 4, "the step norm");
+}
+
+int ms_infer_adafactor_sums(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  ms_factored f;
+  MS_TRY(check_elements(node, in, &f));
+  out[0] = vector(ms_factored_row_count(&f));
+  out[1] = vector(ms_factored_column_count(&f));
+  return MS_OK;
+}
+
+int ms_infer_adafactor_average(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  ms_factored f = {.rows = node->attrs.i[3], .columns = node->attrs.i[5], .matrices = node->attrs.i[6]};
+  f.run = f.stride = f.columns;
+  MS_TRY(check_factored(node, &f));
+  MS_TRY(check_vector(node, &in[0], ms_factored_row_count(&f), "the sums of rows"));
+  MS_TRY(check_vector(node, &in[1], ms_factored_column_count(&f), "the sums of columns"));
+  MS_TRY(ms_check_ndim(node, &in[2], 0, "the count of updates", "a scalar"));
+  out[0] = in[0];
+  out[1] = in[1];
+  return MS_OK;
+}
+
+static int check_averages(const ms_node *node, const ms_value_info *in, ms_factored *f) {
+  MS_TRY(check_elements(node, in, f));
+  MS_TRY(check_vector(node, &in[2], ms_factored_row_count(f), "the averages of rows"));
+  return check_vector(node, &in[3], ms_factored_column_count(f), "the averages of columns");
+}
+
+int ms_infer_adafactor_norm(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  ms_factored f;
+  MS_TRY(check_averages(node, in, &f));
+  MS_TRY(ms_check_ndim(node, &in[4], 0, "the sum of squares", "a scalar"));
+  MS_TRY(ms_check_ndim(node, &in[5], 0, "the count of updates", "a scalar"));
+  out[0] = scalar;
+  out[1] = vector(f.matrices + 1);
+  return MS_OK;
+}
+
+int ms_infer_adafactor(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  ms_factored f;
+  MS_TRY(check_averages(node, in, &f));
+  MS_TRY(check_vector(node, &in[4], f.matrices + 1, "the means"));
+  MS_TRY(ms_check_ndim(node, &in[5], 0, "the sum of squares of updates", "a scalar"));
+  out[0] = in[0];
+  return MS_OK;
+}

@@ -1,0 +1,104 @@
+/* tokenizer_added.c - the added tokens of a tokenizer.json, and their ids.
+ *
+ * As in the reference library the ids that the list has do not count: a token whose content is in the vocabulary has
+ * its id there, and the others are numbered in the order of the list, from the size of the vocabulary. Where the
+ * vocabulary's ids leave gaps, such a number can be another token's; the reference library then mixes them up, and the
+ * file is refused.
+ */
+#include "io/tokenizer/tokenizer_fields.h"
+
+#include "base/error.h"
+#include "io/safetensors/safetensors.h"
+
+#include <string.h>
+
+static const char *const flags[] = {"single_word", "lstrip", "rstrip", "normalized", "special"};
+enum { SINGLE_WORD, LSTRIP, RSTRIP, NORMALIZED, SPECIAL, FLAGS };
+
+static int read_flags(const json_t *entry, int value[FLAGS]) {
+  for (int f = 0; f < FLAGS; f++) {
+    value[f] = -1;
+    MS_TRY(ms_field_flag(entry, "", flags[f], &value[f]));
+    if (value[f] < 0) return MS_FAIL(MS_EINVAL, "%s is missing: it must be true or false", flags[f]);
+  }
+  for (int f = SINGLE_WORD; f <= RSTRIP; f++) MS_TRY(ms_field_off(entry, "", flags[f]));
+  return MS_OK;
+}
+
+/* The token of this content so far, or NULL. */
+static const ms_added_token *find(const ms_tokenizer *t, const char *content) {
+  for (int i = 0; i < t->n_added; i++)
+    if (!strcmp(t->added[i].content, content)) return &t->added[i];
+  return NULL;
+}
+
+static int32_t next_id(const ms_tokenizer *t, const json_t *vocab) {
+  int32_t next = (int32_t)json_object_size(vocab);
+  for (int i = 0; i < t->n_added; i++)
+    if (t->added[i].id >= next) next = t->added[i].id + 1;
+  return next;
+}
+
+static int read_entry(ms_tokenizer *t, const json_t *entry, const char *content, const json_t *vocab) {
+  int value[FLAGS];
+  int32_t unused;
+  MS_TRY(ms_field_known(entry, "", " id content single_word lstrip rstrip normalized special "));
+  MS_TRY(ms_field_id(json_object_get(entry, "id"), content, &unused));
+  MS_TRY(read_flags(entry, value));
+  const ms_added_token *same = find(t, content);
+  if (same && (same->late != value[NORMALIZED] || same->special != value[SPECIAL]))
+    return MS_FAIL(MS_EINVAL, "it is there twice, with different flags");
+  if (same) return MS_OK;
+  const json_t *known = json_object_get(vocab, content);
+  ms_added_token *to = &t->added[t->n_added];
+  to->id = known ? (int32_t)json_integer_value(known) : next_id(t, vocab);
+  if (to->id >= MS_TOKENIZER_MAX_IDS) return MS_FAIL(MS_EINVAL, "there are more than %d ids", MS_TOKENIZER_MAX_IDS);
+  if (!(to->content = ms_strdup(content))) return MS_ENOMEM;
+  t->n_added++;
+  to->bytes = (int64_t)strlen(content);
+  to->late = value[NORMALIZED];
+  to->special = value[SPECIAL];
+  t->added_of[to->late]++;
+  t->begins[to->late][(uint8_t)*content] = 1;
+  return MS_OK;
+}
+
+int ms_added_read(ms_tokenizer *t, const json_t *added, const json_t *vocab, int64_t *bytes) {
+  char quoted[MS_ST_QUOTED];
+  size_t i;
+  json_t *entry;
+  if (!added) return MS_OK;
+  if (!json_is_array(added)) return MS_FAIL(MS_EINVAL, "added_tokens must be a list");
+  if (!(t->added = ms_calloc((int64_t)json_array_size(added), sizeof *t->added))) return MS_ENOMEM;
+  json_array_foreach((json_t *)added, i, entry) {
+    const char *content = json_string_value(json_object_get(entry, "content"));
+    if (!content || !*content) return MS_FAIL(MS_EINVAL, "added_tokens: entry %zu has no content", i);
+    if (read_entry(t, entry, content, vocab)) return ms_error_prefix("added_tokens: %s", ms_st_quote(content, quoted));
+  }
+  for (int a = 0; a < t->n_added; a++) {
+    if (t->added[a].id >= t->vocab) t->vocab = t->added[a].id + 1;
+    *bytes += t->added[a].bytes;
+  }
+  return MS_OK;
+}
+
+int ms_added_store(ms_tokenizer *t, const json_t *vocab, int64_t *used) {
+  char quoted[MS_ST_QUOTED];
+  for (int i = 0; i < t->n_added; i++) {
+    const ms_added_token *a = &t->added[i];
+    ms_span *to = &t->token[a->id];
+    const int same = to->bytes == a->bytes && to->at && !memcmp(to->at, a->content, (size_t)a->bytes);
+    if (to->at && !same && json_object_get(vocab, a->content))
+      return MS_FAIL(MS_EUNSUPPORTED, "added_tokens: %s, which model.vocab has as other bytes, is not supported",
+                     ms_st_quote(a->content, quoted));
+    if (to->at && !same)
+      return MS_FAIL(MS_EUNSUPPORTED,
+                     "added_tokens: the reference library gives %s the id %d, which is that of another "
+                     "token of model.vocab, whose ids have gaps",
+                     ms_st_quote(a->content, quoted), a->id);
+    *to = (ms_span){t->token_bytes + *used, a->bytes};
+    memcpy(t->token_bytes + *used, a->content, (size_t)a->bytes);
+    *used += a->bytes;
+  }
+  return MS_OK;
+}
