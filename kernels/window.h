@@ -63,7 +63,7 @@ void ms_conv_windows(const ms_attrs *attrs, ms_window *down, ms_window *across);
 /* conv2d or one of its gradients, with shapes that the rules allow. */
 ms_conv ms_conv_of(const ms_kernel_call *call);
 
-/* The sizes of the product that the call is, a group at a time: groups, m, n, k (kernels/cuda/conv2d.cu). */
+/* The sizes of the product that the call is, a group at a time: groups, m, n, k (kernels/cuda/windows/conv2d.cu). */
 void ms_conv_product(const ms_kernel_call *call, int64_t *size);
 
 /* Pools of planes [down.in][across.in]. */

@@ -5,7 +5,7 @@
 
 #include <stdio.h>
 
-#include "kernels/cpu/onednn_api.h"
+#include "kernels/cpu/matmul/onednn_api.h"
 #include "kernels/cpu/target.h"
 
 #if defined(__x86_64__)

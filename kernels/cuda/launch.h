@@ -13,7 +13,7 @@ extern "C" {
 #include "kernels/cuda/plan/sizes.h"
 #include "kernels/cuda/table.h"
 #include "kernels/op.h"
-#include "kernels/product.h"
+#include "kernels/products/product.h"
 #include "kernels/shape.h"
 }
 

@@ -11,7 +11,7 @@
 #ifndef MS_KERNELS_CUDA_TILES_H
 #define MS_KERNELS_CUDA_TILES_H
 
-#include "kernels/cuda/reduce.h"
+#include "kernels/cuda/reductions/reduce.h"
 #include "kernels/cuda/vector.h"
 
 /* The arithmetic of a product, and the element type of its tiles. */

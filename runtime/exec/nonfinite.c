@@ -119,8 +119,8 @@ static void find_in_inputs(ms_exec *exec, ms_exec_finder *finder) {
   }
 }
 
-/* 1 for a kernel that only adds to a unit's gradients, such as what other ranks have sent (kernels/quantised_sum.h):
- * the search of the gradients, which is by parameter, says more about its output. */
+/* 1 for a kernel that only adds to a unit's gradients, such as what other ranks have sent
+ * (kernels/formats/quantised_sum.h): the search of the gradients, which is by parameter, says more about its output. */
 static int adds_to_gradients(const ms_exec *exec, const ms_instr *source) {
   enum { SUM = MS_OP_INTERNAL | MS_OP_MOVES | MS_OP_ADDS };
   const int category = exec->plan->buffer[source->out[0].buffer].category;

@@ -2,9 +2,9 @@
  * The column `work` of the op table names the function here, and the column `flops` is its factor. */
 #include "graph/infer/infer.h"
 #include "kernels/attention_options.h"
-#include "kernels/linear_cross_entropy.h"
-#include "kernels/matmul_f8.h"
-#include "kernels/orthogonalise.h"
+#include "kernels/products/linear_cross_entropy.h"
+#include "kernels/products/matmul_f8.h"
+#include "kernels/products/orthogonalise.h"
 
 static double elements(const ms_value_info *info) { return (double)ms_numel(info); }
 

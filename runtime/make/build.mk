@@ -99,7 +99,9 @@ HOST_LDLIBS := $(shell pkg-config --libs luajit libedit)
 # The launcher does not depend on Lua; tests and benchmarks that start ranks link it too.
 LAUNCHER_C := $(wildcard runtime/host/launcher/*.c)
 HOST_C := $(wildcard runtime/host/*.c runtime/host/hosts/*.c) $(LAUNCHER_C)
-KERNEL_C := $(wildcard kernels/*.c kernels/cpu/*.c kernels/cuda/plan/*.c)
+# Those that the CUDA library contains, too: sizes, choices and codes.
+SHARED_KERNEL_C := $(wildcard kernels/*.c kernels/formats/*.c kernels/products/*.c kernels/cuda/plan/*.c)
+KERNEL_C := $(SHARED_KERNEL_C) $(wildcard kernels/cpu/*.c kernels/cpu/*/*.c)
 ENGINE_C := $(filter-out $(HOST_C) runtime/device/cuda/% runtime/comm/transport/mpi/library.c,\
   $(wildcard runtime/*.c runtime/*/*.c runtime/*/*/*.c runtime/*/*/*/*.c)) $(KERNEL_C)
 # Programs of tests/c: embed_*.c use only the installed header and the library, the others all internal symbols.
@@ -111,8 +113,8 @@ TEST_SUPPORT_C := $(wildcard tests/c/support/*.c)
 BENCH_MPI_C := $(wildcard tests/bench/mpi_*.c)
 BENCH_C := $(filter-out $(BENCH_MPI_C) tests/bench/no_sync.c,$(wildcard tests/bench/*.c))
 # CUDA kernels: compiled by nvcc, and as C++ against an emulation of CUDA on the host, which the tests use.
-CUDA_CU := $(wildcard kernels/cuda/*.cu)
-CUDA_KERNEL_C := $(wildcard kernels/cuda/*.c)
+CUDA_CU := $(wildcard kernels/cuda/*.cu kernels/cuda/*/*.cu)
+CUDA_KERNEL_C := $(filter-out kernels/cuda/plan/%,$(wildcard kernels/cuda/*.c kernels/cuda/*/*.c))
 EMULATION_TEST_CPP := $(wildcard tests/emulated_cuda/test_*.cpp)
 EMULATION_CPP := $(filter-out $(EMULATION_TEST_CPP),$(wildcard tests/emulated_cuda/*.cpp))
 KERNEL_TEST_C := $(wildcard tests/c/test_kernels_*.c)
@@ -136,7 +138,7 @@ EMULATED_TESTS := $(patsubst tests/c/%.c,$(OUT)/tests/emulated/%,$(KERNEL_TEST_C
   $(patsubst tests/emulated_cuda/%.cpp,$(OUT)/tests/emulated/%,$(EMULATION_TEST_CPP))
 # Engine sources that the CUDA library contains: memory, dtypes, shapes, workspaces. It passes errors to the engine that
 # loads it.
-CUDA_HOST_O := $(call objects,$(wildcard kernels/*.c kernels/cuda/plan/*.c) runtime/base/memory.c runtime/base/numbers/dtype.c \
+CUDA_HOST_O := $(call objects,$(SHARED_KERNEL_C) runtime/base/memory.c runtime/base/numbers/dtype.c \
   runtime/base/env.c runtime/base/text/hash.c runtime/base/library.c runtime/base/numbers/number.c)
 include runtime/make/cuda.mk
 include runtime/make/mpi.mk
@@ -358,12 +360,12 @@ $(OUT)/bench/%: $(OUT)/obj/tests/bench/%.o $(ENGINE_O) $(LAUNCHER) $(OUT)/engine
 	@$(CC) $(OWN_LDFLAGS) $< $(LAUNCHER) $(ENGINE_O) -o $@ $(LDLIBS)
 
 # clang, which has libFuzzer, compiles each fuzz target together with the engine sources that it needs.
-FUZZ_C_safetensors := $(wildcard runtime/io/*.c runtime/base/*.c)
+FUZZ_C_safetensors := $(wildcard runtime/io/*.c runtime/io/*/*.c runtime/base/*.c runtime/base/*/*.c)
 FUZZ_C_tokenizer := $(FUZZ_C_safetensors)
 FUZZ_FLAGS := -std=c11 -D_GNU_SOURCE -O1 -g -fno-omit-frame-pointer -fsanitize=fuzzer,address,undefined \
   -fno-sanitize-recover=undefined
 
-$(BUILD)/fuzz/fuzz_%: tests/fuzz/fuzz_%.c $(ENGINE_C) $(wildcard runtime/*.h runtime/*/*.h)
+$(BUILD)/fuzz/fuzz_%: tests/fuzz/fuzz_%.c $(ENGINE_C) $(wildcard runtime/*.h runtime/*/*.h runtime/*/*/*.h runtime/*/*/*/*.h)
 	@mkdir -p $(@D)
 	@echo "clang $<"
 	@clang $(FUZZ_FLAGS) $(INCLUDES) $< $(FUZZ_C_$*) -o $@ $(shell pkg-config --libs $(LIBRARIES)) -lpthread -lm

@@ -10,7 +10,7 @@ EMULATED_LIBRARIES := $(addprefix $(EMULATED)/,libcudart_emulated.so libnccl_emu
   libcudnn_emulated.so libmoonshard_cuda_host.so libmoonshard_cuda_emulated.so) \
   $(if $(filter release,$(CONFIG)),$(CONTRACTED))
 EMULATED_DEVICE_O := $(patsubst runtime/device/cuda/%.c,$(OUT)/obj/emulated/%.o,$(CUDA_C))
-HOST_KERNEL_O := $(call objects,$(KERNEL_C) $(filter-out %/error.c %/note.c,$(wildcard runtime/base/*.c))) \
+HOST_KERNEL_O := $(call objects,$(KERNEL_C) $(filter-out %/error.c %/note.c,$(wildcard runtime/base/*.c runtime/base/*/*.c))) \
   $(OUT)/obj/tests/emulated_cuda/host_kernels.o
 
 $(OUT)/libmoonshard_cuda.so: $(CUDA_DEVICE_O)
@@ -77,8 +77,9 @@ $(EMULATED)/libmoonshard_cuda_emulated.so: $(EMULATED_DEVICE_O) $(filter-out $(E
 
 # The same kernels, of which those with formulas whose bits do not depend on the path are compiled with contraction:
 # tests compute one path with each. Processors without fused multiply-adds cannot run them.
-CONTRACTED_CU := $(addprefix kernels/cuda/,activation_backward_bias.cu adamw.cu cross_entropy.cu ema.cu lion.cu norm.cu \
-  norm_backward.cu outer_sgd.cu sgd.cu swiglu.cu unary.cu unary_backward.cu)
+CONTRACTED_CU := $(addprefix kernels/cuda/,elementwise/activation_backward_bias.cu elementwise/swiglu.cu \
+  elementwise/unary.cu elementwise/unary_backward.cu losses/cross_entropy.cu optimizers/adamw.cu optimizers/ema.cu \
+  optimizers/lion.cu optimizers/outer_sgd.cu optimizers/sgd.cu reductions/norm.cu reductions/norm_backward.cu)
 CONTRACTED_O := $(CONTRACTED_CU:%.cu=$(OUT)/obj/%.contracted.o)
 
 $(OUT)/obj/%.contracted.o: %.cu $(OUT)/flags.list

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "kernels/moments.h"
+#include "kernels/formats/moments.h"
 #include "plan/layout/factors.h"
 #include "shard/param_group.h"
 

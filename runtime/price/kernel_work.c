@@ -3,9 +3,9 @@
  */
 #include "kernels/attention_options.h"
 #include "kernels/cuda/plan/conv2d.h"
-#include "kernels/linear_cross_entropy.h"
-#include "kernels/matmul_f8.h"
-#include "kernels/orthogonalise.h"
+#include "kernels/products/linear_cross_entropy.h"
+#include "kernels/products/matmul_f8.h"
+#include "kernels/products/orthogonalise.h"
 #include "price/price.h"
 
 static int is_float(int dtype) { return dtype == MS_F32 || dtype == MS_BF16; }
@@ -35,7 +35,7 @@ static int read_product(const ms_kernel_call *call, const ms_cost_case *c, int d
   return MS_OK;
 }
 
-/* A CPU multiplies the values of 8-bit codes in bf16 (kernels/cpu/matmul_f8.c). */
+/* A CPU multiplies the values of 8-bit codes in bf16 (kernels/cpu/matmul/matmul_f8.c). */
 static int read_f8_product(const ms_kernel_call *call, const ms_cost_case *c, int device, ms_kernel_work *work) {
   work->dtype = device == MS_DEVICE_CPU ? MS_BF16 : MS_F8E4M3;
   return read_product(call, c, device, work);

@@ -4,7 +4,7 @@
 #include <math.h>
 
 #include "base/numbers/dtype.h"
-#include "kernels/storage.h"
+#include "kernels/formats/storage.h"
 #include "shard/model.h"
 #include "shard/param_group.h"
 

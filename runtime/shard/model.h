@@ -14,17 +14,17 @@
  *   copy             bf16 [chunk] per segment that is gathered in bf16; only with ms_unit_config.param_copy
  *
  * A parameter that is stored in another dtype than f32 (ms_param_config.storage_dtype) is a segment of its own, behind
- * all others. Its master and its gathered form are the same: words of records (kernels/storage.h), which chunks do not
- * cut. Kernels read it through the op `dequantise`, or in place if it is stored in its param_dtype.
+ * all others. Its master and its gathered form are the same: words of records (kernels/formats/storage.h), which chunks
+ * do not cut. Kernels read it through the op `dequantise`, or in place if it is stored in its param_dtype.
  *
  * A parameter that is multiplied in 8 bits with one scale (MS_FP8_TENSORWISE) is a segment of its own, too: it has an
  * f32 master, and is gathered as codes of that master, with a scale that all ranks know (plan/lower/lower_codes.c).
  *
  * A parameter with gather_dtype MS_I8 has an f32 master, too, and is gathered as pieces of one block each
- * (kernels/quantised_sum.h, plan/lower/lower_blocks.c), which chunks do not cut: it is in a segment with others of that
- * kind, and in all buffers begins at a multiple of a block.
+ * (kernels/formats/quantised_sum.h, plan/lower/lower_blocks.c), which chunks do not cut: it is in a segment with others
+ * of that kind, and in all buffers begins at a multiple of a block.
  *
- * Chunks also do not cut the records of moments in 8 bits (kernels/moments.h): a parameter that has them
+ * Chunks also do not cut the records of moments in 8 bits (kernels/formats/moments.h): a parameter that has them
  * (ms_param_config.packed_moments) is in a segment with others that do. In all buffers it begins at a multiple of their
  * elements, and so does every rank's part of it.
  *
@@ -36,7 +36,7 @@
 #include "base/error.h"
 #include "base/handle.h"
 #include "graph/graph.h"
-#include "kernels/storage.h"
+#include "kernels/formats/storage.h"
 #include "mesh/mesh.h"
 #include "moonshard.h"
 

@@ -8,8 +8,8 @@
  */
 #include <stdlib.h>
 
-#include "kernels/moments.h"
-#include "kernels/quantised_sum.h"
+#include "kernels/formats/moments.h"
+#include "kernels/formats/quantised_sum.h"
 #include "shard/model.h"
 #include "shard/param_group.h"
 

@@ -11,9 +11,9 @@
 #include "base/numbers/bf16.h"
 #include "base/clock.h"
 #include "graph/graph.h"
-#include "kernels/moments.h"
+#include "kernels/formats/moments.h"
 #include "kernels/op.h"
-#include "kernels/storage.h"
+#include "kernels/formats/storage.h"
 
 /* The best of at least this many runs and this many seconds. */
 enum { REPEATS = 30 };

@@ -4,8 +4,8 @@
 #include "attention_case.h"
 
 #include "base/text/hash.h"
-#include "kernels/cpu/attention.h"
-#include "kernels/cpu/split_panel.h"
+#include "kernels/cpu/attention/attention.h"
+#include "kernels/cpu/matmul/split_panel.h"
 #include "kernels/cpu/target.h"
 
 #if defined(__x86_64__)
@@ -46,7 +46,7 @@ static void plain_product(float *c, int64_t c_stride, const char *a, const char 
   #define ms_split_begin() ((void)0)
   #define ms_split_end() ((void)0)
   #define ms_attention_split attention_of_plain_panels
-  #include "kernels/cpu/attention_split.c"
+  #include "kernels/cpu/attention/attention_split.c"
   #undef ms_attention_split
 
 static void check(const attention_shape *shape, ms_part given) {

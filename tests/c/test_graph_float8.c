@@ -4,7 +4,7 @@
 #include "tests/c/graph_case.h"
 #include "tests/c/graph_interpreter.h"
 
-#include "kernels/matmul_f8.h"
+#include "kernels/products/matmul_f8.h"
 
 enum { ROWS = 32, INPUTS = 64, OUTPUTS = 32 };
 

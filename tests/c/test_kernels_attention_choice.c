@@ -4,12 +4,12 @@
 
 #include "base/error.h"
 #include "base/text/hash.h"
-#include "kernels/cpu/attention.h"
-#include "kernels/cpu/bf16_block.h"
-#include "kernels/cpu/split_panel.h"
+#include "kernels/cpu/attention/attention.h"
+#include "kernels/cpu/matmul/bf16_block.h"
+#include "kernels/cpu/matmul/split_panel.h"
 #include "kernels/cpu/target.h"
 #ifdef MS_TEST_CUDA
-  #include "kernels/cuda/cudnn_graph.h"
+  #include "kernels/cuda/attention/cudnn_graph.h"
 #endif
 
 /* The bits do not depend on the number of threads. */

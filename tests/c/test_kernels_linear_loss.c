@@ -1,6 +1,6 @@
 /* test_kernels_linear_loss.c - the loss of a linear layer in chunks of rows: the numbers of a product, a cross entropy
  * and their gradients in double, whatever the chunk; and the logits of only one chunk in the workspace. */
-#include "kernels/linear_cross_entropy.h"
+#include "kernels/products/linear_cross_entropy.h"
 
 #include "tests/c/support/kernel_case.h"
 

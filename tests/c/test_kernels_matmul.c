@@ -3,7 +3,7 @@
 #include "matmul_case.h"
 
 #include "base/error.h"
-#include "kernels/cpu/split_panel.h"
+#include "kernels/cpu/matmul/split_panel.h"
 
 /* Every combination of transposes and dtypes on each shape. */
 static void check_shapes(const product *shapes, int count) {

@@ -3,9 +3,9 @@
 #include "matmul_case.h"
 
 #include "base/error.h"
-#include "kernels/cpu/split_panel.h"
+#include "kernels/cpu/matmul/split_panel.h"
 #ifdef MS_TEST_CUDA
-  #include "kernels/cuda/cublaslt.h"
+  #include "kernels/cuda/matmul/cublaslt.h"
 #endif
 
 #ifdef MS_TEST_CUDA

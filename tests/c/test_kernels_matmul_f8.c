@@ -4,8 +4,8 @@
  */
 #include "tests/c/rounded_operand.h"
 
-#include "kernels/matmul_f8.h"
-#include "kernels/quantise.h"
+#include "kernels/products/matmul_f8.h"
+#include "kernels/formats/quantise.h"
 #include "tests/c/support/fixture_file.h"
 
 /* Sums of f32 on the CPU, in the emulation and in our own tiles. The 8-bit tensor cores of compute capability 9.0 keep

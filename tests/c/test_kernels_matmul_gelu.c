@@ -3,7 +3,7 @@
 #include "support/kernel_case.h"
 
 #ifdef MS_TEST_CUDA
-  #include "kernels/cuda/cublaslt.h"
+  #include "kernels/cuda/matmul/cublaslt.h"
 #endif
 
 typedef struct product {

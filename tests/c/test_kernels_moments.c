@@ -1,10 +1,10 @@
 /* test_kernels_moments.c - AdamW's moments in 8 bits: the dynamic maps, records, and the updates, which are those of
  * torchao's algorithm in PyTorch but for signs of scales, on the CPU and on (emulated) CUDA. */
-#include "kernels/moments.h"
+#include "kernels/formats/moments.h"
 
 #include <float.h>
 
-#include "kernels/moment_code.h"
+#include "kernels/formats/moment_code.h"
 #include "tests/c/support/fixture_file.h"
 #include "tests/c/support/kernel_case.h"
 

@@ -1,5 +1,5 @@
 /* test_kernels_muon.c - the steps of Muon compared with PyTorch's formulas, written out in double. */
-#include "kernels/orthogonalise.h"
+#include "kernels/products/orthogonalise.h"
 #include "tests/c/support/kernel_case.h"
 
 enum { STEPS = 3 };

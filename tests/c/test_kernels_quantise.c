@@ -1,6 +1,6 @@
 /* test_kernels_quantise.c - codes and scales against NumPy and ml_dtypes, bit for bit, on the CPU and on (emulated)
  * CUDA: every scaling and dtype, blocks that do not divide the tensor, zeros, subnormal numbers, NaN and infinity. */
-#include "kernels/quantise.h"
+#include "kernels/formats/quantise.h"
 
 #include <math.h>
 #include <stdlib.h>

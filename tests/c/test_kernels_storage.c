@@ -1,10 +1,10 @@
 /* test_kernels_storage.c - parameters that are kept in few bits: records of nf4 against bitsandbytes' algorithm and of
  * i8 against PyTorch, bit for bit, and the op that reads them, on the CPU and on (emulated) CUDA. */
-#include "kernels/storage.h"
+#include "kernels/formats/storage.h"
 
 #include "base/numbers/dtype.h"
 #include "graph/graph.h"
-#include "kernels/storage_code.h"
+#include "kernels/formats/storage_code.h"
 #include "tests/c/support/fixture_file.h"
 #include "tests/c/support/kernel_case.h"
 

@@ -4,11 +4,11 @@
 #include "tests/c/support/kernel_case.h"
 
 #include "graph/graph.h"
-#include "kernels/linear_cross_entropy.h"
+#include "kernels/products/linear_cross_entropy.h"
 #include "tests/c/kernel_table_cases.h"
 
 #ifdef MS_TEST_CUDA
-  #include "kernels/cuda/parts.h"
+  #include "kernels/cuda/reductions/parts.h"
 #endif
 #ifdef EMULATED_CUDA
   #include <emulated_runtime.h>

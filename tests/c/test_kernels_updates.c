@@ -2,7 +2,7 @@
  * many parameters in one launch, also with copies of weights in bf16. */
 #include "base/numbers/bf16.h"
 #include "kernels/clip.h"
-#include "kernels/moments.h"
+#include "kernels/formats/moments.h"
 #include "tests/c/support/optimizer_case.h"
 
 static void lion_matches(void **state) {
@@ -104,7 +104,7 @@ static void add_copy(kernel_case *c) {
   memset(c->call.out_data[at], 0xff, (size_t)tensor_bytes(&c->call.out[at]));
 }
 
-/* An optimizer whose moments have a form (kernels/moments.h), or SGD without momentum (-1). */
+/* An optimizer whose moments have a form (kernels/formats/moments.h), or SGD without momentum (-1). */
 static kernel_case update_of(int op, int form, int64_t n) {
   const int records = form == 2;
   kernel_case c = optimizer_case(op, n, 0, 0);

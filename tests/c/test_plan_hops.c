@@ -1,7 +1,7 @@
 /* test_plan_hops.c - sums of gradients in few bits over shards on several nodes: when they take two hops, what these
  * move inside nodes and between them, and what they keep, against closed forms that are written out here.
  */
-#include "kernels/quantised_sum.h"
+#include "kernels/formats/quantised_sum.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "kernels/cuda/cublaslt.h"
+#include "kernels/cuda/matmul/cublaslt.h"
 
 enum { BLOCK = 32 }; /* elements of an e8m0 */
 enum { BIAS = 4, GELU = 32, DGELU = 64, AUX = 128, BGRAD = 16 };

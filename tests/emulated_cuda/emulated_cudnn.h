@@ -5,7 +5,7 @@
 
 #include <stdint.h>
 
-#include "kernels/cuda/cudnn.h"
+#include "kernels/cuda/attention/cudnn.h"
 
 enum { BAD_PARAM = 2000, NOT_FINALIZED = 2004, NOT_SUPPORTED = 3000, INTERNAL_ERROR = 4000 };
 enum { ATTRIBUTES = 8, VALUES = 32, ALIGNMENT = 16 };

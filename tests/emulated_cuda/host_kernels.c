@@ -6,8 +6,8 @@
 #include "emulated_log.h"
 #include "emulated_runtime.h"
 #include "kernels/cuda/architectures.h"
-#include "kernels/cuda/mark.h"
-#include "kernels/cuda/parts.h"
+#include "kernels/cuda/places/mark.h"
+#include "kernels/cuda/reductions/parts.h"
 #include "kernels/op.h"
 
 const ms_kernel *ms_cuda_kernel(int op);

@@ -13,7 +13,7 @@
 
 #include <string.h>
 
-#include "kernels/matmul_f8.h"
+#include "kernels/products/matmul_f8.h"
 
 typedef struct layer {
   const char *name;

@@ -3,7 +3,7 @@
 
 local machine_code = require("lua.machine_code")
 
-local OBJECTS = assert(os.getenv("MOONSHARD_BIN")):match("^(.*)/") .. "/obj/kernels/cuda/"
+local OBJECTS = assert(os.getenv("MOONSHARD_BIN")):match("^(.*)/") .. "/obj/"
 
 -- Of each kernel whose name has the pattern: the most registers, and the least numbers of accesses of 16 bytes (of 8,
 -- where a bf16 tensor goes with one in f32).
@@ -98,18 +98,21 @@ local function check(kernels, object_limits)
   return found
 end
 
+-- The compiled kernels by name.
 local function objects()
-  local names = {}
-  local pipe = assert(io.popen("ls kernels/cuda/*.cu"))
-  for path in pipe:lines() do names[#names + 1] = path:match("([^/]+)%.cu$") end
+  local paths = {}
+  local pipe = assert(io.popen("ls kernels/cuda/*.cu kernels/cuda/*/*.cu"))
+  for path in pipe:lines() do
+    paths[path:match("([^/]+)%.cu$")] = OBJECTS .. path:gsub("%.cu$", ".cuda.o")
+  end
   pipe:close()
-  return names
+  return paths
 end
 
 describe("the machine code of CUDA kernels", function()
   for object, object_limits in pairs(limits) do
     it("has vectors and no spills in " .. object, function()
-      local kernels, why_not = machine_code.kernels(OBJECTS .. object .. ".cuda.o")
+      local kernels, why_not = machine_code.kernels(objects()[object])
       if not kernels then return pending(why_not) end
       assert.same({}, check(kernels, object_limits))
     end)
@@ -117,8 +120,8 @@ describe("the machine code of CUDA kernels", function()
 
   it("keeps registers out of memory", function()
     local kernels = 0
-    for _, object in ipairs(objects()) do
-      local there, why_not = machine_code.stacks(OBJECTS .. object .. ".cuda.o")
+    for object, path in pairs(objects()) do
+      local there, why_not = machine_code.stacks(path)
       if not there then return pending(why_not) end
       for name, bytes in pairs(there) do
         kernels = kernels + 1
@@ -129,8 +132,8 @@ describe("the machine code of CUDA kernels", function()
   end)
 
   it("leaves no product and sum to be joined", function()
-    for _, object in ipairs(objects()) do
-      local ptx, why_not = machine_code.ptx(OBJECTS .. object .. ".cuda.o")
+    for object, path in pairs(objects()) do
+      local ptx, why_not = machine_code.ptx(path)
       if not ptx then return pending(why_not) end
       assert.same({}, machine_code.contractable(ptx), object)
     end

@@ -162,7 +162,8 @@ describe("the commands for a GPU", function()
       os.execute(("chmod +x %s/nvcc %s/nvidia-smi"):format(home, home))
       -- The settings of a make that runs this would be those of the one below, too.
       local pipe = assert(io.popen(("PATH=%s:$PATH env -u MAKEFLAGS make -n -f runtime/make/build.mk CONFIG=release " ..
-        "BUILD=%s/b %s %s/b/release/obj/kernels/cuda/mark.cuda.o"):format(home, home, settings or "CUDA_ARCHS=", home)))
+        "BUILD=%s/b %s %s/b/release/obj/kernels/cuda/places/mark.cuda.o"):format(home, home, settings or "CUDA_ARCHS=",
+        home)))
       local text = pipe:read("*a")
       pipe:close()
       local found = {}

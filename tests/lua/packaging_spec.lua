@@ -25,7 +25,7 @@ describe("the build, for packagers", function()
 
   it("puts the caller's flags behind its own, and makes errors of warnings only on request", function()
     local settings = "CFLAGS='-O0 -DMINE' CPPFLAGS=-DBEFORE LDFLAGS=-Wl,-z,now CC=my-cc"
-    for file, own in pairs({ ["runtime/engine.c"] = "-O2", ["kernels/cpu/reduce.c"] = "-O3",
+    for file, own in pairs({ ["runtime/engine.c"] = "-O2", ["kernels/cpu/reductions/reduce.c"] = "-O3",
       ["runtime/host/main.c"] = "-O2" }) do
       local line, all = compiling(file, settings)
       assert.truthy(line:find("^my%-cc .*" .. own:gsub("%p", "%%%0") .. ".* %-DBEFORE %-O0 %-DMINE "), line)
@@ -59,7 +59,9 @@ describe("the build, for packagers", function()
       has(entry.command, " -c " .. entry.file)
       named[entry.file] = true
     end
-    for _, file in ipairs({ "runtime/engine.c", "kernels/cpu/reduce.c", "runtime/host/launcher/launcher.c" }) do
+    for _, file in ipairs({
+      "runtime/engine.c", "kernels/cpu/reductions/reduce.c", "runtime/host/launcher/launcher.c",
+    }) do
       assert.truthy(named[file] or not io.open(file), file)
     end
   end)

@@ -185,23 +185,24 @@ end)
 
 describe("the tables of codes", function()
   it("S13 gather blocks of the engine's size, codes and an f32", function()
-    local elements = number_in("kernels/quantised_sum.h", "MS_PIECE_BLOCK")
+    local elements = number_in("kernels/formats/quantised_sum.h", "MS_PIECE_BLOCK")
     assert.equal(elements + 4, gather.bytes(elements))
     assert.equal(2 * (elements + 4), gather.bytes(elements + 1))
   end)
 
   it("S13 count moments in 8 bits as the engine's records", function()
-    local elements = number_in("kernels/moments.h", "MS_MOMENT_BLOCK")
-    local bytes = 4 * number_in("kernels/moments.h", "MS_MOMENT_WORDS")
+    local elements = number_in("kernels/formats/moments.h", "MS_MOMENT_BLOCK")
+    local bytes = 4 * number_in("kernels/formats/moments.h", "MS_MOMENT_WORDS")
     assert.equal(bytes / elements, dtypes.uses.i8.moment_records.bytes)
   end)
 
   it("S13 have the recipes of products in 8 bits, with the sizes that they take", function()
-    local path, found = "kernels/matmul_f8.c", 0
+    local path, found = "kernels/products/matmul_f8.c", 0
     for constant, name in text_of(path):gmatch('%[(MS_FP8_[%w_]+)%] = "([%w_]+)"') do
       if name ~= "none" then
         found = found + 1
-        local multiple = name == "mxfp8" and number_in("kernels/quantise.h", "MS_MX_BLOCK") or number_in(path, "CODES")
+        local multiple = name == "mxfp8" and number_in("kernels/formats/quantise.h", "MS_MX_BLOCK")
+          or number_in(path, "CODES")
         local function shard(size) return ms.fully_shard(ms.nn.linear(size, 64), { fp8 = { { "weight", name } } }) end
         assert.equal(name, float8.read(name, "rule 1"))
         assert.equal(tonumber(C[constant]), tonumber(float8.id({ fp8 = name })), name)

@@ -1,6 +1,6 @@
 /* linear_cross_entropy.c - the workspace of the loss of a linear layer: a chunk of logits, what is kept of all rows,
  * and that of the kernels which it consists of. */
-#include "kernels/linear_cross_entropy.h"
+#include "kernels/products/linear_cross_entropy.h"
 
 #include "kernels/cuda/plan/plan.h"
 

@@ -9,7 +9,7 @@
 #include "kernels/cuda/plan/plan.h"
 #include "kernels/cuda/plan/sizes.h"
 #include "kernels/cuda/workspace.h"
-#include "kernels/matmul_gelu.h"
+#include "kernels/products/matmul_gelu.h"
 
 /* Workspace for sums split along k: at most PARTS f32 parts of the result, and no more than NVIDIA recommends for
  * Hopper. */

@@ -2,7 +2,7 @@
 #ifndef MS_KERNELS_CUDA_PLAN_MATMUL_H
 #define MS_KERNELS_CUDA_PLAN_MATMUL_H
 
-#include "kernels/product.h"
+#include "kernels/products/product.h"
 
 /* Reads MOONSHARD_CUDA_MATMUL. *plain: use our own kernels (also for empty products); *demanded: cuBLASLt or an
  * error. */

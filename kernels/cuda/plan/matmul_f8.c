@@ -6,7 +6,7 @@
 #include "kernels/cuda/plan/plan.h"
 #include "kernels/cuda/plan/sizes.h"
 #include "kernels/cuda/workspace.h"
-#include "kernels/quantise.h"
+#include "kernels/formats/quantise.h"
 
 static int64_t take(int64_t *total, int64_t bytes) {
   const int64_t at = *total;

@@ -6,7 +6,7 @@
 #ifndef MS_KERNELS_CUDA_PLAN_MATMUL_F8_H
 #define MS_KERNELS_CUDA_PLAN_MATMUL_F8_H
 
-#include "kernels/matmul_f8.h"
+#include "kernels/products/matmul_f8.h"
 
 typedef struct ms_f8_places {
   int64_t magnitudes[2], scales[2], inverses[2], codes[2], blocks[2], library, total;

@@ -1,7 +1,7 @@
 /* muon_orthogonalise.c - the workspace of Muon's orthogonal matrix: its squares, and that of the kernels which it
  * consists of. */
 #include "kernels/cuda/plan/plan.h"
-#include "kernels/orthogonalise.h"
+#include "kernels/products/orthogonalise.h"
 
 int ms_cuda_prepare_muon_orthogonalise(ms_kernel_call *call) {
   ms_orthogonalise made;

@@ -5,7 +5,7 @@
 #define MS_KERNELS_CUDA_PLAN_PLAN_H
 
 #include "kernels/op.h"
-#include "kernels/storage.h"
+#include "kernels/formats/storage.h"
 
 /* in_place of each kernel. */
 enum {

@@ -1,8 +1,8 @@
-/* update.c - which updates a launch takes (kernels/cuda/update.h): those of one optimizer with the same settings, apart
- * from the learning rate and the weight decay. Moments that are kept in 8 bits have a kernel of their own, with a
- * launch for each call. */
+/* update.c - which updates a launch takes (kernels/cuda/optimizers/update.h): those of one optimizer with the same
+ * settings, apart from the learning rate and the weight decay. Moments that are kept in 8 bits have a kernel of their
+ * own, with a launch for each call. */
 #include "kernels/cuda/plan/plan.h"
-#include "kernels/moments.h"
+#include "kernels/formats/moments.h"
 
 /* Attributes of adamw, lion and sgd that each call has for itself: where rounding draws; lr_scale and weight_decay. */
 enum { OF_A_CALL_I = 1 << 1 | 1 << 2, OF_A_CALL_F = 1 << 0 | 1 << 1 };

@@ -1,5 +1,5 @@
--- The table of element types. The engine's table (runtime/base/numbers/dtype.c) gives names, sizes and ranges; USES below adds
--- what only the Lua layer decides with. A new type that models or products compute in is a row in each;
+-- The table of element types. The engine's table (runtime/base/numbers/dtype.c) gives names, sizes and ranges; USES
+-- below adds what only the Lua layer decides with. A new type that models or products compute in is a row in each;
 -- tests/lua/tables_spec.lua compares the two.
 
 local engine = require("moonshard.base.ffi")
@@ -24,8 +24,8 @@ local dtypes = {
 ---@field param boolean? kernels can read parameters in it (mp_policy's param_dtype and output_dtype)
 ---@field reduce boolean? gradients can be summed in it over ranks
 ---@field moment boolean? AdamW can keep its moments in it
----@field moment_records { least: integer, bytes: number }? then as records (kernels/moments.h) of so many bytes an
----element; as in torchao, parameters of fewer elements than `least` keep theirs in f32
+---@field moment_records { least: integer, bytes: number }? then as records (kernels/formats/moments.h)
+---  of so many bytes an element; as in torchao, parameters of fewer elements than `least` keep theirs in f32
 ---@field storage boolean? frozen parameters can be kept in it
 ---@field coded boolean? and then as codes with scales, which their values do not determine
 ---@field saved boolean? parameters can be written in it to Hugging Face's files

@@ -38,7 +38,7 @@ function muon_sensitivity.new(tolerance)
   return setmetatable({ tolerance = tolerance, steps = 0, momentum = {}, histories = {} }, Sensitivity)
 end
 
--- As kernels/orthogonalise.h: the coefficients, and what is rounded to bf16.
+-- As kernels/products/orthogonalise.h: the coefficients, and what is rounded to bf16.
 local A, B, C, LEAST_NORM = 3.4445, -4.7750, 2.0315, 1e-7
 
 ---The nearest orthogonal matrix, roughly.
@@ -71,7 +71,7 @@ end
 
 local function zeros(param) return create.zeros { unpack(param.shape) } end
 
--- Elements of a sum in few bits that are rounded by the largest of them (kernels/quantised_sum.h).
+-- Elements of a sum in few bits that are rounded by the largest of them (kernels/formats/quantised_sum.h).
 local PIECE_BLOCK = 256
 
 -- Of a parameter that is smaller than such a block, which then reaches over others: the largest gradient of its unit,

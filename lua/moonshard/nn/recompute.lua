@@ -3,8 +3,8 @@
 --   recompute = { { re[[^layers\.\d+$]], true } }                     a block keeps only its input
 --   recompute = { { re[[^layers\.\d+$]], { "gelu", "layer_norm" } } } recomputes only the outputs of these ops
 --
--- Each call of a chosen module is a region of the graph (runtime/graph/rewrite/recompute.c). Submodules belong to the region,
--- unless a rule gives them false; a list of ops for a submodule applies within it.
+-- Each call of a chosen module is a region of the graph (runtime/graph/rewrite/recompute.c). Submodules belong to the
+-- region, unless a rule gives them false; a list of ops for a submodule applies within it.
 
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")

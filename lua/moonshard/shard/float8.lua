@@ -1,5 +1,6 @@
 -- Which weights are multiplied in 8 bits, and how: the policy `fp8`. A recipe says which operands of a linear layer's
--- three products are rounded, and what shares a scale; the names are torchao's (kernels/matmul_f8.h has details).
+-- three products are rounded, and what shares a scale; the names are torchao's (kernels/products/matmul_f8.h has
+-- details).
 --
 -- A weight that cannot be multiplied so is an error that names the rule. What depends on the rows of a batch, and on
 -- how ranks divide layers, the engine checks when it compiles a plan.
@@ -19,7 +20,7 @@ local RECIPES = {
   mxfp8 = C.MS_FP8_MXFP8,
 }
 
--- Of the sizes of a weight (ms_f8_multiple of kernels/matmul_f8.h).
+-- Of the sizes of a weight (ms_f8_multiple of kernels/products/matmul_f8.h).
 local function multiple_of(recipe) return recipe == "mxfp8" and 32 or 16 end
 
 ---Checks the value of a rule.

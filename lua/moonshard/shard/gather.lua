@@ -1,5 +1,6 @@
 -- The policy `gather_dtype`: parameters that shards gather as codes of i8 with a scale for each 256 elements, half the
--- bytes of bf16 (ZeRO++'s quantised weights). The master stays f32; kernels read param_dtype (plan/lower/lower_blocks.c).
+-- bytes of bf16 (ZeRO++'s quantised weights). The master stays f32; kernels read param_dtype
+-- (plan/lower/lower_blocks.c).
 --
 --   gather_dtype = "i8"                                              -- every weight of two axes or more
 --   gather_dtype = { { "head", false }, { re[[\.weight$]], "i8" } }   -- what rules say

@@ -1,6 +1,6 @@
--- The records that parameters kept in i8 or nf4 are made of (kernels/storage.h). Where a tensor dimension divides such
--- a parameter, they can be shorter than those of a whole one, so their length depends on the part that a rank has. What
--- they mean does not, and records of one length become those of another bit for bit.
+-- The records that parameters kept in i8 or nf4 are made of (kernels/formats/storage.h). Where a tensor dimension
+-- divides such a parameter, they can be shorter than those of a whole one, so their length depends on the part that a
+-- rank has. What they mean does not, and records of one length become those of another bit for bit.
 
 local division = require("moonshard.shard.division")
 local dtypes = require("moonshard.base.dtypes")

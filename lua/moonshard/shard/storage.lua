@@ -1,5 +1,6 @@
 -- The policy `storage`: how frozen parameters are kept. A parameter that trains has an f32 master; one that does not
--- can be kept, gathered and saved in fewer bits, and becomes what kernels read where they read it (kernels/storage.h):
+-- can be kept, gathered and saved in fewer bits, and becomes what kernels read where they read it
+-- (kernels/formats/storage.h):
 --
 --   freeze = { re"." }, storage = { { re[[\.(wq|wk|wv|wo|w1|w2|w3)\.weight$]], "nf4" }, { "embed", "bf16" } }
 --

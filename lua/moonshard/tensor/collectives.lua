@@ -1,6 +1,7 @@
 -- Collectives in a forward, and the manual way of parallelism: x:to_local{...} begins a part of a module in which each
--- rank of `tensor` computes with what it has, y:from_local{...} ends it (runtime/graph/partition/partition_by_hand.c). Along the
--- data dimensions, `shard` and `replicate`, ranks compute with their own rows anyway, and no border is needed.
+-- rank of `tensor` computes with what it has, y:from_local{...} ends it (runtime/graph/partition/partition_by_hand.c).
+-- Along the data dimensions, `shard` and `replicate`, ranks compute with their own rows anyway, and no border is
+-- needed.
 --
 -- A dimension that the mesh lacks, or of one rank, makes each of these the identity, so a recipe fits every mesh.
 

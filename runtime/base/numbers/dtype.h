@@ -24,7 +24,7 @@ enum ms_dtype_use {
   /* Kernels and sums read and write it. Their loops over floats exist for f32 and bf16: what is not the one is the
    * other. So nothing else may reach them, and every call is checked for this flag before it is prepared. */
   MS_DTYPE_LOOPS = 1 << 6,
-  MS_DTYPE_STORED = 1 << 7 /* records of frozen parameters (kernels/storage.h) */
+  MS_DTYPE_STORED = 1 << 7 /* records of frozen parameters (kernels/formats/storage.h) */
 };
 
 typedef struct ms_dtype_row {

@@ -8,8 +8,8 @@
 
 #include "base/error.h"
 #include "device/device.h"
-#include "kernels/cuda/mark.h"
-#include "kernels/cuda/parts.h"
+#include "kernels/cuda/places/mark.h"
+#include "kernels/cuda/reductions/parts.h"
 
 typedef struct ms_cuda_device {
   ms_device base;

@@ -13,8 +13,8 @@
 #include "base/library.h"
 #include "device/cuda/cuda.h"
 #include "device/cuda/nccl.h"
-#include "kernels/cuda/cublaslt.h"
-#include "kernels/cuda/cudnn.h"
+#include "kernels/cuda/matmul/cublaslt.h"
+#include "kernels/cuda/attention/cudnn.h"
 
 int ms_cuda_shares(void) {
   const char *text = getenv("MOONSHARD_CUDA_SHARE");

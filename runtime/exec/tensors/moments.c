@@ -1,4 +1,4 @@
-/* moments.c - moments in 8 bits (kernels/moments.h): writing and reading them.
+/* moments.c - moments in 8 bits (kernels/formats/moments.h): writing and reading them.
  *
  * A record has one scale, so it is made when all of its elements are known. Elements can come in any order and in any
  * pieces, as files of another mesh have them: a record of which some are missing waits in f32, until the rest comes or

@@ -1,9 +1,9 @@
-/* moments.h - moments in 8 bits (kernels/moments.h): writing, sealing and reading their elements. */
+/* moments.h - moments in 8 bits (kernels/formats/moments.h): writing, sealing and reading their elements. */
 #ifndef MS_EXEC_MOMENTS_H
 #define MS_EXEC_MOMENTS_H
 
 #include "exec/tensors/params.h"
-#include "kernels/moments.h"
+#include "kernels/formats/moments.h"
 #include "plan/layout/moment_layout.h"
 
 /* A moment of a parameter, of which some records were written in part. */

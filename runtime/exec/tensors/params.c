@@ -13,7 +13,7 @@
 #include "base/slice.h"
 #include "exec/tensors/moments.h"
 #include "exec/tensors/stored.h"
-#include "kernels/storage.h"
+#include "kernels/formats/storage.h"
 #include "shard/divided.h"
 #include "shard/initial_values.h"
 

@@ -14,9 +14,9 @@ int64_t ms_params_slice(const ms_state *state, const ms_param *p, int64_t *first
 typedef struct ms_elements {
   void *data;
   int dtype; /* MS_F32; moments can be MS_BF16, and weights what they are stored in: with MS_I8 and MS_NF4, data is an
-              * array of records that begins with the first element (kernels/storage.h) */
+              * array of records that begins with the first element (kernels/formats/storage.h) */
   /* 0, or 1 + enum ms_moment_map: data is an array of such records of moments that begins with the first element
-   * (kernels/moments.h); dtype is MS_U8 */
+   * (kernels/formats/moments.h); dtype is MS_U8 */
   int records;
   const ms_storage *storage; /* the records of a stored parameter; the model owns it */
   int param;

@@ -1,4 +1,4 @@
-/* stored.c - parameters that are kept in i8 or nf4 (kernels/storage.h): writing and reading them.
+/* stored.c - parameters that are kept in i8 or nf4 (kernels/formats/storage.h): writing and reading them.
  *
  * Values are quantised as they are written, record by record, so that a parameter is never whole in f32: it is written
  * from its first owned element on, in order, in pieces of any size, of which at most one record waits for its rest. The
@@ -12,7 +12,7 @@
 #include "base/numbers/dtype.h"
 #include "base/error.h"
 #include "base/least.h"
-#include "kernels/storage_code.h"
+#include "kernels/formats/storage_code.h"
 
 static void release(struct ms_unsealed *u) {
   if (!u) return;

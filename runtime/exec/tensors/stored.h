@@ -3,7 +3,7 @@
 #define MS_EXEC_STORED_H
 
 #include "exec/tensors/params.h"
-#include "kernels/storage.h"
+#include "kernels/formats/storage.h"
 
 /* A parameter that is being written. */
 struct ms_unsealed {

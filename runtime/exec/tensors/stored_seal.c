@@ -11,7 +11,7 @@
 #include "base/least.h"
 #include "exec/tensors/moments.h"
 #include "exec/tensors/stored.h"
-#include "kernels/storage_code.h"
+#include "kernels/formats/storage_code.h"
 #include "shard/divided.h"
 
 /* An exact sum of f32 numbers that are not negative, in units of 2^-149: limb k counts 2^(32 k) of them. */

@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 #include "graph/grad/grad.h"
-#include "kernels/matmul_f8.h"
+#include "kernels/products/matmul_f8.h"
 
 /* A product of the gradient of `of`: rounded to 8 bits if its recipe rounds this one (enum ms_f8_product). */
 static int emit_product(ms_graph *graph, const ms_node *of, int product, int a, int trans_a, int b, int trans_b,

@@ -1,6 +1,6 @@
 /* infer_linear_loss.c - shape rules of the loss of a linear layer, whose logits x w' + b are never whole in memory. */
 #include "graph/infer/infer.h"
-#include "kernels/linear_cross_entropy.h"
+#include "kernels/products/linear_cross_entropy.h"
 
 /* Of an op with a bias: b [V] in f32, or the dtype of the logits. */
 static int check_bias(const ms_node *node, const ms_value_info *in) {

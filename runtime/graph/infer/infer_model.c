@@ -5,7 +5,7 @@
 
 #include "graph/infer/infer.h"
 #include "kernels/attention_options.h"
-#include "kernels/matmul_f8.h"
+#include "kernels/products/matmul_f8.h"
 
 typedef struct matrix {
   int64_t rows, columns;

@@ -5,10 +5,10 @@
 #include "graph/infer/infer.h"
 #include "kernels/adafactor.h"
 #include "kernels/fold.h"
-#include "kernels/moments.h"
-#include "kernels/orthogonalise.h"
-#include "kernels/quantised_sum.h"
-#include "kernels/storage.h"
+#include "kernels/formats/moments.h"
+#include "kernels/products/orthogonalise.h"
+#include "kernels/formats/quantised_sum.h"
+#include "kernels/formats/storage.h"
 
 static const ms_value_info scalar = {.dtype = MS_F32};
 

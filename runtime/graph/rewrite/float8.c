@@ -1,13 +1,13 @@
-/* float8.c - products of weights that a rule wants in 8 bits become matmul_f8 (kernels/matmul_f8.h). Runs on the graph
- * that a rank computes, before anything is fused, so that sizes are those that run, and other passes leave rounded
- * products as they are. A weight that cannot be multiplied so is an error that names it: nothing falls back.
+/* float8.c - products of weights that a rule wants in 8 bits become matmul_f8 (kernels/products/matmul_f8.h). Runs on
+ * the graph that a rank computes, before anything is fused, so that sizes are those that run, and other passes leave
+ * rounded products as they are. A weight that cannot be multiplied so is an error that names it: nothing falls back.
  */
 #include <inttypes.h>
 
 #include "base/error.h"
 #include "graph/grad/grad.h"
 #include "graph/infer/infer.h"
-#include "kernels/matmul_f8.h"
+#include "kernels/products/matmul_f8.h"
 
 /* A weight with a recipe, and one of its products. */
 typedef struct use {

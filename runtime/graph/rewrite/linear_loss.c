@@ -15,7 +15,7 @@
 #include "graph/grad/grad.h"
 #include "graph/infer/infer.h"
 #include "graph/rewrite/rewrite.h"
-#include "kernels/linear_cross_entropy.h"
+#include "kernels/products/linear_cross_entropy.h"
 
 /* ---- how many rows ----------------------------------------------------------------------------------------------- */
 

@@ -1,12 +1,12 @@
 /* moment_layout.h - where the moments of a unit's trainable chunks are kept, in the order of the chunks. With a dtype
  * of whole elements they are elements; with MS_I8, those of parameters with packed_moments are records
- * (kernels/moments.h) and all others f32. Chunks, segments and the slices of replicas begin with a record. Parameters
- * with Muon keep only the first moment, in f32 whatever the dtype, and are left out of the second one.
+ * (kernels/formats/moments.h) and all others f32. Chunks, segments and the slices of replicas begin with a record.
+ * Parameters with Muon keep only the first moment, in f32 whatever the dtype, and are left out of the second one.
  */
 #ifndef MS_PLAN_MOMENT_LAYOUT_H
 #define MS_PLAN_MOMENT_LAYOUT_H
 
-#include "kernels/moments.h"
+#include "kernels/formats/moments.h"
 #include "plan/layout/replica_slices.h"
 #include "plan/layout/state_layout.h"
 

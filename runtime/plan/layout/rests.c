@@ -2,7 +2,7 @@
 #include "plan/layout/rests.h"
 
 #include "base/error.h"
-#include "kernels/quantised_sum.h"
+#include "kernels/formats/quantised_sum.h"
 
 static int64_t of_shards(const ms_model *model, int unit) {
   const ms_unit *u = &model->unit[unit];

@@ -9,7 +9,7 @@
  * What is kept from forward to backward is what `reshard` says, in blocks: no rank holds such a weight in more bits for
  * longer than a kernel runs.
  */
-#include "kernels/quantised_sum.h"
+#include "kernels/formats/quantised_sum.h"
 
 #include "plan/lower/lower.h"
 

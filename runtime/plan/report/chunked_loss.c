@@ -1,5 +1,5 @@
 /* chunked_loss.c - what a plan tells of losses whose logits are made in chunks (graph/rewrite/linear_loss.c). */
-#include "kernels/linear_cross_entropy.h"
+#include "kernels/products/linear_cross_entropy.h"
 
 #include "base/error.h"
 #include "plan/plan.h"

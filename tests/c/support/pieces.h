@@ -1,10 +1,10 @@
-/* pieces.h - what tests of numbers in few bits (kernels/quantised_sum.h) have in common: gradients of ranks, and how a
- * block of them is rounded, written out.
+/* pieces.h - what tests of numbers in few bits (kernels/formats/quantised_sum.h) have in common: gradients of ranks,
+ * and how a block of them is rounded, written out.
  */
 #ifndef MS_TESTS_PIECES_H
 #define MS_TESTS_PIECES_H
 
-#include "kernels/quantised_sum.h"
+#include "kernels/formats/quantised_sum.h"
 
 #include <math.h>
 #include <stdlib.h>

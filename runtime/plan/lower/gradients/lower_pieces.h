@@ -1,11 +1,11 @@
 /* lower_pieces.h - pieces of a unit's gradients on their way between ranks, which sums over the shards
  * (lower_quantised_shards.c) and over the replicas (lower_quantised.c) lower alike: buffers for them, their places in
- * these, and the ops that make them. kernels/quantised_sum.h has what a piece is.
+ * these, and the ops that make them. kernels/formats/quantised_sum.h has what a piece is.
  */
 #ifndef MS_PLAN_LOWER_PIECES_H
 #define MS_PLAN_LOWER_PIECES_H
 
-#include "kernels/quantised_sum.h"
+#include "kernels/formats/quantised_sum.h"
 #include "plan/lower/lower.h"
 
 typedef struct ms_unit_pieces {

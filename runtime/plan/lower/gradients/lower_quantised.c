@@ -1,7 +1,7 @@
 /* lower_quantised.c - sums of gradients over the replicas in few bits (ms_unit_config.replicate_dtype): half of an
  * all-reduce in each direction, as kernels around two collectives that move words.
  *
- *   quantise_pieces  this rank's chunks -> a piece for each replica          (kernels/quantised_sum.h)
+ *   quantise_pieces  this rank's chunks -> a piece for each replica          (kernels/formats/quantised_sum.h)
  *   all_to_all       replica r receives piece r of all
  *   sum_pieces       their sum, in f32 and in the replicas' order, as a piece
  *   all_gather       all replicas receive all sums

@@ -1,7 +1,7 @@
 /* lower_quantised_shards.c - sums of gradients over the shards in few bits (ms_unit_config.shard_dtype): a
  * reduce-scatter as kernels around a collective that moves words.
  *
- *   quantise_pieces  this rank's gradients -> a piece for each shard       (kernels/quantised_sum.h)
+ *   quantise_pieces  this rank's gradients -> a piece for each shard       (kernels/formats/quantised_sum.h)
  *   all_to_all       shard r receives piece r of all
  *   total_pieces     -> its chunk: their sum, in f32 and in the shards' order
  *

@@ -20,7 +20,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "kernels/orthogonalise.h"
+#include "kernels/products/orthogonalise.h"
 #include "kernels/clip.h"
 #include "plan/lower/lower.h"
 #include "plan/lower/optimizers/muon.h"

@@ -2,7 +2,7 @@
  * them. */
 #include <stdlib.h>
 
-#include "kernels/orthogonalise.h"
+#include "kernels/products/orthogonalise.h"
 #include "base/least.h"
 #include "plan/lower/optimizers/muon.h"
 

@@ -1,0 +1,102 @@
+/* matmul_f8_plain.cu - products of 8-bit operands where the library does not compute all of it: the scales, bias and
+ * activation of its result, in place; or the whole product of the codes, by tiles in f32 arithmetic. */
+#include "kernels/cuda/elementwise/activation.h"
+#include "kernels/cuda/matmul/matmul_f8_blocks.h"
+#include "kernels/cuda/vector.h"
+
+#include "kernels/formats/quantise_code.h"
+
+namespace {
+
+constexpr int THREADS = 256;
+
+unsigned grid(int64_t n, int64_t of_each) { return static_cast<unsigned>(ms_cuda_ceil(n, of_each)); }
+
+/* ---- the product's end ------------------------------------------------------------------------------------------- */
+
+struct ending {
+  int64_t m, n, k;
+  const float *a, *b; /* inverse scales; NULL: of blocks */
+  const uint8_t *a_blocks, *b_blocks;
+  const void *bias;
+  int by_rows, bias_dtype, activation;
+};
+
+__device__ __forceinline__ float ended(const ending &e, float sum, int64_t row, int64_t column) {
+  float bias = 0.0f;
+  if (e.bias_dtype == MS_BF16) bias = ms_element_load(static_cast<const ms_b16 *>(e.bias) + column);
+  else if (e.bias_dtype == MS_F32) bias = static_cast<const float *>(e.bias)[column];
+  if (e.a) sum *= e.a[e.by_rows ? row : 0] * e.b[e.by_rows ? column : 0];
+  return ms_activate(sum + bias, e.activation);
+}
+
+ending ending_of(const ms_kernel_call *call, const ms_f8 *f8, const ms_f8_memory memory[2]) {
+  const ms_product &p = f8->product;
+  const int blocks = f8->a.by_blocks;
+  return {p.m,
+          p.n,
+          p.k,
+          blocks ? nullptr : memory[0].inverses,
+          blocks ? nullptr : memory[1].inverses,
+          blocks ? memory[0].blocks : nullptr,
+          blocks ? memory[1].blocks : nullptr,
+          ms_f8_bias(call, f8),
+          f8->by_rows,
+          p.bias_dtype,
+          p.activation};
+}
+
+template <class Y> __global__ void __launch_bounds__(THREADS) scale_all(Y *c, ending e) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x;
+  if (i < e.m * e.n) ms_element_store(c + i, ended(e, ms_element_load(c + i), i / e.n, i % e.n));
+}
+
+/* ---- the product by tiles ---------------------------------------------------------------------------------------- */
+
+constexpr int SIDE = 16;
+
+__device__ __forceinline__ float value_at(const uint8_t *codes, int dtype, const uint8_t *blocks, int64_t row,
+                                          int64_t at, int64_t k) {
+  const float value = ms_value_of(codes[row * k + at], dtype);
+  return blocks ? value * ms_e8m0_to_f32(blocks[ms_f8_block_place(row, at / MS_MX_BLOCK, k / MS_MX_BLOCK)]) : value;
+}
+
+/* One thread an element of c; a [m][k], b [n][k]. */
+template <class Y>
+__global__ void __launch_bounds__(SIDE *SIDE)
+    multiply(const uint8_t *a, int a_dtype, const uint8_t *b, int b_dtype, int64_t across, Y *c, ending e) {
+  __shared__ float as[SIDE][SIDE + 1], bs[SIDE][SIDE + 1];
+  const int x = threadIdx.x % SIDE, y = threadIdx.x / SIDE;
+  const int64_t first_row = blockIdx.x / across * SIDE, first_column = blockIdx.x % across * SIDE;
+  const int64_t row = first_row + y, column = first_column + x;
+  float sum = 0.0f;
+  for (int64_t depth = 0; depth < e.k; depth += SIDE) {
+    const int inside = depth + x < e.k;
+    as[y][x] = inside && row < e.m ? value_at(a, a_dtype, e.a_blocks, row, depth + x, e.k) : 0.0f;
+    bs[y][x] =
+        inside && first_column + y < e.n ? value_at(b, b_dtype, e.b_blocks, first_column + y, depth + x, e.k) : 0.0f;
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < SIDE; i++) sum += as[y][i] * bs[x][i];
+    __syncthreads();
+  }
+  if (row < e.m && column < e.n) ms_element_store(c + row * e.n + column, ended(e, sum, row, column));
+}
+
+} // namespace
+
+extern "C" int ms_f8_scale_run(const ms_kernel_call *call, const ms_f8 *f8, const ms_f8_memory memory[2]) {
+  const ending e = ending_of(call, f8, memory);
+  return MS_CUDA_FLOATS(f8->product.c_dtype, Y,
+                        MS_CUDA_LAUNCH(scale_all<Y>, grid(e.m * e.n, THREADS), THREADS, 0, call->stream,
+                                       static_cast<Y *>(call->out_data[0]), e));
+}
+
+extern "C" int ms_f8_plain_run(const ms_kernel_call *call, const ms_f8 *f8, const ms_f8_memory memory[2]) {
+  const ending e = ending_of(call, f8, memory);
+  const int64_t across = ms_cuda_ceil(e.n, SIDE);
+  return MS_CUDA_FLOATS(f8->product.c_dtype, Y,
+                        MS_CUDA_LAUNCH(multiply<Y>, static_cast<unsigned>(ms_cuda_ceil(e.m, SIDE) * across),
+                                       SIDE * SIDE, 0, call->stream, memory[0].codes, f8->a.dtype, memory[1].codes,
+                                       f8->b.dtype, across, static_cast<Y *>(call->out_data[0]), e));
+}
