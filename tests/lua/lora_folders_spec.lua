@@ -220,6 +220,26 @@ describe("a folder of adapters", function()
     os.remove(recipe)
   end)
 
+  it("Q8 is loaded with a warning if it lacks modules that it names", function()
+    local recipe = program.recipe [[
+      local ms = require "moonshard"
+      local cfg = ms.args { model = "", adapters = "" }
+      print(ms.lora.load(ms.huggingface.model(cfg.model), cfg.adapters) ~= nil)
+    ]]
+    local function ended(adapters)
+      return program.run { "run", recipe, "model=" .. huggingface.FIXTURES .. "llama", "adapters=" .. adapters }
+    end
+    local cut = ended(copy_of("llama", nil, function(list)
+      for i = #list, 1, -1 do
+        if list[i].name:find("layers%.1%.self_attn%.v_proj") then table.remove(list, i) end
+      end
+    end))
+    assert.equal(0, cut.status, cut.err)
+    has(cut.err, "warning | adapter_config.json | target_modules | layers.1.self_attn.v_proj")
+    assert.equal("", ended(FIXTURES .. "llama").err)
+    os.remove(recipe)
+  end)
+
   it("Q8 is saved with a warning if something else was trained, which it does not hold", function()
     local recipe, folder, checkpoint, out = program.recipe([[
       local ms = require "moonshard"

@@ -200,6 +200,25 @@ function adapter_config.read(folder)
   return { path = path, given = given, patterns = patterns }
 end
 
+---The modules that a config names and of which its folder has no tensors: PEFT trained adapters of these, so a file may
+---be cut off.
+---@param config moonshard.AdapterConfig
+---@param names string[] of all modules that can have adapters
+---@param present table<string, boolean> those that have them in the file
+---@return string[]
+function adapter_config.lacking(config, names, present)
+  local path, given, lacking = config.path, config.given, {}
+  local targets, excluded = given.target_modules, given.exclude_modules
+  if targets == nil or targets == "all-linear" then return lacking end
+  local chosen = chosen_by(path, "target_modules", targets, names)
+  local left_out = not is_off(excluded) and chosen_by(path, "exclude_modules", excluded, names) or {}
+  for _, name in ipairs(names) do
+    local wanted = chosen[name] and not left_out[name] and in_layers(given, name)
+    if wanted and not present[name] then lacking[#lacking + 1] = name end
+  end
+  return lacking
+end
+
 ---What a config says of the adapters of modules.
 ---@param config moonshard.AdapterConfig
 ---@param names string[] of the modules that have adapters in the file, as in the reference library

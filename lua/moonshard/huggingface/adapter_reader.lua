@@ -9,6 +9,7 @@ local input_file = require("moonshard.base.input_file")
 local layouts = require("moonshard.huggingface.layout")
 local nearest = require("moonshard.base.nearest")
 local safetensors = require("moonshard.base.safetensors")
+local shardings = require("moonshard.shard.sharding")
 local ffi = require("ffi")
 
 local adapter_reader = {}
@@ -142,8 +143,15 @@ local function open(model, folder)
       present[name] = true
     end
   end
-  for _, module in ipairs(modules) do
+  local all = {}
+  for i, module in ipairs(modules) do
+    all[i] = module.name
     if present[module.name] then names[#names + 1] = module.name end
+  end
+  local lacking = adapter_config.lacking(config, all, present)
+  if lacking[1] then
+    opened.lacking = ("%s: target_modules names %s%s, of which the folder has no tensors: they get no adapter"):format(
+      config.path, lacking[1], lacking[2] and (" and %d more"):format(#lacking - 1) or "")
   end
   if not names[1] then errors.invalid("%s holds no adapters", file.path) end
   local configs = adapter_config.of_modules(config, names)
@@ -164,6 +172,7 @@ function adapter_reader.layers(model, folder)
   local by_name, list = {}, {}
   for name, module in model:named_modules() do by_name[name] = module end
   local opened = open(model, folder)
+  shardings.report({ opened.lacking })
   for _, found in ipairs(opened.modules) do
     local first
     for _, place in ipairs(found.module.rows) do
