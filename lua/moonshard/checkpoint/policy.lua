@@ -28,6 +28,7 @@ local world = require("moonshard.distributed.world")
 ---@field train moonshard.Trainer
 ---@field saved_step integer? the last step that was saved or loaded
 ---@field saved_edits integer? how often weights had been written by hand then
+---@field saved_updates integer? how often all trainers of the model had updated them
 ---@field saved_path string? its checkpoint
 ---@field last boolean? SIGTERM arrived: the next save is the last
 ---@field metrics moonshard.StepMetrics? of the latest step
@@ -144,12 +145,14 @@ end
 ---Notes that the trainer is as a checkpoint has it, which was just saved or loaded.
 ---@param path string
 function Policy:note(path)
-  self.saved_path, self.saved_step, self.saved_edits = path, self.train.steps_done, self.train.session.edits
+  local train = self.train
+  self.saved_path, self.saved_step = path, train.steps_done
+  self.saved_edits, self.saved_updates = train.session.edits, train.session.updates
 end
 
 ---Saves now. The last save of a run is not asynchronous, because the run waits for it anyway.
 function Policy:save()
-  -- The weights were written by hand since: what the folder has of this step is another branch.
+  -- The weights were written since, by hand or by another trainer: what the folder has of this step is another branch.
   if self.saved_step == self.train.steps_done then line.of(self.train):step_back() end
   checkpoint.save(self.train, self.dir, { async = self.async and not self.last, keep_last = self.keep_last })
 end
@@ -157,6 +160,7 @@ end
 local function is_saved(self)
   local train = self.train
   return train.steps_done == 0 or self.saved_step == train.steps_done and self.saved_edits == train.session.edits
+    and self.saved_updates == train.session.updates
 end
 
 ---Whether the folder has the trainer as it is.
