@@ -13,8 +13,8 @@ local model = ms.nn.sequential { ms.nn.linear(4, 8), ms.nn.dropout(0.5), ms.nn.l
 ms.fully_shard(model, { mesh = 2 })
 local o = { model = model, optimizer = ms.optim.adamw { lr = 0.01 }, loss = ms.loss.mse, pad = { inputs = 0 } }
 local c = cfg.use == "" and { dir = cfg.dir } or {}
-local s, l = {}, {}
-if ms.world().rank == 1 then assert(loadstring("local ms, o, c, s, l = ... " .. cfg.change))(ms, o, c, s, l) end
+local s, l, h = {}, {}, { folder = cfg.dir .. "/hf" }
+if ms.world().rank == 1 then assert(loadstring("local ms, o, c, s, l, h = ... " .. cfg.change))(ms, o, c, s, l, h) end
 if c.dir then o.checkpoint = c end
 local train = ms.trainer(o)
 for step = 1, 2 do train:step { inputs = ms.randn { 4, 4, seed = step }, targets = ms.zeros(4, 4) } end
@@ -22,6 +22,9 @@ if cfg.use ~= "" then
   ms.checkpoint.save(train, cfg.dir, s)
   ms.checkpoint.finish(train)
   ms.checkpoint.load(train, cfg.dir, l)
+  local whole = ms.models.gpt2 { vocab = 16, layers = 1, dim = 8, heads = 2, seq = 8 }
+  ms.fully_shard(whole, { mesh = 2 })
+  ms.huggingface.save(whole, h.folder, { dtype = h.dtype, max_shard_size = h.size })
 end
 if ms.world().rank == 0 then print("trained") end
 ]]
@@ -53,6 +56,9 @@ local REFUSED = {
 local BY_HAND = {
   ["s.keep_last = 1"] = "ms.checkpoint.save: | keep_last is all" .. RANKS,
   ["s.async = true"] = "ms.checkpoint.save: | async is false" .. RANKS,
+  ['h.dtype = "bf16"'] = "ms.huggingface.save: | dtype is not given on rank 0 and bf16 on rank 1",
+  ['h.size = "1MB"'] = "ms.huggingface.save: | max_shard_size is not given" .. RANKS,
+  ['h.folder = h.folder .. "2"'] = "ms.huggingface.save: | the folder is" .. RANKS,
   ["l.generator = false"] = "ms.checkpoint.load: | generator is true" .. RANKS,
 }
 -- Each host can have its own.

@@ -66,6 +66,21 @@ function same_run.options(rows, o, format)
   return facts
 end
 
+---Compares what ranks are to write, which the first one alone writes. Collective.
+---@param who string "ms.huggingface.save"
+---@param session moonshard.Session
+---@param folder string
+---@param given table? options
+---@param names string[] of the options to compare
+function same_run.of_save(who, session, folder, given, names)
+  local facts = { { "the folder", folder, "give all ranks the same" } }
+  for i, name in ipairs(names) do
+    local value = given and given[name]
+    facts[i + 1] = { name, value == nil and "not given" or tostring(value), "give all ranks the same" }
+  end
+  same_run.new(who, facts, {}):require(session, "of what is saved")
+end
+
 ---What to compare of an option that is a table or a function: whether there is one.
 ---@param name string
 ---@return fun(o: table): string

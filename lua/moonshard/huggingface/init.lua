@@ -10,6 +10,7 @@ local merged = require("moonshard.huggingface.merged")
 local models = require("moonshard.models")
 local options = require("moonshard.base.options")
 local sealed = require("moonshard.base.sealed")
+local same_run = require("moonshard.engine.same_run")
 local session = require("moonshard.engine.session")
 local tokenizer = require("moonshard.data.tokenizer")
 local tree = require("moonshard.nn.tree")
@@ -113,6 +114,7 @@ local function save(model, folder, given)
   if world.plan_only then return { bytes = 0, files = {}, tensors = 0 } end
   local around = session.around(model)
   layout.check_writers("ms.huggingface.save", around)
+  same_run.of_save("ms.huggingface.save", around, folder, given, { "dtype", "max_shard_size" })
   local writes = around.sharding.single_rank or around.sharding.mesh:get_index() == 0
   local written = writing.write(folder, {
     config = whole, parameters = merged(parameters_of(model, around, writes), adapter.records(model)), writes = writes,

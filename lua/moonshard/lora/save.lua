@@ -5,6 +5,7 @@ local adapter_writer = require("moonshard.huggingface.adapter_writer")
 local errors = require("moonshard.base.error")
 local layout = require("moonshard.huggingface.layout")
 local options = require("moonshard.base.options")
+local same_run = require("moonshard.engine.same_run")
 local session = require("moonshard.engine.session")
 local shardings = require("moonshard.shard.sharding")
 local tree = require("moonshard.nn.tree")
@@ -18,6 +19,7 @@ local function save(model, folder, given)
   if world.plan_only then return { bytes = 0, tensors = 0 } end
   local around = session.around(model)
   layout.check_writers("ms.lora.save", around)
+  same_run.of_save("ms.lora.save", around, folder, given, { "dtype", "base" })
   local writes = around.sharding.single_rank or around.sharding.mesh:get_index() == 0
   local by_name, trained, read = {}, {}, layout.reader(around, writes)
   for name, param in model:named_parameters() do
