@@ -82,4 +82,25 @@ describe("moonshard generate", function()
     refused("folder", model, "--checkpoint", folder)
     refused(folder .. ": | recipe | config.json", folder)
   end)
+
+  it("computes in the dtype of a Hugging Face folder", function()
+    local copy = folder .. "/typed"
+    assert.equal(0, os.execute("cp -r tests/fixtures/huggingface/gpt2 " .. copy))
+    local config = read("typed/config.json"):gsub('"eos_token_id": 0,', "")
+    local function text(field, ...)
+      scratch.write(copy .. "/config.json", (config:gsub('"dtype": "float32",', field)))
+      return generated(copy, "--prompt", "!#", "--tokens", "200", "--temperature", "1", ...)
+    end
+    local long, short = text("", "dtype=f32"), text("", "dtype=bf16")
+    assert.are_not.equal(long, short)
+    assert.equal(long, text('"dtype": "float32",'))
+    assert.equal(long, text('"torch_dtype": "torch.float32",'))
+    assert.equal(long, text("")) -- its tensors are F32
+    assert.equal(short, text('"dtype": "float32",', "dtype=bf16"))
+    local auto = text("", "dtype=auto")
+    assert.equal(auto, text('"dtype": "bfloat16",'))
+    assert.equal(auto, text('"torch_dtype": "float16",'))
+    local help = program.run({ "generate", "--help" }).out
+    has(help, "dtype=f32 | dtype=bf16 | float32 | bfloat16")
+  end)
 end)

@@ -6,6 +6,7 @@ local context = require("moonshard.base.context")
 local errors = require("moonshard.base.error")
 local input_file = require("moonshard.base.input_file")
 local early_exit = require("moonshard.recipe.early_exit")
+local generation = require("moonshard.huggingface.generation")
 local hosts = require("moonshard.cli.hosts")
 local nodes = require("moonshard.cli.nodes")
 local recipe = require("moonshard.recipe.file")
@@ -49,7 +50,7 @@ end
 local function for_folder(line)
   return function()
     local ms = require("moonshard")
-    local cfg = ms.args { mesh = "1x-1", dtype = "auto" }
+    local cfg = ms.args { mesh = "1x-1", dtype = generation.dtype(line.recipe) }
     local model = ms.huggingface.model(line.recipe)
     ms.fully_shard(model, {
       mesh = ms.init_device_mesh(cfg.device, cfg.mesh, { "replicate", "shard" }),
