@@ -103,4 +103,43 @@ describe("moonshard generate", function()
     local help = program.run({ "generate", "--help" }).out
     has(help, "dtype=f32 | dtype=bf16 | float32 | bfloat16")
   end)
+
+  it("ends at the tokens that a Hugging Face folder names", function()
+    local copy = folder .. "/ending"
+    assert.equal(0, os.execute("cp -r tests/fixtures/huggingface/gpt2 " .. copy))
+    local config = read("ending/config.json")
+    local function name(field, generation)
+      scratch.write(copy .. "/config.json", (config:gsub('"eos_token_id": 0', '"eos_token_id": ' .. field)))
+      if generation then scratch.write(copy .. "/generation_config.json", generation) end
+    end
+    local arguments = { copy, "--prompt", "!#", "--tokens", "40", "--seed", "3", "--temperature", "2" }
+    local function text(...)
+      name(...)
+      return generated(unpack(arguments))
+    end
+    local whole = text("null")
+    assert.equal(#"!#" + 40 + #"\n", #whole)
+    local function until_any(...) -- tokens are bytes
+      local first = #whole
+      for _, id in ipairs({ ... }) do
+        first = math.min(first, whole:find(string.char(id), 3, true) or first)
+      end
+      return whole:sub(1, first - 1) .. "\n"
+    end
+    local a, b = whole:byte(22), whole:byte(12)
+    assert.are_not.equal(whole, until_any(a))
+    assert.equal(until_any(a), text(a))
+    assert.equal(until_any(a, b), text(("[%d, %d]"):format(a, b)))
+    assert.equal(until_any(b), text(a, ('{"eos_token_id": %d}'):format(b)))
+    assert.equal(until_any(a, b), text("null", ('{"eos_token_id": [%d, 50256, %d]}'):format(a, b)))
+    assert.equal(until_any(a, b), generated("-n", "2", unpack(arguments)))
+    assert.equal(whole, text(a, "{}"))
+    for value, shown in pairs({ ['"</s>"'] = "</s>", ["-1"] = "-1", ["[3, 1.5]"] = "1.5", ["true"] = "true" }) do
+      name("0", '{"eos_token_id": ' .. value .. "}")
+      refused(copy .. "/generation_config.json | eos_token_id | " .. shown, copy)
+    end
+    os.remove(copy .. "/generation_config.json")
+    name("[null]")
+    refused(copy .. "/config.json | eos_token_id | null", copy)
+  end)
 end)

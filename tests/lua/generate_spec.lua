@@ -49,6 +49,7 @@ describe("generate", function()
       ["top_k=-1 | 0"] = { top_k = -1 },
       ["one token"] = { prompt = "" },
       ["stop | tokenizer"] = { stop = "<|endoftext|>" },
+      ["stop | number 2 | 1.5"] = { stop = { 3, 1.5 } },
       ["tokens | bytes"] = { tokens = 3, bytes = 3 },
       ["256 tokens | " .. TOKENIZER .. " | tokenizer"] = { prompt = " the", tokenizer = TOKENIZER },
     }) do

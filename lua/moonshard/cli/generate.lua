@@ -33,31 +33,34 @@ local OPTIONS = {
 for option, row in pairs(nodes.OPTIONS) do OPTIONS[option] = row end
 for option, row in pairs(hosts.OPTIONS) do OPTIONS[option] = row end
 
--- The options for ms.generate.
-local function asked(line, tokenizer)
+-- The options for ms.generate; a text ends at any of end_tokens, too.
+local function asked(line, tokenizer, end_tokens)
+  local stop = { line.stop }
+  for _, id in ipairs(end_tokens) do stop[#stop + 1] = id end
   return {
     prompt = line.prompt, tokenizer = tokenizer, tokens = line.tokens, temperature = line.temperature,
-    top_k = line.top_k, top_p = line.top_p, stop = line.stop, seed = line.seed,
+    top_k = line.top_k, top_p = line.top_p, stop = stop, seed = line.seed,
   }
 end
 
-local function print_text(out, line, model, tokenizer)
-  local text = require("moonshard.train.generate")(model, asked(line, tokenizer))
+local function print_text(out, line, model, tokenizer, end_tokens)
+  local text = require("moonshard.train.generate")(model, asked(line, tokenizer, end_tokens))
   if require("moonshard.distributed.world").rank == 0 then out:write(line.prompt or "\n", text, "\n") end
 end
 
--- The program of each rank for a Hugging Face folder; uses the folder's tokenizer by default.
+-- The program of each rank for a Hugging Face folder; uses the folder's tokenizer and dtype by default.
 local function for_folder(line)
   return function()
     local ms = require("moonshard")
     local cfg = ms.args { mesh = "1x-1", dtype = generation.dtype(line.recipe) }
+    local end_tokens = generation.end_tokens(line.recipe)
     local model = ms.huggingface.model(line.recipe)
     ms.fully_shard(model, {
       mesh = ms.init_device_mesh(cfg.device, cfg.mesh, { "replicate", "shard" }),
       units = { ms.re[[^layers\.\d+$]] },
       mp_policy = { param_dtype = cfg.dtype, reduce_dtype = "f32" },
     })
-    print_text(io.stdout, line, model, line.tokenizer or ms.huggingface.tokenizer(line.recipe))
+    print_text(io.stdout, line, model, line.tokenizer or ms.huggingface.tokenizer(line.recipe), end_tokens)
   end
 end
 
@@ -70,7 +73,7 @@ local function for_recipe(line)
       step = function(_, trainer)
         context.stepper = nil -- while it is set, no checkpoint is saved or loaded, including the recipe's own
         require("moonshard.checkpoint").load(trainer.model, line.checkpoint, { ema = line.ema })
-        print_text(out, line, trainer, line.tokenizer)
+        print_text(out, line, trainer, line.tokenizer, {})
         early_exit.now()
       end,
     }

@@ -104,7 +104,7 @@ moonshard trains neural networks whose parameters, gradients and optimizer state
                          continue a prompt with the recipe's model and the checkpoint's weights, or their averages
                          (--ema), or with the model in a Hugging Face folder; it computes in the folder's dtype: f32 for
                          float32, and for bfloat16 and float16 bf16 where the CPU computes in it, else f32; dtype=f32
-                         or dtype=bf16 chooses another
+                         or dtype=bf16 chooses another; the text ends at the folder's eos_token_id, and at --stop
   moonshard tokenize --tokenizer tokenizer.json [--out FILE.bin] [--begin TOKEN] [--end TOKEN] [-j THREADS]
                      [--replace-invalid] [--raw] [--json] FILE...
                          convert text files, one document each, to one token file; --raw: also files of JSON lines, as

@@ -26,10 +26,27 @@ local tree = require("moonshard.nn.tree")
 ---@field temperature? number default 0.8; 0: always the most likely token
 ---@field top_k? integer draw from this many of the most likely tokens; default 50; 0: from all
 ---@field top_p? number draw from the most likely tokens with this total probability; 1: from all
----@field stop? string a token that ends the text
+---@field stop? string|integer|(string|integer)[] a token that ends the text, or its id, or a list of such
 ---@field seed? integer default 1; prompt i of a list draws by seed + i - 1
 ---@field cache? boolean keep keys and values of earlier tokens; default true for the models of ms.models, which can
 ---@field ema? boolean use the averages of a trainer's weights; default false
+
+-- The ids of the tokens that end a text, ascending.
+local function read_stops(o)
+  local ids = {}
+  for i, token in ipairs(type(o.stop) == "table" and o.stop or { o.stop }) do
+    if type(token) == "string" then
+      if not o.tokenizer then errors.invalid("ms.generate: stop needs a tokenizer") end
+      token = o.tokenizer:id(token)
+    elseif type(token) ~= "number" or token < 0 or token % 1 ~= 0 then
+      errors.invalid("ms.generate: stop must be tokens, as texts or as their ids from 0; number %d is %s", i,
+        options.describe(token))
+    end
+    ids[i] = token
+  end
+  table.sort(ids)
+  return ids
+end
 
 local function parse(o)
   o = options.parse("ms.generate", o, {
@@ -40,7 +57,7 @@ local function parse(o)
     temperature = { "number", default = 0.8 },
     top_k = { "integer", default = 50 },
     top_p = { "number", default = 1 },
-    stop = { "string" },
+    stop = { "string|number|table" },
     seed = { "seed", default = 1 },
     cache = { "boolean" },
     ema = { "boolean", default = false },
@@ -54,7 +71,7 @@ local function parse(o)
   end
   if o.tokens and o.bytes then errors.invalid("ms.generate: give tokens or bytes, not both") end
   if type(o.tokenizer) == "string" then o.tokenizer = tokenizers.open(o.tokenizer) end
-  if o.stop and not o.tokenizer then errors.invalid("ms.generate: stop needs a tokenizer") end
+  o.stop = read_stops(o)
   return o
 end
 
@@ -144,7 +161,7 @@ local function continue_all(self, lists, count)
   for _ = 1, count do
     local tokens = draw_tokens(self, self.passes:next(longest))
     for number, token in ipairs(tokens) do
-      if not ended[number] and token == self.stop then ended[number], left = true, left - 1 end
+      if not ended[number] and self.stops[token] then ended[number], left = true, left - 1 end
       if not ended[number] then table.insert(made[number], token) end
     end
     if left == 0 then break end
@@ -163,10 +180,17 @@ local function copy_of(ids)
   return copy
 end
 
+local function set_of(ids)
+  local set = {}
+  for _, id in ipairs(ids) do set[id] = true end
+  return set
+end
+
 local COMPARED = {
   { name = "prompt", of = function(o) return ("%d texts with hash %x"):format(o.texts, o.hash) end },
-  { name = "tokens" }, { name = "stop" }, { name = "temperature" }, { name = "top_k" }, { name = "top_p" },
-  { name = "seed" }, { name = "cache" },
+  { name = "stop", of = function(o) return table.concat(o.stop, ", ") end },
+  { name = "tokens" }, { name = "temperature" }, { name = "top_k" }, { name = "top_p" }, { name = "seed" },
+  { name = "cache" },
 }
 
 -- Ranks that continue other prompts, or by other settings, would mix their texts.
@@ -190,7 +214,7 @@ local function continue(model, o)
   end
   local made = continue_all({
     running = running, vocab = config.vocab, o = o, numbers = numbers, mine = mine, draws = draws,
-    stop = o.stop and o.tokenizer:id(o.stop),
+    stops = set_of(o.stop),
     passes = decoding.new(running, own, o.cache ~= false and model.takes_cache == true),
   }, lists, count)
   local texts = {}
