@@ -57,6 +57,33 @@ end)
 -- ---- config.json ------------------------------------------------------------------------------------------------
 
 describe("saving", function()
+  it("K6 copies the tokenizer and what a folder says of generation, but no other files", function()
+    local from, to = copy_of("llama"), new_folder()
+    local names = { "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
+      "chat_template.jinja" }
+    for _, name in ipairs(names) do scratch.write(from .. "/" .. name, "\0 text of " .. name .. "\r\n") end
+    scratch.write(from .. "/notes.txt", "mine")
+    assert.equal(0, os.execute("mkdir " .. to))
+    scratch.write(to .. "/tokenizer.json", "another")
+    os.remove(from .. "/special_tokens_map.json")
+    local recipe = program.recipe(([[
+      local ms = require "moonshard"
+      local model = ms.fully_shard(ms.huggingface.model(%q), { mesh = { 1, 2 } })
+      ms.huggingface.save(model, %q)
+    ]]):format(from, to))
+    local ended = program.run({ "run", recipe, "-n", "2" })
+    os.remove(recipe)
+    assert.equal(0, ended.status, ended.err)
+    for _, name in ipairs({ names[1], names[3], names[5] }) do
+      assert.equal(scratch.read(from .. "/" .. name), scratch.read(to .. "/" .. name))
+    end
+    assert.equal("another", scratch.read(to .. "/tokenizer.json"))
+    local listing = io.popen("ls " .. to)
+    assert.equal("chat_template.jinja config.json generation_config.json model.safetensors tokenizer.json "
+      .. "tokenizer_config.json ", (listing:read("*a"):gsub("\n", " ")))
+    listing:close()
+  end)
+
   it("K6 writes a model that was made here, and reads it again", function()
     for _, model in ipairs({
       ms.models.gpt2 { vocab = 41, layers = 1, dim = 8, heads = 2, seq = 4, mlp_ratio = 3, activation = "gelu",

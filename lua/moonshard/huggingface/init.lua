@@ -45,6 +45,7 @@ function huggingface.write(folder, source, given)
     errors.invalid("ms.huggingface.write: give { config = table, parameters = function } behind the folder, not %s",
       options.describe(source))
   end
+  if source.folder ~= nil then options.folder("ms.huggingface.write: folder", source.folder) end
   return writing.write(folder, source, given)
 end
 
@@ -67,6 +68,7 @@ function huggingface.model(folder, given)
   local sources = not world.plan_only and weights.open(folder, family, wanted) or {}
   local model = models[whole.model_type](wanted)
   rawset(model, "_huggingface", whole)
+  rawset(model, "_huggingface_folder", folder)
   for name, parameter in model:named_parameters() do parameter.source = sources[name] end
   return model
 end
@@ -118,13 +120,15 @@ local function save(model, folder, given)
   local writes = around.sharding.single_rank or around.sharding.mesh:get_index() == 0
   local written = writing.write(folder, {
     config = whole, parameters = merged(parameters_of(model, around, writes), adapter.records(model)), writes = writes,
+    folder = rawget(model, "_huggingface_folder"),
   }, given)
   around:gather_numbers(0, "of a saved model") -- the folder is complete before any rank continues
   return written
 end
 
 ---Saves a model: config.json and model.safetensors, or several files and their index. No rank needs more memory than
----its chunks and 64 MiB. Adapters of ms.lora are merged into the saved weights. Collective; the first rank of the mesh
+---its chunks and 64 MiB. Adapters of ms.lora are merged into the saved weights. The tokenizer, chat template and
+---generation_config.json of the folder that the model was read from are copied. Collective; the first rank of the mesh
 ---writes.
 ---@param model moonshard.Module|moonshard.Trainer
 ---@param folder string created; must not already contain a model

@@ -20,6 +20,7 @@ local PIECE = 2 ^ 23 -- elements per read
 ---@field config table contents of config.json: as read from a file, or as returned by huggingface.config
 ---@field parameters fun(): string?, integer[]?, function? yields name, dims and read(first, count), which returns
 ---  elements [first, first + count) of the flattened parameter as const float *, valid until the next read
+---@field folder string? where the model was read from: its tokenizer and what it says of generation are copied
 ---@field writes boolean? false: only take part in collective reads, write nothing; default true
 
 local function read_size(given)
@@ -141,6 +142,24 @@ local function check_folder(folder)
   output_file.check("a model cannot be saved:", folder .. "/config.json")
 end
 
+-- What a folder says of its model's texts.
+local COMPANIONS = {
+  "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja",
+}
+
+-- A file that is already there stays: it was put there for this model.
+local function copy_companions(from, to)
+  for _, name in ipairs(COMPANIONS) do
+    local path = to .. "/" .. name
+    if input_file.exists(from .. "/" .. name) and not input_file.exists(path) then
+      local text = input_file.read(from .. "/" .. name, "it is saved with the model that was read there")
+      output_file.write(name, path .. ".partial", text)
+      local ok, why = os.rename(path .. ".partial", path)
+      if not ok then errors.raise("MS_EIO", "%s %s", name, why) end
+    end
+  end
+end
+
 -- The config with the fields that depend on this save.
 local function config_of(source, family, dtype)
   local whole = { architectures = { family.architecture } }
@@ -174,6 +193,7 @@ local function write(folder, source, given)
   local index, bytes = index_text(files)
   if writes then
     if #files > 1 then output_file.write("index", folder .. "/model.safetensors.index.json", index) end
+    if source.folder then copy_companions(source.folder, folder) end
     output_file.write("config", folder .. "/config.json", config_of(source, family, dtype))
   end
   return { bytes = bytes, files = names, tensors = #tensors }
