@@ -137,6 +137,58 @@ describe("ms.data.mix", function()
     assert.equal(22, steps("all_exhausted")) -- 200 of MANY are three quarters of 267
   end)
 
+  it("G5 makes the rest of an epoch in a call without a number, as all data does", function()
+    local makes = {
+      mix = function(o)
+        local sources = { { source(MANY), weight = 2 }, { source(FEW) } }
+        for name, value in pairs(o) do sources[name] = value end
+        return ms.data.mix(sources)
+      end,
+      tokens = function(o) return source(FEW, o) end,
+    }
+    function makes.masked(o) return ms.data.masked { makes.tokens(o), mask = 256, vocab = 256 } end
+    local function count(data, stop)
+      local steps = 0
+      for step in data:batches() do
+        steps = steps + 1
+        if step == stop then break end
+      end
+      return steps
+    end
+    for kind, make in pairs(makes) do
+      local samples_in = kind == "mix" and 60 or 20
+      for _, drop_last in ipairs { true, false } do
+        local function open() return make { batch = 7, drop_last = drop_last } end
+        local round = drop_last and math.floor or math.ceil
+        local whole, rest = round(samples_in / 7), round((samples_in - 7) / 7)
+        local begun = drop_last and whole * 7 - samples_in or 0 -- the next epoch begins with what was left over
+        for _, left_by in ipairs { "number", "break" } do
+          local data = open()
+          if left_by == "number" then for _ in data:batches(1) do end else count(data, 1) end
+          assert.same({ rest, round((samples_in - begun) / 7) }, { count(data), count(data) }, kind)
+          if kind ~= "mix" then assert.equal(2, data:state().epoch) end
+        end
+        -- A state of the first epoch that is loaded in the second.
+        local data, steps = open(), 0
+        for _ in data:batches(1) do end
+        local state = data:state()
+        count(data)
+        for step in data:batches() do
+          steps = steps + 1
+          if step == 1 and steps == 1 then data:load_state(state) end
+        end
+        assert.equal(1 + rest, steps, kind)
+      end
+    end
+    local mix, seen = makes.mix { batch = 12 }, {}
+    for _, steps in ipairs { 3, 2 } do
+      for _, first in ipairs(samples(mix, steps == 3 and 3 or nil)) do
+        assert.is_nil(seen[first])
+        seen[first] = true
+      end
+    end
+  end)
+
   it("G5 mixes what is in memory with files, and goes back to a position", function()
     local path = scratch.path() .. ".jsonl"
     scratch.write(path, ('{"prompt": "q", "completion": "a"}\n'):rep(5))

@@ -51,4 +51,13 @@ function call.begin_epoch(saved, epoch, rest)
   return done, rest and done + rest or epoch
 end
 
+---How many steps of an epoch are done, where its rest is made.
+---@param saved moonshard.Call
+---@param before integer steps of the epoch before the position
+---@return integer done
+function call.done_of_epoch(saved, before)
+  if not saved.steps then return before end
+  return saved.done < saved.steps and saved.done or 0
+end
+
 return call

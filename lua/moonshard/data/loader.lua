@@ -280,11 +280,29 @@ local function is_padded_until(self, first, last)
   return epochs > 0 and (self.n - first % self.n) % per_step ~= 0 or epochs > 1 and self.n % per_step ~= 0
 end
 
--- Steps to the end of the epoch.
+-- Steps to the end of the epoch. With drop_last, fewer samples than a step are not the rest of an epoch: they begin the
+-- next one, which can have a step more for them.
 local function steps_of_epoch(self)
-  local per_step = self.batch * self.share.ranks
-  if self.drop_last then return math.max(1, math.floor(self.n / per_step)) end
-  return math.ceil((self.n - self.position % self.n) / per_step)
+  local per_step, left = self.batch * self.share.ranks, self.n - self.position % self.n
+  if not self.drop_last then return math.ceil(left / per_step) end
+  if left < per_step then left = left + self.n end
+  return math.max(1, math.floor(left / per_step))
+end
+
+-- Epochs that are done: there is no step left of them.
+local function epochs_done(self)
+  local short = self.drop_last and math.min(self.batch * self.share.ranks, self.n) - 1 or 0
+  return math.floor((self.position + short) / self.n)
+end
+
+-- Whether the position is inside of an epoch, not where one ends.
+local function in_epoch(self)
+  return self.position % self.n ~= 0 and epochs_done(self) == math.floor(self.position / self.n)
+end
+
+-- Steps of this epoch before the position.
+local function steps_before(self)
+  return in_epoch(self) and math.floor(self.position % self.n / (self.batch * self.share.ranks)) or 0
 end
 
 -- The first step of a call less 1, and its last one.
@@ -293,8 +311,8 @@ local function begin_call(self, steps)
   self.resumed = nil
   if resumed and steps then step, warning = call.begin(resumed.call, steps, resumed.step)
   elseif resumed then
-    local rest = steps_of_epoch(self)
-    step, steps = call.begin_epoch(resumed.call, rest, not self.drop_last and rest or nil)
+    local rest, whole = steps_of_epoch(self), math.max(1, math.floor(self.n / (self.batch * self.share.ranks)))
+    step, steps = call.begin_epoch(resumed.call, self.drop_last and whole or rest, not self.drop_last and rest or nil)
   end
   steps = steps or steps_of_epoch(self)
   if warning and world.rank == 0 then io.stderr:write("moonshard: warning: ", warning, "\n") end
@@ -305,18 +323,17 @@ end
 
 -- The step after which a loop goes on when a state was loaded inside of it, as where a recipe goes back to a
 -- checkpoint: that of the state, if it was saved in a call like this one. Otherwise the loop makes all steps that it
--- has left.
-local function go_on_from_loaded(self, step, steps)
+-- has left. A loop over an epoch makes the rest of the one that the state is in the middle of.
+local function go_on_from_loaded(self, step, steps, is_epoch)
   local loaded = self.loaded_call
-  if loaded and loaded.steps == steps then step = loaded.done end
+  if is_epoch and loaded and in_epoch(self) then
+    step = call.done_of_epoch(loaded, steps_before(self))
+    steps = step + steps_of_epoch(self)
+  elseif loaded and loaded.steps == steps then
+    step = loaded.done
+  end
   self.call, self.resumed = { steps = steps, done = step }, nil
-  return step
-end
-
--- What a call without a number uses, on all ranks.
-local function samples_of_epoch(self)
-  local per_step = self.batch * self.share.ranks
-  return self.drop_last and steps_of_epoch(self) * per_step or self.n
+  return step, steps
 end
 
 ---Iterates over `steps` batches, continuing where the last call ended. A batch has tokens and targets, i32 [batch, seq]
@@ -326,8 +343,8 @@ end
 ---batch of an epoch can be padded (drop_last): then it has is_padded, and counted_rows: so many of its rows, the first
 ---ones, are samples; all batches of the call have will_be_padded. While a step computes, a thread reads the next
 ---batches.
----@param steps integer? default: the rest of the epoch, without an incomplete last step if drop_last says so.
----  Validation data makes one pass at most
+---@param steps integer? default: the rest of the epoch, whose last samples are left to the next one where they do not
+---  fill a step and drop_last says so; at the end of an epoch, the next one. Validation data makes one pass at most
 ---@return fun(): integer?, table? step from 1 (see count_from), and its batch
 function Loader:batches(steps)
   if self.restart then self.position = 0 end
@@ -335,6 +352,7 @@ function Loader:batches(steps)
     errors.invalid("data:batches: the number of steps must be a whole number of at least 0, not %s",
       options.describe(steps))
   end
+  local is_epoch = steps == nil
   local step
   if self.restart then step, steps = 0, math.min(steps or math.huge, steps_of_epoch(self))
   else step, steps = begin_call(self, steps) end
@@ -342,7 +360,7 @@ function Loader:batches(steps)
   local will_be_padded = is_padded_until(self, self.position, last) or nil
   return function()
     if not self.restart and not self.call then
-      step = go_on_from_loaded(self, step, steps)
+      step, steps = go_on_from_loaded(self, step, steps, is_epoch)
       last = advance(self, self.position, math.max(0, steps - 1 - step))
       will_be_padded = is_padded_until(self, self.position, last) or nil
     end
@@ -372,7 +390,7 @@ function Loader:state()
   return {
     call_steps = of.steps, call_done = of.done,
     seed = self.seed,
-    epoch = math.floor(self.position / samples_of_epoch(self)),
+    epoch = epochs_done(self),
     position = self.position,
     samples = self.n,
     shuffle = self.shuffle,
@@ -382,7 +400,7 @@ end
 
 ---@class moonshard.LoaderState
 ---@field seed number
----@field epoch integer epochs that are done, each as long as a call of batches without a number
+---@field epoch integer epochs that are done, as calls of batches without a number make them
 ---@field position number samples that the run has used, on all ranks
 ---@field samples integer samples of the dataset
 ---@field shuffle boolean
