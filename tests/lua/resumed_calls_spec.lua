@@ -11,10 +11,10 @@ local recipe, text = folder .. "/recipe.lua", folder .. "/text"
 -- Makes its steps by `calls`, and ends after `stop` of them as if it had crashed. Prints the numbers of its batches.
 local CALLS = [[
 local ms = require "moonshard"
-local cfg = ms.args { kind = "text", drop = true, calls = "all", steps = 24, stop = 0, every = 3 }
+local cfg = ms.args { kind = "text", drop = true, calls = "all", steps = 24, stop = 0, every = 3, batch = 4 }
 local model = ms.models.gpt2 { vocab = 256, layers = 1, dim = 8, heads = 2, seq = 8 }
 ms.fully_shard(model, { mesh = ms.world().size })
-local o = { files = "TEXT", seq = 8, global_batch = 4, seed = 1, valid_fraction = 0, drop_last = cfg.drop }
+local o = { files = "TEXT", seq = 8, global_batch = cfg.batch, seed = 1, valid_fraction = 0, drop_last = cfg.drop }
 local data = ms.data.text(o)
 if cfg.kind == "mix" then data = ms.data.mix { { data }, { ms.data.text(o), weight = 2 }, drop_last = cfg.drop } end
 if cfg.kind == "masked" then data = ms.data.masked { data, mask = 255, vocab = 255 } end
@@ -100,6 +100,20 @@ describe("a run that resumes", function()
     -- An epoch of nine steps, of which the last has one sample.
     assert.truthy(resumes(11, 9, 27, "calls=epochs", "drop=false").out:find("epoch\t9\n.*epoch\t9\n"))
     assert.truthy(resumes(14, 12, 27, "calls=epochs", "drop=false").out:find("epoch\t6\n.*epoch\t9\n"))
+  end)
+
+  it("makes the rest of an epoch in steps of another batch", function()
+    for _, drop in ipairs({ "drop=true", "drop=false" }) do
+      -- Stopped after 8 + 3 steps, or 9 + 5 where the ninth is padded.
+      local stop = drop == "drop=true" and 11 or 14
+      clear()
+      assert.equal(3, run("stop=" .. stop, "calls=epochs", "every=1", drop).status)
+      local left = drop == "drop=true" and 66 - 11 * 4 or 66 - 33 - 5 * 4
+      local rest = (drop == "drop=true" and math.floor or math.ceil)(left / 7)
+      local after = run("steps=" .. stop + rest, "calls=epochs", drop, "batch=7")
+      assert.equal(0, after.status, after.err)
+      assert.truthy(after.out:find(("epoch\t%d\nsteps\t%d\n$"):format(rest, stop + rest)), after.out)
+    end
   end)
 
   it("is refused on other data of the same length, and warned of data that begins again", function()

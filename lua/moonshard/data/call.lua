@@ -38,20 +38,8 @@ function call.begin(saved, steps, run_step)
     saved.steps and (" of %d"):format(saved.steps) or "")
 end
 
----The same for a call without a number, which makes the rest of an epoch.
----@param saved moonshard.Call
----@param epoch integer steps of a whole epoch
----@param rest integer? steps to the end of the epoch, where the position says so; nil: it only counts whole epochs
----@return integer done
----@return integer steps
-function call.begin_epoch(saved, epoch, rest)
-  local done = saved.done
-  if saved.steps then done = done < saved.steps and done or 0
-  else done = done % epoch end
-  return done, rest and done + rest or epoch
-end
-
----How many steps of an epoch are done, where its rest is made.
+---The same for a call without a number, which makes the rest of an epoch: how many of its steps that is, the position
+---says, as the steps that are done can have had another number of samples.
 ---@param saved moonshard.Call
 ---@param before integer steps of the epoch before the position
 ---@return integer done

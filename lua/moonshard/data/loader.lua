@@ -311,8 +311,8 @@ local function begin_call(self, steps)
   self.resumed = nil
   if resumed and steps then step, warning = call.begin(resumed.call, steps, resumed.step)
   elseif resumed then
-    local rest, whole = steps_of_epoch(self), math.max(1, math.floor(self.n / (self.batch * self.share.ranks)))
-    step, steps = call.begin_epoch(resumed.call, self.drop_last and whole or rest, not self.drop_last and rest or nil)
+    step = call.done_of_epoch(resumed.call, steps_before(self))
+    steps = step + steps_of_epoch(self)
   end
   steps = steps or steps_of_epoch(self)
   if warning and world.rank == 0 then io.stderr:write("moonshard: warning: ", warning, "\n") end
