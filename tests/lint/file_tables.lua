@@ -4,8 +4,8 @@
 --                                                  anything is
 --
 -- A name is text between backquotes that ends as a source does; it may begin with folders, and `*` stands for any
--- characters. A table of files has a column "file" or "files". Each folder of which that column names a file is listed:
--- its document names every source of that folder, in the table or in its text.
+-- characters. What links name is there, too. A table of files has a column "file" or "files". Each folder of which that
+-- column names a file is listed: its document names every source of that folder, in the table or in its text.
 
 local findings = dofile((arg[0]:gsub("[^/]*$", "")) .. "findings.lua")
 
@@ -50,10 +50,31 @@ local function column_of(line)
   end
 end
 
+-- The path of a link, from the root; nil: it leads elsewhere.
+local function linked(link, document)
+  if link:find("^%a+:") then return nil end
+  local parts = {}
+  for part in (folder_of(document) .. "/" .. link):gmatch("[^/]+") do
+    if part == ".." then parts[#parts] = nil elseif part ~= "." then parts[#parts + 1] = part end
+  end
+  return table.concat(parts, "/")
+end
+
+local function is_there(path)
+  for _, other in ipairs(arg) do
+    if other == path or other:sub(1, #path + 1) == path .. "/" then return true end
+  end
+  return false
+end
+
 local function check(document)
   local number, column, listed, named = 0, nil, {}, {}
   for line in io.lines(document) do
     number = number + 1
+    for link in line:gmatch("%]%(([^)#%s]+)[^)]*%)") do
+      local path = linked(link, document)
+      if path and not is_there(path) then findings.report("%s:%d: a link leads to %s", document, number, path) end
+    end
     column = line:find("^|") and (column or column_of(line)) or nil
     for _, name in ipairs(names_in(line)) do
       local files = files_of(name, document)
