@@ -60,7 +60,7 @@ describe("saving", function()
   it("K6 copies the tokenizer and what a folder says of generation, but no other files", function()
     local from, to = copy_of("llama"), new_folder()
     local names = { "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
-      "chat_template.jinja" }
+      "chat_template.jinja", "tokenizer.model", "vocab.json", "merges.txt" }
     for _, name in ipairs(names) do scratch.write(from .. "/" .. name, "\0 text of " .. name .. "\r\n") end
     scratch.write(from .. "/notes.txt", "mine")
     assert.equal(0, os.execute("mkdir " .. to))
@@ -74,13 +74,13 @@ describe("saving", function()
     local ended = program.run({ "run", recipe, "-n", "2" })
     os.remove(recipe)
     assert.equal(0, ended.status, ended.err)
-    for _, name in ipairs({ names[1], names[3], names[5] }) do
+    for _, name in ipairs({ names[1], names[3], names[5], names[6], names[7], names[8] }) do
       assert.equal(scratch.read(from .. "/" .. name), scratch.read(to .. "/" .. name))
     end
     assert.equal("another", scratch.read(to .. "/tokenizer.json"))
     local listing = io.popen("ls " .. to)
-    assert.equal("chat_template.jinja config.json generation_config.json model.safetensors tokenizer.json "
-      .. "tokenizer_config.json ", (listing:read("*a"):gsub("\n", " ")))
+    assert.equal("chat_template.jinja config.json generation_config.json merges.txt model.safetensors tokenizer.json "
+      .. "tokenizer.model tokenizer_config.json vocab.json ", (listing:read("*a"):gsub("\n", " ")))
     listing:close()
   end)
 

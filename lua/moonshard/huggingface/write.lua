@@ -142,9 +142,10 @@ local function check_folder(folder)
   output_file.check("a model cannot be saved:", folder .. "/config.json")
 end
 
--- What a folder says of its model's texts.
+-- What a folder says of its model's texts, in every form that tokenizers of Hugging Face's library are saved in.
 local COMPANIONS = {
   "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja",
+  "added_tokens.json", "tokenizer.model", "vocab.json", "merges.txt", "vocab.txt",
 }
 
 -- A file that is already there stays: it was put there for this model.
