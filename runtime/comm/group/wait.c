@@ -243,6 +243,7 @@ int ms_world_hear_cause(ms_world *world) {
   const int rc = ms_error_code();
   ms_error_save(&found);
   ms_world_hear_hosts(world, silent, sizeof silent);
+  MS_TRY(ms_world_check(world));
   MS_TRY(ms_world_check_aborted(world));
   ms_error_restore(&found);
   return rc;
