@@ -37,20 +37,21 @@ static inline ms_factored ms_factored_shape(ms_factored f) {
   return f;
 }
 
-/* The attributes of adafactor_sums, adafactor_norm and adafactor; slot 4 is that of clipping (clip.h). */
-static inline void ms_factored_set(ms_attrs *attrs, const ms_factored *f) {
-  attrs->i[0] = f->first;
-  attrs->i[1] = f->run;
-  attrs->i[2] = f->stride;
-  attrs->i[3] = f->rows;
-  attrs->i[5] = f->columns;
-  attrs->i[6] = f->matrices;
-  attrs->i[7] = f->origin;
+/* The attributes of adafactor_sums, adafactor_norm and adafactor. */
+static inline void ms_factored_set(ms_op_attrs *attrs, const ms_factored *f) {
+  attrs->factored.first = f->first;
+  attrs->factored.run = f->run;
+  attrs->factored.stride = f->stride;
+  attrs->factored.rows = f->rows;
+  attrs->factored.columns = f->columns;
+  attrs->factored.matrices = f->matrices;
+  attrs->factored.origin = f->origin;
 }
 
-static inline ms_factored ms_factored_of(const ms_attrs *attrs) {
-  const int64_t *i = attrs->i;
-  return ms_factored_shape((ms_factored){i[0], i[1], i[2], i[7], i[3], i[5], i[6], 0, 0});
+static inline ms_factored ms_factored_of(const ms_op_attrs *attrs) {
+  return ms_factored_shape((ms_factored){attrs->factored.first, attrs->factored.run, attrs->factored.stride,
+                                         attrs->factored.origin, attrs->factored.rows, attrs->factored.columns,
+                                         attrs->factored.matrices, 0, 0});
 }
 
 /* The averages kept for rows, or elements; those kept for columns; the parameter's elements. */

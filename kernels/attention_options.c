@@ -8,30 +8,28 @@
 #include "base/error.h"
 
 enum { Q, K };
-/* Slot 0 of i is `start` where there are documents. */
-enum { CAUSAL = 0, START = 0, PART = 1, WINDOW = 2, SCALE = 0, SOFTCAP = 1 };
 
 static int has_documents(int op) { return op == MS_OP_document_attention || op == MS_OP_document_attention_backward; }
 
-static int is_causal(int op, const ms_attrs *attrs) { return has_documents(op) || attrs->i[CAUSAL] != 0; }
+static int is_causal(int op, const ms_op_attrs *attrs) { return has_documents(op) || attrs->attention.causal != 0; }
 
-ms_attention_options ms_attention_options_of(int op, const ms_attrs *attrs, const ms_value_info *in) {
-  const int64_t keys = in[K].dims[1], window = attrs->i[WINDOW];
-  const double scale = attrs->f[SCALE] != 0.0 ? attrs->f[SCALE] : 1.0 / sqrt((double)in[Q].dims[3]);
+ms_attention_options ms_attention_options_of(int op, const ms_op_attrs *attrs, const ms_value_info *in) {
+  const int64_t keys = in[K].dims[1], window = attrs->attention.window;
+  const double scale = attrs->attention.scale != 0.0 ? attrs->attention.scale : 1.0 / sqrt((double)in[Q].dims[3]);
   const int documents = has_documents(op);
   return (ms_attention_options){.backward = op == MS_OP_attention_backward || op == MS_OP_document_attention_backward,
                                 .documents = documents,
-                                .start = documents ? (int32_t)attrs->i[START] : 0,
+                                .start = documents ? (int32_t)attrs->attention.start : 0,
                                 .causal = is_causal(op, attrs),
                                 .window = window < keys ? window : 0,
                                 .scale = (float)scale,
-                                .softcap = (float)attrs->f[SOFTCAP],
-                                .part = ms_part_of(attrs->i[PART])};
+                                .softcap = (float)attrs->attention.softcap,
+                                .part = ms_part_of(attrs->attention.part)};
 }
 
-int ms_attention_options_check(const char *name, int op, const ms_attrs *attrs) {
-  const int64_t window = attrs->i[WINDOW];
-  const double softcap = attrs->f[SOFTCAP];
+int ms_attention_options_check(const char *name, int op, const ms_op_attrs *attrs) {
+  const int64_t window = attrs->attention.window;
+  const double softcap = attrs->attention.softcap;
   if (window < 0 || (window && !is_causal(op, attrs)))
     return MS_FAIL(MS_EINVAL, "%s: window is %" PRId64 "; it must be 0, or with causal attention a number of keys",
                    name, window);

@@ -22,10 +22,10 @@ typedef struct ms_attention_options {
 
 /* in: the op's inputs, of shapes that its rule allows; q [B,T,H,D] and k [B,S,G,D] come first. A window that hides no
  * key is 0, and the scale is never "the usual one". */
-ms_attention_options ms_attention_options_of(int op, const ms_attrs *attrs, const ms_value_info *in);
+ms_attention_options ms_attention_options_of(int op, const ms_op_attrs *attrs, const ms_value_info *in);
 
 /* MS_EINVAL, with `name` for the op, if a number among the attributes is none that its option can have. */
-int ms_attention_options_check(const char *name, int op, const ms_attrs *attrs);
+int ms_attention_options_check(const char *name, int op, const ms_op_attrs *attrs);
 
 /* All queries, of which `t` are here. */
 static inline int64_t ms_attention_queries(const ms_attention_options *o, int64_t t) {

@@ -18,7 +18,7 @@
 #endif
 
 enum { MS_BATCH_PLACE_OUTER = 0, MS_BATCH_PLACE_ROWS = 1, MS_BATCH_PLACE_INNER = 2, MS_BATCH_PLACE_AXES = 3 };
-enum { MS_BATCH_PLACE_PART = 4, MS_BATCH_PLACE_PARTS = 2 }; /* attributes i4, i5 */
+enum { MS_BATCH_PLACE_PARTS = 2 };
 
 /* Index i of the axis adds (first + i step) stride to the key. */
 typedef struct ms_batch_place_axis {
@@ -34,17 +34,17 @@ typedef struct ms_batch_place {
   uint64_t first;                     /* the key of element 0 */
 } ms_batch_place;
 
-/* The position of a tensor of n elements within its micro-batch, from attributes that the builder sets: i1 outer, i2
- * rows or 0, i3 the first row of the micro-batch that the tensor holds; and i4, i5, the parts that the rank has. */
-MS_BATCH_PLACE_FUNCTION ms_batch_place ms_batch_place_of(const ms_attrs *attrs, int64_t n) {
-  const int has_rows = attrs->i[2] != 0;
-  const ms_part part = ms_part_of(attrs->i[MS_BATCH_PLACE_PART]),
-                inner_part = ms_part_of(attrs->i[MS_BATCH_PLACE_PART + 1]);
+/* The position of a tensor of n elements within its micro-batch, from attributes that the builder sets: `outer`,
+ * `rows` or 0, `first`, the first row of the micro-batch that the tensor holds, and the parts that the rank has. */
+MS_BATCH_PLACE_FUNCTION ms_batch_place ms_batch_place_of(const ms_op_attrs *attrs, int64_t n) {
+  const int has_rows = attrs->mask.rows != 0;
+  const ms_part part = ms_part_of(attrs->mask.part), inner_part = ms_part_of(attrs->mask.inner_part);
   if (part.ranks) n *= part.ranks;
   if (inner_part.ranks) n *= inner_part.ranks;
-  const int64_t outer = has_rows ? attrs->i[1] : 1, rows = has_rows ? attrs->i[2] : 1, inner = n / (outer * rows);
+  const int64_t outer = has_rows ? attrs->mask.outer : 1, rows = has_rows ? attrs->mask.rows : 1,
+                inner = n / (outer * rows);
   ms_batch_place place = {
-      {{outer, inner, 0, 1}, {rows, outer * inner, has_rows ? attrs->i[3] : 0, 1}, {inner, 1, 0, 1}},
+      {{outer, inner, 0, 1}, {rows, outer * inner, has_rows ? attrs->mask.first : 0, 1}, {inner, 1, 0, 1}},
       {part, inner_part},
       n,
       has_rows,

@@ -7,19 +7,19 @@
 #include "kernels/op.h"
 #include "kernels/part.h"
 
-/* Attribute i0 of the op: from what to what. */
+/* The attribute `what` of the op: from what to what. */
 enum ms_fold {
   MS_FOLD_JOIN = 0, /* of all ranks, to the axis */
   MS_FOLD_PART = 1, /* back */
-  MS_FOLD_TAKE = 2, /* of the axis, to one rank's: place i1 of ranks i2 */
+  MS_FOLD_TAKE = 2, /* of the axis, to one rank's: `place` of `ranks` */
   MS_FOLD_PUT = 3,  /* back, with zeros for the others' */
 };
 
 /* The run of the input, whose first two sizes are a and b, that run i of the output is; -1: zeros. */
-MS_PART_FUNCTION int64_t ms_fold_source(const ms_attrs *attrs, int64_t a, int64_t b, int64_t i) {
-  ms_part own = {0, (int)attrs->i[2], (int)attrs->i[1], 0, 1};
+MS_PART_FUNCTION int64_t ms_fold_source(const ms_op_attrs *attrs, int64_t a, int64_t b, int64_t i) {
+  ms_part own = {0, (int)attrs->fold.ranks, (int)attrs->fold.place, 0, 1};
   int64_t block;
-  switch (attrs->i[0]) {
+  switch (attrs->fold.what) {
     case MS_FOLD_JOIN:
       block = i / a;
       own.ranks = (int)a, own.place = (int)(i % a);

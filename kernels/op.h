@@ -30,7 +30,7 @@ enum {
   /* How it uses the previous contents of its outputs. */
   MS_OP_WRITES = 1 << 5, /* ignores them and writes every element */
   MS_OP_INOUT = 1 << 6,  /* reads and updates them */
-  MS_OP_ADDS = 1 << 7,   /* as INOUT if the attribute add:i0 is 1, otherwise as WRITES */
+  MS_OP_ADDS = 1 << 7,   /* as INOUT if the attribute add is 1, otherwise as WRITES */
   MS_OP_OUTPUTS = MS_OP_WRITES | MS_OP_INOUT | MS_OP_ADDS,
 
   /* Whether all ranks run the same calls. */
@@ -42,10 +42,10 @@ enum {
   /* Other properties. */
   MS_OP_IDENTITY_IN_EVALUATION = 1 << 11, /* evaluate phases bypass it: the result is input 0 */
   MS_OP_DRAWS_MASK =
-      1 << 12, /* random mask: p:f0 (0: identity), stream:i0 (0: a new one), i1..i3 rows (kernels/batch_place.h) */
+      1 << 12, /* random mask: the struct `mask`; p 0: identity, stream 0: a new one (kernels/batch_place.h) */
   MS_OP_ADDS_LAST_INPUT = 1 << 13, /* its optional last input is added to output 0 */
   MS_OP_COLLECTIVE =
-      1 << 14, /* of the ranks of mesh dimension dim:i0, ranks:i1 of them; its kernel is that of one rank */
+      1 << 14, /* of the ranks of a mesh dimension: the struct `across`; its kernel is that of one rank */
   MS_OP_STOPS_GRADIENT = 1 << 15, /* its result counts as a constant in backward */
   MS_OP_ACTIVATION_SHIFT = 16,    /* enum ms_activation of an activation, or with INTERNAL of its gradient */
   MS_OP_ACTIVATIONS = 7 << 16,
@@ -61,6 +61,26 @@ enum {
   MS_OP_BY_HAND = MS_OP_PUBLIC | MS_OP_MOVES | MS_OP_WRITES | MS_OP_ALIKE | MS_OP_COLLECTIVE
 };
 #define MS_OP_ACTIVATION(activation) ((activation) << MS_OP_ACTIVATION_SHIFT)
+
+/* The attributes of a node or a call, typed: `attrs.reduce.axis`. All members are 8 bytes, so equal attributes are
+ * equal bytes. ms_attrs of the public header is one of these, written by name. */
+typedef struct ms_op_attrs {
+  int64_t out_dtype, add;
+  union {
+#define INT(name) int64_t name;
+#define REAL(name) double name;
+#define INTS(name, count) int64_t name[count];
+#define MS_ATTRS(name, members) \
+  struct {                      \
+    members                     \
+  } name;
+#include "kernels/attributes.def"
+#undef MS_ATTRS
+#undef INTS
+#undef REAL
+#undef INT
+  };
+} ms_op_attrs;
 
 enum ms_op_id {
 #define MS_OP(name, ...) MS_OP_##name,
@@ -97,7 +117,7 @@ enum { MS_OVER_OUTPUTS = 32 / MS_MAX_INPUTS };
  * them. */
 typedef struct ms_kernel_call {
   int op; /* enum ms_op_id; kernels shared by several rows branch on it once per call, not per element */
-  ms_attrs attrs;
+  ms_op_attrs attrs;
   int inputs, outputs;
   ms_value_info in[MS_MAX_INPUTS];
   ms_value_info out[MS_MAX_OUTPUTS];
@@ -166,10 +186,14 @@ typedef struct ms_kernel {
 const ms_kernel *ms_cpu_kernel(int op);
 
 /* The groups of parameters whose squares step_totals and step_norm have. */
-static inline int64_t ms_step_groups(const ms_attrs *attrs) { return attrs->i[1] > 1 ? attrs->i[1] : 1; }
+static inline int64_t ms_step_groups(const ms_op_attrs *attrs) {
+  return attrs->step.groups > 1 ? attrs->step.groups : 1;
+}
 
 /* The parts of the table that embedding and its gradient have one of. */
-static inline int64_t ms_table_parts(const ms_attrs *attrs) { return attrs->i[1] > 1 ? attrs->i[1] : 1; }
+static inline int64_t ms_table_parts(const ms_op_attrs *attrs) {
+  return attrs->table.parts > 1 ? attrs->table.parts : 1;
+}
 
 /* Number of elements of a shape; 1 for a scalar. */
 static inline int64_t ms_numel(const ms_value_info *info) {

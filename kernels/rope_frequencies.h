@@ -29,11 +29,12 @@ MS_ROPE_FUNCTION float ms_rope_scaled(float frequency, float original, float fac
 }
 
 /* The frequency of pair p (0 <= p < half) in radians per position; attrs: those of op rope. */
-MS_ROPE_FUNCTION float ms_rope_frequency(const ms_attrs *attrs, int64_t p, int64_t half) {
+MS_ROPE_FUNCTION float ms_rope_frequency(const ms_op_attrs *attrs, int64_t p, int64_t half) {
   const float exponent = (float)(2 * p) / (float)(2 * half);
-  const float frequency = 1.0f / (float)pow(attrs->f[0], (double)exponent);
-  if (!attrs->i[3]) return frequency;
-  return ms_rope_scaled(frequency, (float)attrs->i[3], (float)attrs->f[1], (float)attrs->f[2], (float)attrs->f[3]);
+  const float frequency = 1.0f / (float)pow(attrs->rope.theta, (double)exponent);
+  if (!attrs->rope.original) return frequency;
+  return ms_rope_scaled(frequency, (float)attrs->rope.original, (float)attrs->rope.factor, (float)attrs->rope.low,
+                        (float)attrs->rope.high);
 }
 
 #endif

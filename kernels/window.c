@@ -1,17 +1,18 @@
 /* window.c - reads the windows of a call's attributes and shapes; see the header. */
 #include "kernels/window.h"
 
-void ms_conv_windows(const ms_attrs *attrs, ms_window *down, ms_window *across) {
-  const int64_t *i = attrs->i;
-  *down = (ms_window){.stride = i[0], .pad = i[2], .dilation = i[4]};
-  *across = (ms_window){.stride = i[1], .pad = i[3], .dilation = i[5]};
+void ms_conv_windows(const ms_op_attrs *attrs, ms_window *down, ms_window *across) {
+  *down = (ms_window){
+      .stride = attrs->windows.stride_h, .pad = attrs->windows.pad_h, .dilation = attrs->windows.dilation_h};
+  *across = (ms_window){
+      .stride = attrs->windows.stride_w, .pad = attrs->windows.pad_w, .dilation = attrs->windows.dilation_w};
 }
 
 ms_conv ms_conv_of(const ms_kernel_call *call) {
   const int to_x = call->op == MS_OP_conv2d_backward_input, to_w = call->op == MS_OP_conv2d_backward_weight;
   const ms_value_info *x = to_x ? &call->out[0] : &call->in[0], *w = to_w ? &call->out[0] : &call->in[1];
   const ms_value_info *y = to_x ? &call->in[0] : to_w ? &call->in[1] : &call->out[0];
-  const int64_t groups = call->attrs.i[6];
+  const int64_t groups = call->attrs.windows.groups;
   ms_conv c = {.images = x->dims[0], .groups = groups, .channels = w->dims[1], .features = w->dims[0] / groups};
   ms_conv_windows(&call->attrs, &c.down, &c.across);
   c.down.in = x->dims[2], c.down.out = y->dims[2], c.down.size = w->dims[2];
@@ -29,10 +30,16 @@ void ms_conv_product(const ms_kernel_call *call, int64_t *size) {
   size[3] = to_x ? c.features * taps : to_w ? of_y : c.channels * taps;
 }
 
-void ms_pool_windows(const ms_attrs *attrs, ms_window *down, ms_window *across) {
-  const int64_t *i = attrs->i;
-  *down = (ms_window){.size = i[0], .stride = i[2] ? i[2] : i[0], .pad = i[4], .dilation = 1};
-  *across = (ms_window){.size = i[1], .stride = i[3] ? i[3] : i[1], .pad = i[5], .dilation = 1};
+void ms_pool_windows(const ms_op_attrs *attrs, ms_window *down, ms_window *across) {
+  const int64_t high = attrs->windows.kernel_h, wide = attrs->windows.kernel_w;
+  *down = (ms_window){.size = high,
+                      .stride = attrs->windows.stride_h ? attrs->windows.stride_h : high,
+                      .pad = attrs->windows.pad_h,
+                      .dilation = 1};
+  *across = (ms_window){.size = wide,
+                        .stride = attrs->windows.stride_w ? attrs->windows.stride_w : wide,
+                        .pad = attrs->windows.pad_w,
+                        .dilation = 1};
 }
 
 ms_pool ms_pool_of(const ms_kernel_call *call, int backward) {

@@ -59,7 +59,7 @@ typedef struct ms_conv {
 } ms_conv;
 
 /* The windows that conv2d's attributes describe; sizes of tensors are 0. */
-void ms_conv_windows(const ms_attrs *attrs, ms_window *down, ms_window *across);
+void ms_conv_windows(const ms_op_attrs *attrs, ms_window *down, ms_window *across);
 /* conv2d or one of its gradients, with shapes that the rules allow. */
 ms_conv ms_conv_of(const ms_kernel_call *call);
 
@@ -72,7 +72,7 @@ typedef struct ms_pool {
   ms_window down, across;
 } ms_pool;
 
-void ms_pool_windows(const ms_attrs *attrs, ms_window *down, ms_window *across);
+void ms_pool_windows(const ms_op_attrs *attrs, ms_window *down, ms_window *across);
 /* A pool or its gradient; backward: its input has the windows' results. */
 ms_pool ms_pool_of(const ms_kernel_call *call, int backward);
 

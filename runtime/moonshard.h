@@ -80,7 +80,7 @@
  *     ms_model_dims_default(&dims, sizeof dims), dims.shard = 0;
  *     TRY(ms_model_shard(model, mesh, ms_world_rank(world), &dims)); TRY(ms_graph_new(model, &graph));
  *     TRY(ms_graph_input(graph, "x", MS_F32, 2, x_dims, &in[0])); TRY(ms_graph_param(graph, w, &in[1]));
- *     TRY(ms_op_defaults("matmul", &attrs)); attrs.i[1] = 1;
+ *     TRY(ms_op_defaults("matmul", &attrs)); TRY(ms_attrs_set("matmul", &attrs, "trans_b", 1));
  *     TRY(ms_graph_op(graph, "matmul", 2, in, &attrs, &logits[0]));
  *     TRY(ms_graph_input(graph, "y", MS_I32, 1, y_dims, &logits[1]));
  *     TRY(ms_graph_op(graph, "cross_entropy", 2, logits, NULL, loss)); TRY(ms_graph_set_loss(graph, loss[0]));

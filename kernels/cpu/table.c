@@ -4,7 +4,7 @@
 #include <stddef.h>
 
 /* Several rows can share a kernel; C allows the repeated declarations. */
-#define MS_OP(name, min, max, outputs, attrs, shape, axes, gradient, flops, work, kernel, ...) \
+#define MS_OP(name, min, max, outputs, members, attrs, shape, axes, gradient, flops, work, kernel, ...) \
   extern const ms_kernel ms_cpu_##kernel;
 #include "kernels/ops.def"
 #undef MS_OP
@@ -13,7 +13,7 @@ static const struct {
   const ms_kernel *kernel;
   int flags;
 } table[MS_OP_COUNT] = {
-#define MS_OP(name, min, max, outputs, attrs, shape, axes, gradient, flops, work, kernel, flags, ...) \
+#define MS_OP(name, min, max, outputs, members, attrs, shape, axes, gradient, flops, work, kernel, flags, ...) \
   {&ms_cpu_##kernel, flags},
 #include "kernels/ops.def"
 #undef MS_OP

@@ -2,7 +2,7 @@
 #include "kernels/cuda/launch.h"
 
 /* Several rows can share a kernel; repeated declarations are allowed. */
-#define MS_OP(name, min, max, outputs, attrs, shape, axes, gradient, flops, work, kernel, ...) \
+#define MS_OP(name, min, max, outputs, members, attrs, shape, axes, gradient, flops, work, kernel, ...) \
   extern const ms_kernel ms_cuda_##kernel;
 #include "kernels/ops.def"
 #undef MS_OP
@@ -13,7 +13,7 @@ const struct {
   const ms_kernel *kernel;
   int flags;
 } table[MS_OP_COUNT] = {
-#define MS_OP(name, min, max, outputs, attrs, shape, axes, gradient, flops, work, kernel, flags, ...) \
+#define MS_OP(name, min, max, outputs, members, attrs, shape, axes, gradient, flops, work, kernel, flags, ...) \
   {&ms_cuda_##kernel, flags},
 #include "kernels/ops.def"
 #undef MS_OP

@@ -65,7 +65,7 @@ int64_t ms_storage_words(const ms_storage *storage, int64_t n) {
 
 int ms_storage_prepare(ms_kernel_call *call) {
   ms_storage storage;
-  MS_TRY(ms_storage_find((int)call->attrs.i[0], call->attrs.i[1], &storage));
+  MS_TRY(ms_storage_find((int)call->attrs.stored.storage, call->attrs.stored.record, &storage));
   if (ms_numel(&call->in[0]) >= ms_storage_words(&storage, ms_numel(&call->out[0]))) return MS_OK;
   return MS_FAIL(MS_ESHAPE, "dequantise: %lld words have fewer elements than %lld", (long long)ms_numel(&call->in[0]),
                  (long long)ms_numel(&call->out[0]));

@@ -52,10 +52,10 @@ static int count_of(const ms_kernel_call *call) { return is_step(call) ? 3 : 4; 
 /* The output loss; those after it are the log-sums and the count, which the step keeps in its workspace. */
 static int loss_of(const ms_kernel_call *call) { return is_step(call) ? call->outputs - 2 : 0; }
 
-ms_loss_sizes ms_loss_sizes_of(int op, const ms_attrs *attrs, const ms_value_info *in) {
+ms_loss_sizes ms_loss_sizes_of(int op, const ms_op_attrs *attrs, const ms_value_info *in) {
   const unsigned steps = steps_of(op);
   ms_loss_sizes s = {.rows = ms_row_count(&in[X]), .dim = ms_row_length(&in[X]), .classes = in[W].dims[0]};
-  s.chunk = attrs->i[5] && attrs->i[5] < s.rows ? attrs->i[5] : s.rows;
+  s.chunk = attrs->loss.chunk && attrs->loss.chunk < s.rows ? attrs->loss.chunk : s.rows;
   s.chunks = (s.rows + s.chunk - 1) / s.chunk;
   s.logits = (steps & STEP(LOGITS)) != 0;
   s.dx = (steps & STEP(DX)) != 0;
@@ -81,16 +81,16 @@ static void add_input(ms_kernel_call *call, ms_value_info info) { call->in[call-
 
 static void add_output(ms_kernel_call *call, ms_value_info info) { call->out[call->outputs++] = info; }
 
-/* The attributes of the loss, which its kernels have in the same slots. */
-static ms_attrs loss_attrs(const ms_kernel_call *call) {
-  ms_attrs attrs = call->attrs;
-  attrs.i[5] = attrs.i[7] = 0;
-  if (attrs.i[1] < 1) attrs.i[1] = 1;
+/* The attributes of the loss, which its kernels have, too. */
+static ms_op_attrs loss_attrs(const ms_kernel_call *call) {
+  ms_op_attrs attrs = call->attrs;
+  attrs.loss.chunk = attrs.out_dtype = 0;
+  if (attrs.loss.parts < 1) attrs.loss.parts = 1;
   return attrs;
 }
 
 static ms_kernel_call product(int op, int trans_a, int trans_b, ms_value_info a, ms_value_info b, ms_value_info c) {
-  ms_kernel_call call = {.op = op, .attrs = {.i = {trans_a, trans_b}}};
+  ms_kernel_call call = {.op = op, .attrs = {.product = {.trans_a = trans_a, .trans_b = trans_b}}};
   add_input(&call, a);
   add_input(&call, b);
   add_output(&call, c);
@@ -111,15 +111,15 @@ static int sums_dtype(const ms_loss_chunks *l, const ms_kernel_call *call, int g
 
 static ms_kernel_call columns_call(const ms_loss_chunks *l, const ms_kernel_call *call, ms_value_info logits) {
   const int64_t classes = logits.dims[1];
-  ms_kernel_call made = {.op = MS_OP_sum_to, .attrs = {.i = {classes, 1, 1, 1, 1, 1, 1}}};
+  ms_kernel_call made = {.op = MS_OP_sum_to, .attrs = {.shape = {.d = {classes, 1, 1, 1, 1, 1}, .ndim = 1}}};
   add_input(&made, logits);
   add_output(&made, vector(sums_dtype(l, call, DB), classes));
-  made.attrs.i[7] = 1 + made.out[0].dtype;
+  made.attrs.out_dtype = 1 + made.out[0].dtype;
   return made;
 }
 
 static ms_kernel_call add_columns_call(int64_t classes) {
-  ms_kernel_call made = {.op = MS_OP_accumulate, .attrs = {.i = {1}}};
+  ms_kernel_call made = {.op = MS_OP_accumulate, .attrs = {.add = 1}};
   add_input(&made, vector(MS_F32, classes));
   add_output(&made, vector(MS_F32, classes));
   return made;
@@ -137,14 +137,14 @@ static ms_kernel_call step_call(const ms_loss_chunks *l, const ms_kernel_call *c
     case MS_CHUNK_DW:
       made = product(MS_OP_matmul, 1, 0, logits, x, dw);
       made.out[0].dtype = sums_dtype(l, call, DW);
-      made.attrs.i[7] = 1 + made.out[0].dtype;
+      made.attrs.out_dtype = 1 + made.out[0].dtype;
       return made;
     case MS_CHUNK_ADD_DW: return product(MS_OP_matmul_accumulate, 1, 0, logits, x, dw);
     case MS_CHUNK_DB: return columns_call(l, call, logits);
     case MS_CHUNK_ADD_DB: return add_columns_call(w.dims[0]);
     case MS_CHUNK_LSE:
       made.op = MS_OP_slice;
-      made.attrs = (ms_attrs){.i = {2, 0, 1}};
+      made.attrs = (ms_op_attrs){.cut = {.axis = 2, .start = 0, .stop = 1}};
       add_input(&made, pairs(rows));
       add_output(&made, (ms_value_info){.dtype = MS_F32, .ndim = 3, .dims = {1, rows, 1}});
       return made;
@@ -183,7 +183,7 @@ static int rounds(const ms_loss_chunks *l, const ms_kernel_call *call, int gradi
 }
 
 static ms_kernel_call cast_call(const ms_kernel_call *call, int gradient) {
-  ms_kernel_call cast = {.op = MS_OP_cast, .attrs = {.i = {[7] = 1 + call->out[gradient].dtype}}};
+  ms_kernel_call cast = {.op = MS_OP_cast, .attrs = {.out_dtype = 1 + call->out[gradient].dtype}};
   ms_value_info sums = call->out[gradient];
   sums.dtype = MS_F32;
   add_input(&cast, sums);

@@ -22,7 +22,7 @@ typedef struct ms_loss_sizes {
 } ms_loss_sizes;
 
 /* op: one of linear_cross_entropy_*; in: its first two inputs, x and w. */
-ms_loss_sizes ms_loss_sizes_of(int op, const ms_attrs *attrs, const ms_value_info *in);
+ms_loss_sizes ms_loss_sizes_of(int op, const ms_op_attrs *attrs, const ms_value_info *in);
 
 /* The index of input b of such an op with so many inputs, -1: it has none. */
 int ms_loss_bias_of(int op, int inputs);

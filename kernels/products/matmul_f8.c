@@ -71,7 +71,7 @@ static int check_codes(const ms_kernel_call *call, int recipe, int product) {
 }
 
 int ms_f8_of(const ms_kernel_call *call, ms_f8 *f8) {
-  const int recipe = (int)call->attrs.i[3], product = (int)call->attrs.i[4];
+  const int recipe = (int)call->attrs.product.recipe, product = (int)call->attrs.product.product;
   memset(f8, 0, sizeof *f8);
   f8->coded = call->op == MS_OP_matmul_f8_codes;
   if (f8->coded) MS_TRY(check_codes(call, recipe, product));

@@ -25,7 +25,7 @@
 
 #include "kernels/products/product.h"
 
-/* The attribute product:i4. The weight's gradient has dy as its first operand, or, with w stored as [in][out], as its
+/* The attribute `product`. The weight's gradient has dy as its first operand, or, with w stored as [in][out], as its
  * second. */
 enum ms_f8_product { MS_F8_OUTPUT = 0, MS_F8_DX = 1, MS_F8_DW = 2, MS_F8_DW_TURNED = 3, MS_F8_PRODUCTS = 4 };
 

@@ -11,8 +11,8 @@ static void add_output(ms_kernel_call *call, const ms_value_info *info) { call->
 
 static ms_kernel_call product_of(const ms_kernel_call *call) {
   ms_kernel_call product = {.op = MS_OP_matmul, .threads = call->threads, .spared = call->spared};
-  product.attrs.i[0] = call->attrs.i[0];
-  product.attrs.i[1] = call->attrs.i[1];
+  product.attrs.product.trans_a = call->attrs.product.trans_a;
+  product.attrs.product.trans_b = call->attrs.product.trans_b;
   for (int i = 0; i < (call->op == MS_OP_matmul_gelu ? 3 : 2); i++) add_input(&product, &call->in[i]);
   add_output(&product, &call->out[0]);
   return product;
@@ -31,8 +31,8 @@ static ms_kernel_call behind_it(const ms_kernel_call *call) {
   second.op = MS_OP_gelu_tanh_backward;
   if (call->op == MS_OP_matmul_gelu_backward) return second;
   second.op = MS_OP_activation_backward_bias;
-  second.attrs.i[2] = MS_ACT_GELU_TANH;
-  second.attrs.i[7] = 1 + call->out[1].dtype;
+  second.attrs.product.activation = MS_ACT_GELU_TANH;
+  second.attrs.out_dtype = 1 + call->out[1].dtype;
   return second;
 }
 

@@ -14,8 +14,8 @@ static const double a = 3.4445, b = -4.7750, c = 2.0315, least_norm = 1e-7;
 
 /* ---- the kernels ------------------------------------------------------------------------------------------------- */
 
-static int64_t steps_of(const ms_kernel_call *call) { return call->attrs.i[0]; }
-static int rounds(const ms_kernel_call *call) { return call->attrs.i[1] == MS_ORTHOGONALISE_BF16; }
+static int64_t steps_of(const ms_kernel_call *call) { return call->attrs.orthogonalise.steps; }
+static int rounds(const ms_kernel_call *call) { return call->attrs.orthogonalise.dtype == MS_ORTHOGONALISE_BF16; }
 static int is_tall(const ms_kernel_call *call) { return call->in[0].dims[0] > call->in[0].dims[1]; }
 
 static ms_value_info square(const ms_kernel_call *call, int dtype) {
@@ -30,17 +30,22 @@ static ms_value_info matrix(const ms_kernel_call *call, int dtype) {
 }
 
 static ms_kernel_call unary(int op, double alpha, ms_value_info in, ms_value_info out) {
-  return (ms_kernel_call){.op = op, .attrs = {.f = {alpha}}, .inputs = 1, .outputs = 1, .in = {in}, .out = {out}};
+  return (ms_kernel_call){
+      .op = op, .attrs = {.scale = {.alpha = alpha}}, .inputs = 1, .outputs = 1, .in = {in}, .out = {out}};
 }
 
 static ms_kernel_call product(int op, int trans_a, int trans_b, ms_value_info x, ms_value_info y, ms_value_info out) {
-  return (ms_kernel_call){
-      .op = op, .attrs = {.i = {trans_a, trans_b}}, .inputs = 2, .outputs = 1, .in = {x, y}, .out = {out}};
+  return (ms_kernel_call){.op = op,
+                          .attrs = {.product = {.trans_a = trans_a, .trans_b = trans_b}},
+                          .inputs = 2,
+                          .outputs = 1,
+                          .in = {x, y},
+                          .out = {out}};
 }
 
 static ms_kernel_call conversion(ms_value_info from, ms_value_info to) {
   ms_kernel_call call = unary(MS_OP_cast, 0, from, to);
-  call.attrs.i[7] = 1 + to.dtype;
+  call.attrs.out_dtype = 1 + to.dtype;
   return call;
 }
 
@@ -53,11 +58,12 @@ static void make(ms_orthogonalise *o, const ms_kernel_call *call) {
   ms_kernel_call *k = o->call;
   k[MS_NS_SQUARES] = unary(MS_OP_sum_squares, 0, flat, number);
   k[MS_NS_ROOT] = unary(MS_OP_sqrt, 0, number, number);
-  k[MS_NS_LEAST] = unary(MS_OP_clamp, least_norm, number, number);
-  k[MS_NS_LEAST].attrs.f[1] = HUGE_VAL;
+  k[MS_NS_LEAST] = unary(MS_OP_clamp, 0, number, number);
+  k[MS_NS_LEAST].attrs.clamp.min = least_norm;
+  k[MS_NS_LEAST].attrs.clamp.max = HUGE_VAL;
   k[MS_NS_NORMALISE] = product(MS_OP_div, 0, 0, u, number, x);
   k[MS_NS_GRAM] = product(MS_OP_matmul, tall, !tall, read_x, read_x, g);
-  k[MS_NS_GRAM].attrs.i[7] = 1 + MS_F32;
+  k[MS_NS_GRAM].attrs.out_dtype = 1 + MS_F32;
   k[MS_NS_TIMES_BC] = unary(MS_OP_scale, b / c, g, g);
   k[MS_NS_ADD_GG] = product(MS_OP_matmul_accumulate, 0, 0, read_g, read_g, g);
   k[MS_NS_TIMES_C] = unary(MS_OP_scale, c, g, g);

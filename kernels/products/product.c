@@ -27,10 +27,10 @@ int ms_product_of(const ms_kernel_call *call, ms_product *product) {
   const ms_value_info *a = &call->in[0], *b = &call->in[1], *c = &call->out[0];
   MS_TRY(check_dtypes(call));
   memset(product, 0, sizeof *product);
-  product->trans_a = call->attrs.i[0] != 0;
-  product->trans_b = call->attrs.i[1] != 0;
+  product->trans_a = call->attrs.product.trans_a != 0;
+  product->trans_b = call->attrs.product.trans_b != 0;
   product->accumulate = call->op == MS_OP_matmul_accumulate || call->op == MS_OP_matmul_add;
-  product->activation = product->accumulate ? MS_ACT_NONE : (int)call->attrs.i[2];
+  product->activation = product->accumulate ? MS_ACT_NONE : (int)call->attrs.product.activation;
   product->dtype = a->dtype;
   product->c_dtype = c->dtype;
   product->bias_dtype = call->inputs == 3 && !product->accumulate ? call->in[2].dtype : -1;

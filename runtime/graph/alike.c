@@ -18,9 +18,7 @@ static int are_values_alike(const ms_value *a, const ms_value *b) {
          are_infos_alike(&a->info, &b->info) && !strcmp(a->name, b->name);
 }
 
-static int are_attrs_alike(const ms_attrs *a, const ms_attrs *b) {
-  return !memcmp(a->i, b->i, sizeof a->i) && !memcmp(a->f, b->f, sizeof a->f);
-}
+static int are_attrs_alike(const ms_op_attrs *a, const ms_op_attrs *b) { return !memcmp(a, b, sizeof *a); }
 
 static int are_nodes_alike(const ms_node *a, const ms_node *b) {
   return a->op == b->op && a->inputs == b->inputs && a->outputs == b->outputs && a->backward == b->backward &&
@@ -65,15 +63,14 @@ static _Thread_local char difference_text[DIFFERENCE_BYTES];
 
 static const char *scope_of(const ms_node *node) { return node->scope[0] ? node->scope : "the root module"; }
 
-/* Names the attribute that differs, by the words of the op's row: "alpha:f0=1 beta:f1=0". */
+/* Names the attribute that differs, by the words of the op's row. */
 static void say_attribute(const ms_node *was, const ms_node *now) {
   const ms_op_row *row = ms_op_row_of(now->op);
-  for (const char *word = row->attrs; *word; word += strcspn(word, " "), word += *word == ' ') {
-    const int length = (int)strcspn(word, ":"), slot = word[length + 2] - '0', whole = word[length + 1] == 'i';
-    const double before = whole ? (double)was->attrs.i[slot] : was->attrs.f[slot];
-    const double after = whole ? (double)now->attrs.i[slot] : now->attrs.f[slot];
+  int n;
+  for (const ms_attribute *a = ms_op_attributes(now->op, &n); n > 0; n--, a++) {
+    const double before = ms_attribute_value(a, &was->attrs), after = ms_attribute_value(a, &now->attrs);
     if (before == after) continue;
-    SAY("%s in %s: %.*s was %.9g and is %.9g", row->name, scope_of(now), length, word, before, after);
+    SAY("%s in %s: %.*s was %.9g and is %.9g", row->name, scope_of(now), a->length, a->name, before, after);
     return;
   }
   SAY("%s in %s has other settings", row->name, scope_of(now));

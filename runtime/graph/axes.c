@@ -14,8 +14,8 @@ int ms_op_has_axes(int op) { return *text_of(op) != 0; }
 /* The words about an op, as flags. */
 enum word {
   ACT = 1 << 0,
-  AT2 = 1 << 1,
-  AT3 = 1 << 2,
+  ALONG = 1 << 1,
+  EXCHANGE = 1 << 2,
   BETA = 1 << 3,
   CAST = 1 << 4,
   CUT = 1 << 5,
@@ -40,10 +40,10 @@ static int flag_of(const char *word, size_t n) {
   static const struct {
     const char *text;
     int flag;
-  } words[] = {{"act", ACT},         {"at2", AT2},         {"at3", AT3},         {"beta", BETA},   {"cast", CAST},
-               {"cut", CUT},         {"max", MAX},         {"mean", MEAN},       {"min", MIN},     {"part", PART},
-               {"permute", PERMUTE}, {"placed", PLACED},   {"placed1", PLACED1}, {"shape", SHAPE}, {"sum", SUM},
-               {"swap", SWAP},       {"reshape", RESHAPE}, {"+", TOGETHER},      {"pass", PASS}};
+  } words[] = {{"act", ACT},         {"along", ALONG},     {"exchange", EXCHANGE}, {"beta", BETA},   {"cast", CAST},
+               {"cut", CUT},         {"max", MAX},         {"mean", MEAN},         {"min", MIN},     {"part", PART},
+               {"permute", PERMUTE}, {"placed", PLACED},   {"placed1", PLACED1},   {"shape", SHAPE}, {"sum", SUM},
+               {"swap", SWAP},       {"reshape", RESHAPE}, {"+", TOGETHER},        {"pass", PASS}};
   for (size_t i = 0; i < sizeof words / sizeof *words; i++)
     if (words[i].text[0] == *word && !strncmp(words[i].text, word, n) && !words[i].text[n]) return words[i].flag;
   return 0;
@@ -114,12 +114,14 @@ static void find_repeated(const ms_axes *axes, const ms_value_info *x, int *dims
 /* ---- what the attributes decide --------------------------------------------------------------------------------- */
 
 static int chosen_axis(const ms_node *node, const ms_value_info *in) {
-  return (int)(node->attrs.i[0] < 0 ? node->attrs.i[0] + in->ndim : node->attrs.i[0]);
+  ms_op_attrs attrs = node->attrs;
+  const int64_t axis = *ms_op_integer(node->op, &attrs, "axis");
+  return (int)(axis < 0 ? axis + in->ndim : axis);
 }
 
 /* The output of a reduction: the input's axes but those that are reduced, which stay with size 1 if keepdim is set. */
 static void label_reduced(const ms_node *node, const ms_value_info *in, ms_axes *axes) {
-  const int keeps = node->attrs.i[1] != 0, all = node->attrs.i[2] != 0, axis = chosen_axis(node, in);
+  const int keeps = node->attrs.reduce.keepdim != 0, all = node->attrs.reduce.all != 0, axis = chosen_axis(node, in);
   for (int d = 0, to = 0; d < in->ndim; d++) {
     const int reduced = all || d == axis;
     if (reduced && !keeps) continue;
@@ -166,7 +168,7 @@ static void read_words(const ms_node *node, int words, const ms_value_info *in, 
   axes->linear_together = (words & TOGETHER) != 0;
   axes->passes = (words & PASS) != 0;
   for (at = at ? at + 1 : ""; isdigit((unsigned char)*at); at++) axes->linear |= 1u << (*at - '0');
-  if (words & BETA && node->attrs.f[1] != 0) axes->linear = 0;
+  if (words & BETA && node->attrs.scale.beta != 0) axes->linear = 0;
   if (words & CAST && ms_dtype_size(out[0].dtype) < ms_dtype_size(in[0].dtype)) axes->linear = 0;
   if (words & MEAN) axes->join = MS_JOIN_MEAN;
   if (words & MAX) axes->join = MS_JOIN_MAX;
@@ -178,7 +180,8 @@ static int read_inputs(const ms_node *node, int words, const ms_value_info *in, 
   for (int i = 0; i < node->inputs; i++) {
     const char *word = text;
     if (*text == '+') axes->added |= 1u << i, text++;
-    MS_TRY(read_operand(axes, &text, &in[i], i < 2 && words & SWAP && node->attrs.i[i], axes->in[i]));
+    const int64_t swaps = i == 0 ? node->attrs.product.trans_a : i == 1 ? node->attrs.product.trans_b : 0;
+    MS_TRY(read_operand(axes, &text, &in[i], words & SWAP && swaps, axes->in[i]));
     if (!strncmp(text, "..", 2)) text = word;
     else if (*text == ',') text++;
   }
@@ -191,7 +194,7 @@ static int read_outputs(const ms_node *node, int words, const ms_value_info *in,
   for (int o = 0; o < node->outputs; o++) {
     if (*text == '_') axes->statistics |= 1u << o, text++;
     else if (words & PERMUTE)
-      for (int d = 0; d < out[o].ndim; d++) axes->out[o][d] = axes->in[0][node->attrs.i[d]];
+      for (int d = 0; d < out[o].ndim; d++) axes->out[o][d] = axes->in[0][node->attrs.permutation.p[d]];
     else if (words & REDUCES) label_reduced(node, in, axes);
     else MS_TRY(read_operand(axes, &text, &out[o], 0, axes->out[o]));
     if (*text == ',') text++;
@@ -206,17 +209,17 @@ static void find_contiguous(const ms_node *node, ms_axes *axes) {
 }
 
 /* The attribute that takes another division; NULL: a part of this node cannot be divided again. */
-static int64_t *free_part(int op, ms_attrs *attrs) {
+static int64_t *free_part(int op, ms_op_attrs *attrs) {
   static const char *const names[] = {"part", "inner_part"};
   for (int k = 0; k < 2; k++) {
-    const int slot = ms_op_slot(op, names[k]);
-    if (slot >= 0 && !attrs->i[slot]) return &attrs->i[slot];
+    int64_t *part = ms_op_integer(op, attrs, names[k]);
+    if (part && !*part) return part;
   }
   return NULL;
 }
 
 static void find_placed(const ms_node *node, int words, ms_axes *axes) {
-  ms_attrs attrs = node->attrs;
+  ms_op_attrs attrs = node->attrs;
   const int can = free_part(node->op, &attrs) != NULL, one = (words & PLACED1) != 0;
   if (can) axes->placed = one ? axes->in[0][1] : MS_AXES_ALL;
   for (int l = 0; l < axes->labels && !can && !one; l++) axes->label[l].whole = 1;
@@ -244,11 +247,12 @@ int ms_axes_of(const ms_node *node, const ms_value_info *in, const ms_value_info
   read_words(node, words, in, out, axes);
   if (words & PART) find_contiguous(node, axes);
   if (words & (PLACED | PLACED1)) find_placed(node, words, axes);
-  if (words & AT2) axes->label[axes->in[0][node->attrs.i[2]]].whole = 1;
-  if (words & AT3) axes->label[axes->in[0][node->attrs.i[3]]].whole = 1;
+  if (words & ALONG) axes->label[axes->in[0][node->attrs.across.along]].whole = 1;
+  if (words & EXCHANGE) axes->label[axes->in[0][node->attrs.across.split_axis]].whole = 1;
+  if (words & EXCHANGE) axes->label[axes->in[0][node->attrs.across.concat_axis]].whole = 1;
   if (words & CUT) axes->label[axes->in[0][chosen_axis(node, in)]].whole = 1;
   MS_TRY(read_outputs(node, words, in, out, axes));
-  if (words & ACT && node->attrs.i[2]) need_sums_whole(out, axes);
+  if (words & ACT && node->attrs.product.activation) need_sums_whole(out, axes);
   const int repeats = !(words & CUT); /* a piece can have size 1 */
   for (int i = 0; i < node->inputs && repeats; i++) find_repeated(axes, &in[i], axes->in[i]);
   for (int o = 0; o < node->outputs && repeats; o++)
@@ -258,18 +262,19 @@ int ms_axes_of(const ms_node *node, const ms_value_info *in, const ms_value_info
   return MS_OK;
 }
 
-ms_attrs ms_axes_part_attrs(const ms_node *node, const ms_axes *axes, const ms_value_info *out, int label, int64_t n) {
-  ms_attrs attrs = node->attrs;
-  if (label == axes->contiguous) attrs.i[1] = n;
+ms_op_attrs ms_axes_part_attrs(const ms_node *node, const ms_axes *axes, const ms_value_info *out, int label,
+                               int64_t n) {
+  ms_op_attrs attrs = node->attrs;
+  if (label == axes->contiguous) attrs.table.parts = n;
   if (!(words_of(node->op) & (SHAPE | RESHAPE))) return attrs;
   for (int d = 0; d < out->ndim; d++)
-    if (axes->out[0][d] == label && attrs.i[d] > 0) attrs.i[d] /= n;
+    if (axes->out[0][d] == label && attrs.shape.d[d] > 0) attrs.shape.d[d] /= n;
   return attrs;
 }
 
 /* Of one axis the part's run is in its indices, of all in elements. */
 void ms_axes_place(int op, const ms_axes *axes, const ms_value_info *x, int axis, int64_t outer, ms_part part,
-                   ms_attrs *attrs) {
+                   ms_op_attrs *attrs) {
   int64_t *slot = free_part(op, attrs);
   if (axes->placed == MS_AXES_NONE || !slot) return;
   if (axes->placed != MS_AXES_ALL && axes->placed != axes->in[0][axis]) return;

@@ -15,13 +15,13 @@
  *   beta      ... unless the attribute beta is set; cast: unless it rounds
  *   pass      a partial input 0 makes a partial output, while the others are given: a sum is taken of the smaller one
  *   act       with an activation, it is linear in nothing, and what would be summed is needed whole
- *   swap      attributes i0 and i1 swap the last two axes of inputs 0 and 1
+ *   swap      attributes trans_a and trans_b swap the last two axes of inputs 0 and 1
  *   sum mean max min   of the attributes' axis, which leaves the output; this is also how parts are joined
- *   part      the first letter's parts are contiguous and know their place: attributes parts:i1, dim:i2, first:i3. They
+ *   part      the first letter's parts are contiguous and know their place: attributes parts, dim, first. They
  *             are not divided again
  *   placed1   axis 1 of input 0 can be divided although its letter says no, if the node knows which part it has:
  *             attribute part (kernels/part.h); placed: any axis can, and its part of a part, attribute inner_part
- *   at2 at3   attribute i2, or i3, is an axis that is needed whole
+ *   along     the attribute along is an axis that is needed whole; exchange: split_axis and concat_axis are
  *   permute   the attributes permute the axes; cut: the attributes' axis is needed whole
  *   shape     the attributes have the output's shape; reshape: and the elements keep their order
  *
@@ -66,10 +66,11 @@ int ms_axes_of(const ms_node *node, const ms_value_info *in, const ms_value_info
 /* 1 when an operand has the label; dims: of its axes. */
 int ms_axes_have(const int *dims, int ndim, int label);
 /* The attributes of a part, where a label is divided into n; where a part is, the caller adds. */
-ms_attrs ms_axes_part_attrs(const ms_node *node, const ms_axes *axes, const ms_value_info *out, int label, int64_t n);
+ms_op_attrs ms_axes_part_attrs(const ms_node *node, const ms_axes *axes, const ms_value_info *out, int label,
+                               int64_t n);
 /* Where the node must know its part: sets the attribute for a division of this axis of input 0, whose whole is x, in
  * `outer` blocks. part: ranks, place, dim and folded are given. */
 void ms_axes_place(int op, const ms_axes *axes, const ms_value_info *x, int axis, int64_t outer, ms_part part,
-                   ms_attrs *attrs);
+                   ms_op_attrs *attrs);
 
 #endif

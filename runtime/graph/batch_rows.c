@@ -72,8 +72,8 @@ static int keeps_elements(const ms_axes *axes, const ms_value_info *in, const ms
 
 /* The result contains some of the rows. */
 static ms_batch_rows sliced(const ms_node *node, const ms_value_info *out, row_axis from, const ms_batch_rows *rows) {
-  ms_batch_rows part = {product(out->dims, 0, from.axis), node->attrs.i[2] - node->attrs.i[1],
-                        rows->first + node->attrs.i[1]};
+  ms_batch_rows part = {product(out->dims, 0, from.axis), node->attrs.cut.stop - node->attrs.cut.start,
+                        rows->first + node->attrs.cut.start};
   return from.outer == 1 && from.inner == 1 ? part : torn;
 }
 

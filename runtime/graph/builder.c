@@ -116,10 +116,10 @@ int ms_graph_param(ms_graph *graph, int param, int *value) {
 /* Writes values that a rule resolved back to the attributes: non-negative axes, sizes without -1. Kernels and dumps
  * then see one normal form of each node. */
 static void settle_attrs(ms_node *node, const ms_value_info *in, const ms_value_info *out) {
-  if (ms_op_has(node->op, "d0:i0"))
-    for (int d = 0; d < out[0].ndim; d++) node->attrs.i[d] = out[0].dims[d];
-  const int all = ms_op_has(node->op, "all:i2") && node->attrs.i[2];
-  if (ms_op_has(node->op, "axis:i0") && !all && node->attrs.i[0] < 0) node->attrs.i[0] += in[0].ndim;
+  int64_t *size = ms_op_integer(node->op, &node->attrs, "d0"), *axis = ms_op_integer(node->op, &node->attrs, "axis");
+  for (int d = 0; size && d < out[0].ndim; d++) size[d] = out[0].dims[d];
+  const int64_t *all = ms_op_integer(node->op, &node->attrs, "all");
+  if (axis && !(all && *all) && *axis < 0) *axis += in[0].ndim;
 }
 
 static int check_inputs(const ms_graph *graph, const ms_op_row *row, int inputs, const int *in, ms_value_info *info) {
@@ -150,18 +150,18 @@ static int64_t new_stream(const ms_graph *graph) {
 
 /* Replaces stream 0 by a new stream, because two dropouts must not drop the same elements, and sets the rows that key
  * the mask. */
-static int settle_mask(const ms_graph *graph, const char *op, const ms_value *x, ms_attrs *attrs) {
+static int settle_mask(const ms_graph *graph, const char *op, const ms_value *x, ms_op_attrs *attrs) {
   if (x->rows.rows < 0)
     return MS_FAIL(MS_EUNSUPPORTED,
                    "%s: the rows of the batch are no longer contiguous on one axis of its input, so "
                    "its mask would depend on the mesh; apply it before rows are split or mixed",
                    op);
-  if (!attrs->i[0]) attrs->i[0] = new_stream(graph);
-  attrs->i[1] = x->rows.outer, attrs->i[2] = x->rows.rows, attrs->i[3] = x->rows.first;
+  if (!attrs->mask.stream) attrs->mask.stream = new_stream(graph);
+  attrs->mask.outer = x->rows.outer, attrs->mask.rows = x->rows.rows, attrs->mask.first = x->rows.first;
   return MS_OK;
 }
 
-static int make_node(ms_graph *graph, int op, int inputs, const int *in, const ms_attrs *attrs, int *out) {
+static int make_node(ms_graph *graph, int op, int inputs, const int *in, const ms_op_attrs *attrs, int *out) {
   const ms_op_row *row = ms_op_row_of(op);
   ms_value_info in_info[MS_MAX_INPUTS], out_info[MS_MAX_OUTPUTS];
   ms_batch_rows in_rows[MS_MAX_INPUTS];
@@ -200,7 +200,7 @@ static int make_node(ms_graph *graph, int op, int inputs, const int *in, const m
   return MS_OK;
 }
 
-int ms_graph_emit(ms_graph *graph, int op, int inputs, const int *in, const ms_attrs *attrs, int *out) {
+int ms_graph_emit(ms_graph *graph, int op, int inputs, const int *in, const ms_op_attrs *attrs, int *out) {
   int rc = make_node(graph, op, inputs, in, attrs, out);
   return rc ? ms_graph_in_scope(graph, rc) : MS_OK;
 }
@@ -217,12 +217,12 @@ int ms_graph_op(ms_graph *graph, const char *op, int n_inputs, const int *inputs
   if (ms_op_row_of(id)->flags & MS_OP_INTERNAL)
     return ms_graph_in_scope(graph,
                              MS_FAIL(MS_EINVAL, "%s: this op is internal to the engine; recipes cannot use it", op));
+  ms_op_attrs own;
+  if (attrs) memcpy(&own, attrs, sizeof own);
+  else MS_TRY(ms_op_row_defaults(id, &own));
   int has_input = n_inputs == 1 && inputs && inputs[0] >= 0 && inputs[0] < graph->n_values;
   if (!(ms_op_row_of(id)->flags & MS_OP_DRAWS_MASK) || !has_input)
-    return ms_graph_emit(graph, id, n_inputs, inputs, attrs, outputs);
-  ms_attrs own;
-  if (attrs) own = *attrs;
-  else MS_TRY(ms_op_row_defaults(id, &own));
+    return ms_graph_emit(graph, id, n_inputs, inputs, &own, outputs);
   int rc = settle_mask(graph, op, &graph->values[inputs[0]], &own);
   if (rc) return ms_graph_in_scope(graph, rc);
   return ms_graph_emit(graph, id, n_inputs, inputs, &own, outputs);

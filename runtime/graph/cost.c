@@ -41,7 +41,7 @@ ms_work ms_work_joined(const ms_cost_case *c) {
 /* 2 M N K per leading index, plus `flops` per element of the result for gelu or its gradient */
 static ms_work product(const ms_cost_case *c, int behind) {
   const ms_value_info *a = &c->in[0];
-  double inner = (double)a->dims[a->ndim - (c->attrs->i[0] ? 2 : 1)];
+  double inner = (double)a->dims[a->ndim - (c->attrs->product.trans_a ? 2 : 1)];
   return (ms_work){elements(&c->out[0]) * (2 * inner + behind), bytes_once(c)};
 }
 
@@ -53,12 +53,13 @@ ms_work ms_work_product_bias(const ms_cost_case *c) { return product(c, flops_of
 /* also writes the codes of both operands, a byte each, and reads them; a scale can take a second pass. Of a weight that
  * comes as codes, only those that are turned are written again. */
 ms_work ms_work_product_f8(const ms_cost_case *c) {
-  const int64_t *i = c->attrs->i;
+  const int trans_a = c->attrs->product.trans_a != 0, trans_b = c->attrs->product.trans_b != 0;
+  const int recipe = (int)c->attrs->product.recipe, made = (int)c->attrs->product.product;
   const int coded = c->in[1].dtype == MS_F8E4M3;
   ms_work work = product(c, flops_of(c) + (c->inputs == 3 + coded));
-  if (coded && !i[1]) work.bytes += 2 * elements(&c->in[1]);
+  if (coded && !trans_b) work.bytes += 2 * elements(&c->in[1]);
   for (int operand = 0; operand < 2 - coded; operand++) {
-    const int turned = operand ? !i[1] : i[0] != 0, passes = ms_f8_passes((int)i[3], (int)i[4], operand, turned);
+    const int turned = operand ? !trans_b : trans_a, passes = ms_f8_passes(recipe, made, operand, turned);
     work.bytes += (passes - 1) * tensor_bytes(&c->in[operand]) + 2 * elements(&c->in[operand]);
   }
   return work;
@@ -98,10 +99,11 @@ ms_work ms_work_chunked_loss(const ms_cost_case *c) {
 
 /* The products; each step also reads and writes x and the squares of the smaller size several times. */
 ms_work ms_work_orthogonalise(const ms_cost_case *c) {
-  const double steps = (double)c->attrs->i[0], m = (double)ms_orthogonalise_inner(&c->in[0]);
-  const int size = c->attrs->i[1] == MS_ORTHOGONALISE_BF16 ? 2 : 4;
+  const double steps = (double)c->attrs->orthogonalise.steps, m = (double)ms_orthogonalise_inner(&c->in[0]);
+  const int size = c->attrs->orthogonalise.dtype == MS_ORTHOGONALISE_BF16 ? 2 : 4;
   const double x = elements(&c->in[0]) * (2 * size + 12 + (size == 2) * 6), g = m * m * (4 * size + 16);
-  return (ms_work){ms_orthogonalise_flops(c->attrs->i[0], &c->in[0]), 3 * bytes_once(c) / 2 + steps * (x + g)};
+  return (ms_work){ms_orthogonalise_flops(c->attrs->orthogonalise.steps, &c->in[0]),
+                   3 * bytes_once(c) / 2 + steps * (x + g)};
 }
 
 /* Reads only the rows of the table [V,D] that the tokens select, or the elements that the index does. */
@@ -147,7 +149,7 @@ ms_work ms_work_convolution(const ms_cost_case *c) {
 /* `flops` per element of each window; the gradient's input has one element a window */
 ms_work ms_work_windows(const ms_cost_case *c) {
   const int backward = c->op == MS_OP_max_pool2d_backward || c->op == MS_OP_avg_pool2d_backward;
-  const double size = (double)c->attrs->i[0] * (double)c->attrs->i[1];
+  const double size = (double)c->attrs->windows.kernel_h * (double)c->attrs->windows.kernel_w;
   return (ms_work){flops_of(c) * size * elements(backward ? &c->in[0] : &c->out[0]), bytes_once(c)};
 }
 

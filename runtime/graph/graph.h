@@ -32,7 +32,7 @@ typedef struct ms_value {
 
 typedef struct ms_node {
   int op;
-  ms_attrs attrs;
+  ms_op_attrs attrs;
   int inputs, outputs;
   int in[MS_MAX_INPUTS], out[MS_MAX_OUTPUTS];
   const char *scope; /* module path, interned in the graph */
@@ -112,7 +112,7 @@ typedef int (*ms_grad_fn)(ms_graph *graph, int node, const int *dy, const int *n
 /* One use of an op, described by its shapes. */
 typedef struct ms_cost_case {
   int op;
-  const ms_attrs *attrs;
+  const ms_op_attrs *attrs;
   int inputs, outputs;
   const ms_value_info *in, *out; /* [inputs], [outputs] */
 } ms_cost_case;
@@ -129,19 +129,31 @@ typedef struct ms_op_row {
   ms_grad_fn grad;  /* NULL: not differentiable */
   ms_work_fn work;
 } ms_op_row;
-#define MS_OP(name, low, high, outputs, attrs, rule, axes, gradient, flops, work, ...) \
+#define MS_OP(name, low, high, outputs, members, attrs, rule, axes, gradient, flops, work, ...) \
   ms_work ms_work_##work(const ms_cost_case *c);
 #include "kernels/ops.def"
 #undef MS_OP
 
 const ms_op_row *ms_op_row_of(int op); /* NULL when there is no such op */
-int ms_op_row_defaults(int op, ms_attrs *attrs);
-int ms_op_slot(int op, const char *attribute); /* the slot in i of "part", which its row has as "part:i4"; -1: none */
-int ms_op_has(int op, const char *attribute);  /* 1: its row has such an attribute, e.g. "out_dtype:i7" */
+
+/* An attribute of an op's row, in the row's order (attributes.c). */
+typedef struct ms_attribute {
+  const char *name; /* of `length` letters */
+  int length;
+  int real;     /* 1: a double, otherwise int64_t */
+  int word;     /* where it is in ms_op_attrs, in 8 bytes */
+  double value; /* the default */
+} ms_attribute;
+const ms_attribute *ms_op_attributes(int op, int *n); /* [n] */
+double ms_attribute_value(const ms_attribute *attribute, const ms_op_attrs *attrs);
+int ms_op_row_defaults(int op, ms_op_attrs *attrs);
+int ms_op_has(int op, const char *name); /* 1: its row has such an attribute, e.g. "part" */
+/* The integer of this name among an op's attributes; NULL: its row has none. */
+int64_t *ms_op_integer(int op, ms_op_attrs *attrs, const char *name);
 /* MS_EDTYPE if the op's kernels have no code for a dtype of an operand: "add: input 0 is f8e4m3, ...". */
 int ms_op_check_dtype(int op, int dtype, const char *kind, int number);
 /* 1: a call with these attributes reads the contents of its outputs before it writes them. */
-int ms_op_reads_outputs(int op, const ms_attrs *attrs);
+int ms_op_reads_outputs(int op, const ms_op_attrs *attrs);
 /* The enum ms_activation that an op computes (maker MS_OP_PUBLIC) or is the gradient of (MS_OP_INTERNAL). */
 int ms_op_activation(int op, int maker);
 
@@ -152,7 +164,7 @@ int ms_graph_copy(const ms_graph *graph, ms_graph **copy);
 /* 1: both are the same program, over parameters that passes over graphs cannot tell apart (alike.c). */
 int ms_graph_is_alike(const ms_graph *a, const ms_graph *b);
 /* ms_graph_op by op id, for gradient rules and lowering. */
-int ms_graph_emit(ms_graph *graph, int op, int inputs, const int *in, const ms_attrs *attrs, int *out);
+int ms_graph_emit(ms_graph *graph, int op, int inputs, const int *in, const ms_op_attrs *attrs, int *out);
 /* Puts "in <scope>: " before the pending error; returns rc. */
 int ms_graph_in_scope(const ms_graph *graph, int rc);
 const char *ms_graph_intern(ms_graph *graph, const char *text);

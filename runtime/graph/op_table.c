@@ -1,12 +1,9 @@
 /* op_table.c - the rows of kernels/ops.def and their report through the public header.
  *
- * A row's attributes are a text ("axis:i0=-1 keepdim:i1=0"), so that the Lua layer, dumps and the defaults below read
- * the same words. Claims of a row are asserted at compile time where possible.
+ * Claims of a row are asserted at compile time where possible. attributes.c reads the column of attributes.
  */
-#include <stdlib.h>
 #include <string.h>
 
-#include "base/numbers/number.h"
 #include "graph/grad/grad.h"
 #include "graph/infer/infer.h"
 
@@ -14,7 +11,7 @@
 #define ms_grad_none NULL
 
 static const ms_op_row rows[MS_OP_COUNT] = {
-#define MS_OP(name, low, high, outputs, attrs, rule, axes, gradient, flops, work, kernel, flags, doc) \
+#define MS_OP(name, low, high, outputs, members, attrs, rule, axes, gradient, flops, work, kernel, flags, doc) \
   {#name, attrs, doc, low, high, outputs, flops, flags, ms_infer_##rule, axes, ms_grad_##gradient, ms_work_##work},
 #include "kernels/ops.def"
 #undef MS_OP
@@ -23,7 +20,7 @@ static const ms_op_row rows[MS_OP_COUNT] = {
 #define HAS_ONE(flags, group) (((flags) & (group)) && !(((flags) & (group)) & (((flags) & (group)) - 1)))
 #define IMPLIES(a, b) (!(a) || (b))
 
-#define MS_OP(name, low, high, outputs, attrs, rule, axes, gradient, flops, work, kernel, flags, doc)                \
+#define MS_OP(name, low, high, outputs, members, attrs, rule, axes, gradient, flops, work, kernel, flags, doc)       \
   _Static_assert(HAS_ONE(flags, MS_OP_MAKERS), #name ": flags: PUBLIC or INTERNAL");                                 \
   _Static_assert(HAS_ONE(flags, MS_OP_WORK), #name ": flags: COMPUTES, MOVES or ALIAS");                             \
   _Static_assert(HAS_ONE(flags, MS_OP_OUTPUTS), #name ": flags: WRITES, INOUT or ADDS");                             \
@@ -67,64 +64,6 @@ int ms_op_find(const char *name) {
   return -1;
 }
 
-/* Parses one "name:slot=value" and stores the value; returns the rest of the text, or NULL if it is malformed. */
-static const char *read_default(const char *text, ms_attrs *attrs) {
-  const char *colon = strchr(text, ':');
-  if (!colon || (colon[1] != 'i' && colon[1] != 'f') || colon[2] < '0' || colon[3] != '=') return NULL;
-  int slot = colon[2] - '0';
-  char *end;
-  if (colon[1] == 'i') {
-    if (slot >= (int)(sizeof attrs->i / sizeof attrs->i[0])) return NULL;
-    attrs->i[slot] = strtoll(colon + 4, &end, 10);
-  } else {
-    if (slot >= (int)(sizeof attrs->f / sizeof attrs->f[0])) return NULL;
-    attrs->f[slot] = ms_number_read(colon + 4, &end);
-  }
-  if (end == colon + 4 || (*end && *end != ' ')) return NULL;
-  return *end ? end + 1 : end;
-}
-
-int ms_op_row_defaults(int op, ms_attrs *attrs) {
-  const ms_op_row *row = ms_op_row_of(op);
-  if (!row || !attrs) return MS_FAIL(MS_EINVAL, "op %d: there are ops 0 to %d", op, MS_OP_COUNT - 1);
-  *attrs = (ms_attrs){0};
-  for (const char *text = row->attrs; *text;) {
-    text = read_default(text, attrs);
-    if (!text)
-      return MS_FAIL(MS_EINTERNAL, "%s: the attributes of its row do not parse: \"%s\"", row->name, row->attrs);
-  }
-  return MS_OK;
-}
-
-int ms_op_defaults(const char *op, ms_attrs *attrs) {
-  MS_GIVEN(op);
-  MS_GIVEN(attrs);
-  int id = ms_op_find(op);
-  if (id < 0) return MS_FAIL(MS_ENAME, "there is no op named \"%s\"", op ? op : "");
-  return ms_op_row_defaults(id, attrs);
-}
-
-/* Finds `attribute` at the start of a word of the row's attributes. */
-int ms_op_has(int op, const char *attribute) {
-  const char *attrs = rows[op].attrs, *at = strstr(attrs, attribute);
-  while (at && at != attrs && at[-1] != ' ') at = strstr(at + 1, attribute);
-  return at != NULL;
-}
-
-static const char *next_word(const char *word) {
-  while (*word && *word != ' ') word++;
-  return word + (*word == ' ');
-}
-
-/* Passes ask for every node, and most words begin with another letter. */
-int ms_op_slot(int op, const char *attribute) {
-  const size_t n = strlen(attribute);
-  for (const char *word = rows[op].attrs; *word; word = next_word(word))
-    if (*word == *attribute && !strncmp(word, attribute, n) && word[n] == ':' && word[n + 1] == 'i')
-      return word[n + 2] - '0';
-  return -1;
-}
-
 int ms_op_check_dtype(int op, int dtype, const char *kind, int number) {
   char floats[MS_DTYPE_LIST];
   const ms_op_row *row = ms_op_row_of(op);
@@ -133,8 +72,8 @@ int ms_op_check_dtype(int op, int dtype, const char *kind, int number) {
                  ms_dtype_name(dtype), ms_dtype_list(MS_DTYPE_FLOAT, floats));
 }
 
-int ms_op_reads_outputs(int op, const ms_attrs *attrs) {
-  return (rows[op].flags & MS_OP_INOUT) || ((rows[op].flags & MS_OP_ADDS) && attrs->i[0]);
+int ms_op_reads_outputs(int op, const ms_op_attrs *attrs) {
+  return (rows[op].flags & MS_OP_INOUT) || ((rows[op].flags & MS_OP_ADDS) && attrs->add);
 }
 
 int ms_op_activation(int op, int maker) {

@@ -24,7 +24,7 @@ end
 
 local function type_of(row, name)
   if row.lists[name] then return "integer[]" end
-  if row.slots[name].real then return "number" end
+  if row.attributes[name] == "number" then return "number" end
   if name == "out_dtype" then return '"' .. table.concat(dtypes.names, '"|"', 0) .. '"' end
   if name == "activation" then return '"none"|"relu"|"gelu"|"gelu_tanh"|"silu"' end
   return "integer|boolean"
@@ -78,7 +78,7 @@ add("\n---@class moonshard.Tensor\nlocal Tensor = {}")
 for _, name in ipairs(sorted_keys(ops.rows)) do
   local row, class = ops.rows[name], nil
   if row.across then goto continue end -- declared in tensor/collectives.lua
-  local attributes = sorted_keys(row.slots, row.lists)
+  local attributes = sorted_keys(row.attributes, row.lists)
   if attributes[1] then
     class = "moonshard.ops." .. name
     add("\n---@class %s", class)

@@ -239,16 +239,14 @@ MS_API int ms_initial_values(uint64_t seed, const char *name, int init, double a
 
 /* ---- ops -------------------------------------------------------------------------------------------------------- */
 
-/* Attributes of a node. The op's row gives the meaning of each slot: `attrs` is "name:slot=default ...", where a slot
- * is i0..i7 (integers, flags, axes) or f0..f3 (reals). */
+/* Attributes of a node, by name: ms_op_defaults fills them, ms_attrs_set changes one. The words are the engine's. */
 typedef struct ms_attrs {
-  int64_t i[8];
-  double f[4];
+  int64_t word[16];
 } ms_attrs;
 
 typedef struct ms_op_info {
   const char *name;
-  const char *attrs; /* e.g. "trans_a:i0=0 trans_b:i1=0" */
+  const char *attrs; /* "name=default ..."; a default with a point, an exponent or inf is a real number's */
   const char *doc;   /* formula and shapes, on one line */
   int min_inputs, max_inputs, outputs;
   int differentiable; /* 1: has a gradient */
@@ -259,6 +257,9 @@ MS_API int ms_op_count(void);
 MS_API int ms_op_describe(int op, ms_op_info *info);
 MS_API int ms_op_find(const char *name);                    /* the op's index, or -1 */
 MS_API int ms_op_defaults(const char *op, ms_attrs *attrs); /* the row's default attributes */
+/* Sets one attribute of an op: an integer, flag or axis, or a real number. MS_ENAME when the op has none of this name,
+ * MS_EINVAL when an integer is none. */
+MS_API int ms_attrs_set(const char *op, ms_attrs *attrs, const char *name, double value);
 
 /* ---- graph ------------------------------------------------------------------------------------------------------ */
 

@@ -115,8 +115,8 @@ static int take_places(ms_plan *plan, int n, ms_place **place) {
   return MS_OK;
 }
 
-int ms_plan_kernel(ms_plan *plan, int phase, int op, const ms_attrs *attrs, int inputs, const ms_ref *in, int outputs,
-                   const ms_ref *out, const char *scope, int backward) {
+int ms_plan_kernel(ms_plan *plan, int phase, int op, const ms_op_attrs *attrs, int inputs, const ms_ref *in,
+                   int outputs, const ms_ref *out, const char *scope, int backward) {
   ms_instr *instr;
   MS_TRY(append(plan, phase, &instr));
   int position = plan->phase[phase].n - 1;
@@ -214,7 +214,7 @@ void ms_plan_gathers_sums(ms_plan *plan, int phase) {
   plan->phase[phase].instr[plan->phase[phase].n - 1].coll->of_sums = 1;
 }
 
-void ms_plan_hash_alike(ms_plan *plan, int phase, int op, const ms_attrs *attrs) {
+void ms_plan_hash_alike(ms_plan *plan, int phase, int op, const ms_op_attrs *attrs) {
   ms_instr *instr = &plan->phase[phase].instr[plan->phase[phase].n - 1];
   const ms_kernel_call *call = instr->call;
   uint64_t hash = ms_hash_int(ms_hash_int(MS_HASH_INIT, call->op), op);

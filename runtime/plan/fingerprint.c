@@ -254,17 +254,15 @@ static void describe_phase(const ms_plan *plan, int phase, ms_text *text) {
   describe_kernels(phase, &run, text);
 }
 
-/* "mul in layers.0: beta 3, f32 [6,4]": what a kernel computes, with the attributes that its op's row names
- * ("alpha:f0=1 beta:f1=0"). */
+/* "mul in layers.0: beta 3, f32 [6,4]": what a kernel computes, with the attributes that its op's row has. */
 static void describe_kernel(const ms_instr *instr, ms_text *text) {
   const ms_kernel_call *call = instr->call;
   const ms_op_row *row = ms_op_row_of(call->op);
   char shape[MS_SHAPE_TEXT];
   ms_text_append(text, "%s in %s:", row->name, named(instr->scope));
-  for (const char *word = row->attrs ? row->attrs : ""; *word; word += strcspn(word, " "), word += *word == ' ') {
-    const int length = (int)strcspn(word, ":"), slot = word[length + 2] - '0', whole = word[length + 1] == 'i';
-    ms_text_append(text, " %.*s %.9g,", length, word, whole ? (double)call->attrs.i[slot] : call->attrs.f[slot]);
-  }
+  int n;
+  for (const ms_attribute *a = ms_op_attributes(call->op, &n); n > 0; n--, a++)
+    ms_text_append(text, " %.*s %.9g,", a->length, a->name, ms_attribute_value(a, &call->attrs));
   for (int o = 0; o < call->outputs; o++)
     ms_text_append(text, "%s %s %s", o ? "," : "", ms_dtype_name(call->out[o].dtype),
                    ms_shape_text(&call->out[o], shape));

@@ -9,7 +9,6 @@
 #include "shard/param_group.h"
 
 enum { MOST_STEPS = 99 }; /* of an iteration that five steps end */
-enum { COUPLED = 5 };     /* the attribute of adamw */
 
 /* ---- SGD: its momentum, if it has one ---- */
 
@@ -23,8 +22,12 @@ static int check_sgd(const ms_plan_config *c) {
 
 static int sgd_moments(const ms_param_group *by) { return by->momentum != 0; }
 
-static ms_attrs sgd_attrs(const ms_plan_config *c, const ms_updated *u) {
-  return (ms_attrs){.i = {c->nesterov}, .f = {u->by.lr_scale, u->by.weight_decay, u->by.momentum, c->dampening}};
+static ms_op_attrs sgd_attrs(const ms_plan_config *c, const ms_updated *u) {
+  return (ms_op_attrs){.update = {.lr_scale = u->by.lr_scale,
+                                  .weight_decay = u->by.weight_decay,
+                                  .momentum = u->by.momentum,
+                                  .dampening = c->dampening,
+                                  .nesterov = c->nesterov}};
 }
 
 /* ---- AdamW and Adam: exp_avg and exp_avg_sq ---- */
@@ -50,19 +53,22 @@ static int adamw_moments(const ms_param_group *by) {
 }
 
 /* The form of the moments, and where their rounding draws. */
-static void set_form(ms_attrs *attrs, const ms_updated *u) {
+static void set_form(ms_op_attrs *attrs, const ms_updated *u) {
   const ms_moment_form *form = ms_moment_form_of(u->moments);
-  attrs->i[3] = form->kernel;
+  attrs->update.moments = form->kernel;
   if (!form->rounds_at_random) return;
-  attrs->i[1] = (int64_t)u->key;
-  attrs->i[2] = u->first;
+  attrs->update.stream = (int64_t)u->key;
+  attrs->update.first = u->first;
 }
 
-static ms_attrs adamw_attrs(const ms_plan_config *c, const ms_updated *u) {
+static ms_op_attrs adamw_attrs(const ms_plan_config *c, const ms_updated *u) {
   const ms_param_group *by = &u->by;
-  ms_attrs attrs = {.f = {by->lr_scale, by->weight_decay, by->beta1, by->beta2}};
-  memcpy(&attrs.i[0], &by->eps, sizeof by->eps);
-  if (c->optimizer == MS_OPT_ADAM) attrs.i[COUPLED] = 1;
+  ms_op_attrs attrs = {.update = {.lr_scale = by->lr_scale,
+                                  .weight_decay = by->weight_decay,
+                                  .beta1 = by->beta1,
+                                  .beta2 = by->beta2,
+                                  .eps = by->eps,
+                                  .coupled = c->optimizer == MS_OPT_ADAM}};
   set_form(&attrs, u);
   return attrs;
 }
@@ -74,9 +80,11 @@ static int lion_moments(const ms_param_group *by) {
   return 1;
 }
 
-static ms_attrs lion_attrs(const ms_plan_config *c, const ms_updated *u) {
+static ms_op_attrs lion_attrs(const ms_plan_config *c, const ms_updated *u) {
   (void)c;
-  ms_attrs attrs = {.f = {u->by.lr_scale, u->by.weight_decay, u->by.beta1, u->by.beta2}};
+  ms_op_attrs attrs = {
+      .update = {
+          .lr_scale = u->by.lr_scale, .weight_decay = u->by.weight_decay, .beta1 = u->by.beta1, .beta2 = u->by.beta2}};
   set_form(&attrs, u);
   return attrs;
 }

@@ -27,7 +27,7 @@ typedef struct ms_optimizer {
   int packs; /* what its moments can be kept in besides f32: 1: bf16, 2: also i8 */
   int (*check)(const ms_plan_config *config);
   int (*moments)(const ms_param_group *by); /* how many it updates with these settings: 0 to `outputs` */
-  ms_attrs (*attrs)(const ms_plan_config *config, const ms_updated *updated);
+  ms_op_attrs (*attrs)(const ms_plan_config *config, const ms_updated *updated);
   int (*check_model)(const ms_model *model); /* whether it can train this model; NULL: any */
 } ms_optimizer;
 

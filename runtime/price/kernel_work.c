@@ -68,8 +68,8 @@ static int read_chunked_loss(const ms_kernel_call *call, const ms_cost_case *c, 
 static int read_orthogonalise(const ms_kernel_call *call, const ms_cost_case *c, int device, ms_kernel_work *work) {
   (void)c, (void)device;
   const double m = (double)ms_orthogonalise_inner(&call->in[0]), n = (double)ms_orthogonalise_outer(&call->in[0]);
-  work->dtype = call->attrs.i[1] == MS_ORTHOGONALISE_BF16 ? MS_BF16 : MS_F32;
-  set_sizes(work, (const double[4]){3 * (double)call->attrs.i[0], m, (2 * n + m) / 3, m});
+  work->dtype = call->attrs.orthogonalise.dtype == MS_ORTHOGONALISE_BF16 ? MS_BF16 : MS_F32;
+  set_sizes(work, (const double[4]){3 * (double)call->attrs.orthogonalise.steps, m, (2 * n + m) / 3, m});
   return MS_OK;
 }
 
@@ -94,7 +94,7 @@ static int read_grouped_product(const ms_kernel_call *call, const ms_cost_case *
   const double inner = (double)call->in[0].dims[1];
   const int to_w = call->out[0].ndim == 3;
   const double columns = (double)call->out[0].dims[call->out[0].ndim - 1];
-  work->variant = to_w ? MS_VARIANT_TRANS_A : call->attrs.i[1] ? MS_VARIANT_TRANS_B : 0;
+  work->variant = to_w ? MS_VARIANT_TRANS_A : call->attrs.orthogonalise.dtype ? MS_VARIANT_TRANS_B : 0;
   set_sizes(work, (const double[4]){groups, to_w ? inner : rows, columns, to_w ? rows : inner});
   return MS_OK;
 }

@@ -37,7 +37,7 @@ static void trace(bench *b, const int *param) {
   must(ms_graph_input(b->graph, "x", MS_F32, 1, dims, &x));
   must(ms_op_defaults("scale", &attrs));
   for (int k = 0; k < KERNELS; k++) {
-    attrs.f[0] = 1.0 + 1e-6 * k;
+    must(ms_attrs_set("scale", &attrs, "alpha", 1.0 + 1e-6 * k));
     int in[2] = {x};
     must(ms_graph_op(b->graph, "scale", 1, in, &attrs, &x));
     if (k % (KERNELS / UNITS)) continue;

@@ -122,8 +122,8 @@ static const product products[] = {
 
 static void make_product(bench *b, const product *p, int dtype) {
   b->call.op = MS_OP_matmul;
-  b->call.attrs.i[0] = p->trans_a;
-  b->call.attrs.i[1] = p->trans_b;
+  b->call.attrs.product.trans_a = p->trans_a;
+  b->call.attrs.product.trans_b = p->trans_b;
   add_input(b, p->trans_a ? TENSOR(dtype, p->k, p->m) : TENSOR(dtype, p->m, p->k), 0);
   add_input(b, p->trans_b ? TENSOR(dtype, p->n, p->k) : TENSOR(dtype, p->k, p->n), 0);
   add_output(b, TENSOR(p->wide ? MS_F32 : dtype, p->m, p->n));
@@ -138,7 +138,7 @@ static void make_grouped(bench *b, int op, int dtype) {
   const ms_value_info x = TENSOR(dtype, TOKENS, WIDTH), y = TENSOR(dtype, TOKENS, HIDDEN);
   const int to_w = op == MS_OP_grouped_matmul_backward_weight;
   b->call.op = op;
-  b->call.attrs.i[1] = !to_w;
+  b->call.attrs.product.trans_b = !to_w;
   add_input(b, to_w ? y : x, 0);
   add_input(b, to_w ? x : TENSOR(dtype, EXPERTS, HIDDEN, WIDTH), 0);
   add_input(b, TENSOR(MS_I32, EXPERTS + 1), 1);
@@ -158,8 +158,8 @@ static void make_attention(bench *b, int dtype, attention_size a, int backward) 
   ms_value_info x = TENSOR(dtype, a.sequences, a.length, a.heads, HEAD),
                 lse = TENSOR(MS_F32, a.sequences, a.heads, a.length);
   b->call.op = backward ? MS_OP_attention_backward : MS_OP_attention;
-  b->call.attrs.i[0] = 1;
-  b->call.attrs.i[2] = a.window;
+  b->call.attrs.attention.causal = 1;
+  b->call.attrs.attention.window = a.window;
   for (int i = 0; i < 3; i++) add_input(b, x, 0);
   if (backward) {
     add_input(b, x, 0), add_input(b, lse, 0), add_input(b, x, 0);
@@ -193,7 +193,7 @@ static void make_loss_step(bench *b, int dtype, int classes) {
   const int64_t rows = TOKENS * VOCABULARY / classes;
   ms_value_info logits = TENSOR(dtype, rows, classes), scalar = {.dtype = MS_F32};
   b->call.op = MS_OP_cross_entropy_step;
-  b->call.attrs.i[0] = -100;
+  b->call.attrs.loss.ignore_index = -100;
   add_input(b, logits, 0);
   add_input(b, TENSOR(MS_I32, rows), classes);
   add_input(b, scalar, 0), add_input(b, scalar, 0);
@@ -206,7 +206,7 @@ static void make_loss(bench *b, int dtype, int classes, int backward) {
   const int64_t rows = TOKENS * VOCABULARY / classes;
   ms_value_info logits = TENSOR(dtype, rows, classes), row = TENSOR(MS_F32, rows), scalar = {.dtype = MS_F32};
   b->call.op = backward ? MS_OP_cross_entropy_backward : MS_OP_cross_entropy;
-  b->call.attrs.i[0] = -100;
+  b->call.attrs.loss.ignore_index = -100;
   add_input(b, logits, 0);
   add_input(b, TENSOR(MS_I32, rows), classes);
   if (backward) {
@@ -238,7 +238,15 @@ static void make_convolution(bench *b, int op, int dtype, int patches) {
   const ms_value_info w = TENSOR(dtype, channels, channels, window, window);
   const int to_x = op == MS_OP_conv2d_backward_input, to_w = op == MS_OP_conv2d_backward_weight;
   b->call.op = op;
-  b->call.attrs = patches ? (ms_attrs){.i = {4, 4, 0, 0, 1, 1, 1}} : (ms_attrs){.i = {1, 1, 1, 1, 1, 1, 1}};
+  b->call.attrs =
+      patches ? (ms_op_attrs){.windows = {.stride_h = 4, .stride_w = 4, .dilation_h = 1, .dilation_w = 1, .groups = 1}}
+              : (ms_op_attrs){.windows = {.stride_h = 1,
+                                          .stride_w = 1,
+                                          .pad_h = 1,
+                                          .pad_w = 1,
+                                          .dilation_h = 1,
+                                          .dilation_w = 1,
+                                          .groups = 1}};
   add_input(b, to_x ? y : x, 0);
   add_input(b, to_w ? y : w, 0);
   add_output(b, to_x ? x : to_w ? TENSOR(MS_F32, channels, channels, window, window) : y);

@@ -15,10 +15,10 @@ typedef struct shape_of_attention {
 enum { Q, K, V, O, LSE, DO };
 
 static void add_qkv(kernel_case *c, const attention_shape *a, int dtype) {
-  c->call.attrs.i[0] = a->causal;
-  c->call.attrs.i[2] = a->window;
-  c->call.attrs.f[0] = a->scale;
-  c->call.attrs.f[1] = a->softcap;
+  c->call.attrs.attention.causal = a->causal;
+  c->call.attrs.attention.window = a->window;
+  c->call.attrs.attention.scale = a->scale;
+  c->call.attrs.attention.softcap = a->softcap;
   add_input(c, SHAPE(dtype, a->b, a->t, a->h, a->d));
   add_input(c, SHAPE(dtype, a->b, a->s, a->g, a->d));
   add_input(c, SHAPE(dtype, a->b, a->s, a->g, a->d));

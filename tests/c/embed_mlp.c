@@ -42,7 +42,7 @@ static int linear(ms_graph *graph, int x, int weight, int bias, int *y) {
   ms_attrs attrs;
   int in[3];
   CHECK(ms_op_defaults("matmul", &attrs));
-  attrs.i[1] = 1; /* trans_b */
+  CHECK(ms_attrs_set("matmul", &attrs, "trans_b", 1));
   in[0] = x;
   CHECK(ms_graph_param(graph, weight, &in[1]));
   CHECK(ms_graph_param(graph, bias, &in[2]));

@@ -6,7 +6,7 @@
 
 #include "tests/c/graph_case.h"
 
-static inline int attempt(int op, int inputs, const int *in, const ms_attrs *attrs) {
+static inline int attempt(int op, int inputs, const int *in, const ms_op_attrs *attrs) {
   int out[MS_MAX_OUTPUTS];
   return ms_graph_emit(f.graph, op, inputs, in, attrs, out);
 }

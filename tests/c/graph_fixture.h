@@ -10,6 +10,7 @@
 #include <stdio.h>
 
 #include "tests/c/support/check.h"
+#include "tests/c/support/typed_op.h"
 
 enum { FIXTURE_PARAMS = 64 };
 
@@ -24,7 +25,7 @@ typedef struct fixture {
   (sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (int64_t[]) { __VA_ARGS__ }
 #define SCALAR 0, NULL
 #define ATTRS(...) \
-  &(ms_attrs) { __VA_ARGS__ }
+  &(ms_op_attrs) { __VA_ARGS__ }
 
 static inline int fixture_lookup(const void *model, int param, ms_param_info *info) {
   const fixture *f = model;
@@ -61,43 +62,45 @@ static inline int input(fixture *f, const char *name, int dtype, int ndim, const
   return value;
 }
 
-static inline void apply(fixture *f, int op, int inputs, const int *in, const ms_attrs *attrs, int *out) {
+static inline void apply(fixture *f, int op, int inputs, const int *in, const ms_op_attrs *attrs, int *out) {
   must(ms_graph_emit(f->graph, op, inputs, in, attrs, out));
 }
 
 /* Nodes of one, two and three inputs; the first output. */
-static inline int op1(fixture *f, int op, int x, const ms_attrs *attrs) {
+static inline int op1(fixture *f, int op, int x, const ms_op_attrs *attrs) {
   int out[MS_MAX_OUTPUTS];
   apply(f, op, 1, &x, attrs, out);
   return out[0];
 }
 
-static inline int op2(fixture *f, int op, int a, int b, const ms_attrs *attrs) {
+static inline int op2(fixture *f, int op, int a, int b, const ms_op_attrs *attrs) {
   int out[MS_MAX_OUTPUTS], in[] = {a, b};
   apply(f, op, 2, in, attrs, out);
   return out[0];
 }
 
-static inline int op3(fixture *f, int op, int a, int b, int c, const ms_attrs *attrs) {
+static inline int op3(fixture *f, int op, int a, int b, int c, const ms_op_attrs *attrs) {
   int out[MS_MAX_OUTPUTS], in[] = {a, b, c};
   apply(f, op, 3, in, attrs, out);
   return out[0];
 }
 
 static inline int reshape_to(fixture *f, int x, int ndim, const int64_t *dims) {
-  ms_attrs attrs = {.i = {1, 1, 1, 1, 1, 1, ndim}};
-  for (int d = 0; d < ndim; d++) attrs.i[d] = dims[d];
+  ms_op_attrs attrs = {.shape = {.d = {1, 1, 1, 1, 1, 1}, .ndim = ndim}};
+  for (int d = 0; d < ndim; d++) attrs.shape.d[d] = dims[d];
   return op1(f, MS_OP_reshape, x, &attrs);
 }
 
 /* y = x w' (+ bias unless -1), the linear layer of the models */
 static inline int linear(fixture *f, int x, int w, int bias) {
-  int product = op2(f, MS_OP_matmul, x, w, ATTRS(.i = {0, 1}));
+  int product = op2(f, MS_OP_matmul, x, w, ATTRS(.product = {.trans_b = 1}));
   return bias < 0 ? product : op2(f, MS_OP_add, product, bias, NULL);
 }
 
 /* The sum of all elements: a loss for any value. */
-static inline int sum_all(fixture *f, int x) { return op1(f, MS_OP_sum, x, ATTRS(.i = {0, 0, 1, [7] = 1 + MS_F32})); }
+static inline int sum_all(fixture *f, int x) {
+  return op1(f, MS_OP_sum, x, ATTRS(.out_dtype = 1 + MS_F32, .reduce = {.all = 1}));
+}
 
 static inline const char *shape_of(const fixture *f, int value) {
   static char text[128];

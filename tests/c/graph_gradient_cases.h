@@ -46,112 +46,113 @@ static int build_where(fixture *f, int op, int dtype) {
 
 /* Bounds between the elements of DISTINCT, which are multiples of 1/4. */
 static int build_clamp(fixture *f, int op, int dtype) {
-  return op1(f, op, param(f, dtype, SHAPE(3, 5)), ATTRS(.f = {0.625, 2.375}));
+  return op1(f, op, param(f, dtype, SHAPE(3, 5)), ATTRS(.clamp = {.min = 0.625, .max = 2.375}));
 }
 
 static int build_clamp_below(fixture *f, int op, int dtype) {
-  return op1(f, op, param(f, dtype, SHAPE(3, 5)), ATTRS(.f = {0.625, INFINITY}));
+  return op1(f, op, param(f, dtype, SHAPE(3, 5)), ATTRS(.clamp = {.min = 0.625, .max = INFINITY}));
 }
 
 /* Of DISTINCT numbers, and these less 7/8: no two are equal. */
 static int build_apart(fixture *f, int op, int dtype) {
-  int b = op1(f, MS_OP_scale, param(f, dtype, SHAPE(3, 1)), ATTRS(.f = {1, 0.875}));
+  int b = op1(f, MS_OP_scale, param(f, dtype, SHAPE(3, 1)), ATTRS(.scale = {.alpha = 1, .beta = 0.875}));
   return op2(f, op, param(f, dtype, SHAPE(4, 1, 5)), b, NULL);
 }
 
 /* A padding mask from tokens, as 1 and 0 that a value is multiplied by. */
 static int build_mask_from_tokens(fixture *f, int op, int dtype) {
   int tokens = input(f, "tokens", MS_I32, SHAPE(4, 5)), pad = input(f, "pad", MS_I32, SCALAR);
-  int mask = op1(f, op, op2(f, MS_OP_not_equal, tokens, pad, NULL), ATTRS(.i = {[7] = 1 + dtype}));
+  int mask = op1(f, op, op2(f, MS_OP_not_equal, tokens, pad, NULL), ATTRS(.out_dtype = 1 + dtype));
   return op2(f, MS_OP_mul, param(f, dtype, SHAPE(4, 5)), mask, NULL);
 }
 
 static int build_scale(fixture *f, int op, int dtype) {
-  return op1(f, op, param(f, dtype, SHAPE(6)), ATTRS(.f = {-1.5, 0.25}));
+  return op1(f, op, param(f, dtype, SHAPE(6)), ATTRS(.scale = {.alpha = -1.5, .beta = 0.25}));
 }
 
 static int build_dropout(fixture *f, int op, int dtype) {
-  return op1(f, op, param(f, dtype, SHAPE(8, 9)), ATTRS(.i = {3}, .f = {0.4}));
+  return op1(f, op, param(f, dtype, SHAPE(8, 9)), ATTRS(.mask = {.stream = 3, .p = 0.4}));
 }
 
 static int build_cast(fixture *f, int op, int dtype) {
-  return op1(f, op, param(f, dtype, SHAPE(8)), ATTRS(.i = {[7] = 1 + MS_F32}));
+  return op1(f, op, param(f, dtype, SHAPE(8)), ATTRS(.out_dtype = 1 + MS_F32));
 }
 
 static int build_last(fixture *f, int op, int dtype) { return op1(f, op, param(f, dtype, SHAPE(3, 4, 5)), NULL); }
 
 static int build_middle(fixture *f, int op, int dtype) {
-  return op1(f, op, param(f, dtype, SHAPE(3, 4, 5)), ATTRS(.i = {1}));
+  return op1(f, op, param(f, dtype, SHAPE(3, 4, 5)), ATTRS(.reduce = {.axis = 1}));
 }
 
 static int build_kept(fixture *f, int op, int dtype) {
-  return op1(f, op, param(f, dtype, SHAPE(3, 4)), ATTRS(.i = {-2, 1}));
+  return op1(f, op, param(f, dtype, SHAPE(3, 4)), ATTRS(.reduce = {.axis = -2, .keepdim = 1}));
 }
 
 static int build_all(fixture *f, int op, int dtype) {
-  return op1(f, op, param(f, dtype, SHAPE(3, 4)), ATTRS(.i = {0, 0, 1}));
+  return op1(f, op, param(f, dtype, SHAPE(3, 4)), ATTRS(.reduce = {.all = 1}));
 }
 
 static int build_reshape(fixture *f, int op, int dtype) {
-  int x = op1(f, op, param(f, dtype, SHAPE(3, 4)), ATTRS(.i = {2, -1, 1, 1, 1, 1, 2}));
+  int x = op1(f, op, param(f, dtype, SHAPE(3, 4)), ATTRS(.shape = {.d = {2, -1, 1, 1, 1, 1}, .ndim = 2}));
   return op1(f, MS_OP_exp, x, NULL);
 }
 
 static int build_redistribute(fixture *f, int op, int dtype) {
-  return op1(f, MS_OP_exp, op1(f, op, param(f, dtype, SHAPE(4, 6)), ATTRS(.i = {2, 1})), NULL);
+  return op1(f, MS_OP_exp, op1(f, op, param(f, dtype, SHAPE(4, 6)), ATTRS(.across = {.dim = 2, .along = 1})), NULL);
 }
 
 static int build_transpose(fixture *f, int op, int dtype) {
-  return op1(f, op, param(f, dtype, SHAPE(2, 3, 4, 5)), ATTRS(.i = {2, 0, 3, 1}));
+  return op1(f, op, param(f, dtype, SHAPE(2, 3, 4, 5)), ATTRS(.permutation = {.p = {2, 0, 3, 1}}));
 }
 
 static int build_slice(fixture *f, int op, int dtype) {
-  return op1(f, op, param(f, dtype, SHAPE(3, 6, 2)), ATTRS(.i = {1, 2, 5}));
+  return op1(f, op, param(f, dtype, SHAPE(3, 6, 2)), ATTRS(.cut = {.axis = 1, .start = 2, .stop = 5}));
 }
 static int build_pad(fixture *f, int op, int dtype) {
-  return op1(f, op, param(f, dtype, SHAPE(3, 6)), ATTRS(.i = {-1, 2, 1}));
+  return op1(f, op, param(f, dtype, SHAPE(3, 6)), ATTRS(.cut = {.axis = -1, .before = 2, .after = 1}));
 }
 
 static int build_concat(fixture *f, int op, int dtype) {
   return op3(f, op, param(f, dtype, SHAPE(3, 2, 2)), param(f, dtype, SHAPE(3, 1, 2)), param(f, dtype, SHAPE(3, 4, 2)),
-             ATTRS(.i = {1}));
+             ATTRS(.cut = {.axis = 1}));
 }
 
 static int build_roll(fixture *f, int op, int dtype) {
-  return op1(f, op, param(f, dtype, SHAPE(3, 6, 2)), ATTRS(.i = {1, -2}));
+  return op1(f, op, param(f, dtype, SHAPE(3, 6, 2)), ATTRS(.cut = {.axis = 1, .by = -2}));
 }
 
 static int build_cumsum(fixture *f, int op, int dtype) {
-  return op1(f, op, param(f, dtype, SHAPE(3, 6, 2)), ATTRS(.i = {-2}));
+  return op1(f, op, param(f, dtype, SHAPE(3, 6, 2)), ATTRS(.cumsum = {.axis = -2}));
 }
 static int build_cumsum_reverse(fixture *f, int op, int dtype) {
-  return op1(f, op, param(f, dtype, SHAPE(3, 6)), ATTRS(.i = {-1, 1}));
+  return op1(f, op, param(f, dtype, SHAPE(3, 6)), ATTRS(.cumsum = {.axis = -1, .reverse = 1}));
 }
 
 static int build_topk(fixture *f, int op, int dtype) {
-  return op1(f, op, param(f, dtype, SHAPE(4, 6, 2)), ATTRS(.i = {1, 3, 1}));
+  return op1(f, op, param(f, dtype, SHAPE(4, 6, 2)), ATTRS(.topk = {.axis = 1, .k = 3, .largest = 1}));
 }
 static int build_smallest(fixture *f, int op, int dtype) {
-  return op1(f, op, param(f, dtype, SHAPE(4, 6)), ATTRS(.i = {-1, 2, 0}));
+  return op1(f, op, param(f, dtype, SHAPE(4, 6)), ATTRS(.topk = {.axis = -1, .k = 2}));
 }
 
 /* Tokens, which are below 5, as an index of elements. */
 static int build_gather(fixture *f, int op, int dtype) {
-  return op2(f, op, param(f, dtype, SHAPE(4, 6, 2)), input(f, "tokens", MS_I32, SHAPE(4, 8, 2)), ATTRS(.i = {1}));
+  return op2(f, op, param(f, dtype, SHAPE(4, 6, 2)), input(f, "tokens", MS_I32, SHAPE(4, 8, 2)),
+             ATTRS(.cut = {.axis = 1}));
 }
 static int build_gather_last(fixture *f, int op, int dtype) {
-  return op2(f, op, param(f, dtype, SHAPE(4, 6)), input(f, "tokens", MS_I32, SHAPE(4, 3)), ATTRS(.i = {-1}));
+  return op2(f, op, param(f, dtype, SHAPE(4, 6)), input(f, "tokens", MS_I32, SHAPE(4, 3)), ATTRS(.cut = {.axis = -1}));
 }
 
 static int build_scatter_add(fixture *f, int op, int dtype) {
   return op3(f, op, param(f, dtype, SHAPE(4, 6, 2)), input(f, "tokens", MS_I32, SHAPE(4, 8, 2)),
-             param(f, dtype, SHAPE(4, 8, 2)), ATTRS(.i = {1}));
+             param(f, dtype, SHAPE(4, 8, 2)), ATTRS(.cut = {.axis = 1}));
 }
 
 /* Two choices of 5 experts for each of 6 tokens, sorted: order, places, offsets. */
 static void sorted_choices(fixture *f, int *sorted) {
   const int index = input(f, "tokens", MS_I32, SHAPE(6, 2));
-  apply(f, MS_OP_expert_order, 1, &index, ATTRS(.i = {5}), sorted);
+  apply(f, MS_OP_expert_order, 1, &index, ATTRS(.experts = {.experts = 5}), sorted);
 }
 static int build_expert_rows(fixture *f, int op, int dtype) {
   int s[MS_MAX_OUTPUTS];
@@ -174,59 +175,73 @@ static int build_grouped_matmul(fixture *f, int op, int dtype) {
 static int build_grouped_matmul_turned(fixture *f, int op, int dtype) {
   int s[MS_MAX_OUTPUTS];
   sorted_choices(f, s);
-  return op3(f, op, param(f, dtype, SHAPE(12, 4)), param(f, dtype, SHAPE(5, 6, 4)), s[2], ATTRS(.i = {0, 1}));
+  return op3(f, op, param(f, dtype, SHAPE(12, 4)), param(f, dtype, SHAPE(5, 6, 4)), s[2],
+             ATTRS(.product = {.trans_b = 1}));
 }
 
 static int build_broadcast_to(fixture *f, int op, int dtype) {
-  return op1(f, op, param(f, dtype, SHAPE(3, 1)), ATTRS(.i = {2, 3, 4, 1, 1, 1, 3}));
+  return op1(f, op, param(f, dtype, SHAPE(3, 1)), ATTRS(.shape = {.d = {2, 3, 4, 1, 1, 1}, .ndim = 3}));
 }
 
 static int build_sum_to(fixture *f, int op, int dtype) {
-  return op1(f, op, param(f, dtype, SHAPE(2, 3, 4)), ATTRS(.i = {3, 1, 1, 1, 1, 1, 2, 1 + MS_F32}));
+  return op1(f, op, param(f, dtype, SHAPE(2, 3, 4)),
+             ATTRS(.out_dtype = 1 + MS_F32, .shape = {.d = {3, 1, 1, 1, 1, 1}, .ndim = 2}));
 }
 
 static int build_conv2d(fixture *f, int op, int dtype) {
-  return op2(f, op, param(f, dtype, SHAPE(2, 3, 5, 6)), param(f, dtype, SHAPE(4, 3, 3, 2)),
-             ATTRS(.i = {1, 1, 1, 0, 1, 1, 1}));
+  return op2(
+      f, op, param(f, dtype, SHAPE(2, 3, 5, 6)), param(f, dtype, SHAPE(4, 3, 3, 2)),
+      ATTRS(.windows = {.stride_h = 1, .stride_w = 1, .pad_h = 1, .dilation_h = 1, .dilation_w = 1, .groups = 1}));
 }
 static int build_conv2d_bias(fixture *f, int op, int dtype) {
-  return op3(f, op, param(f, dtype, SHAPE(2, 4, 6, 5)), param(f, dtype, SHAPE(6, 2, 2, 3)), param(f, dtype, SHAPE(6)),
-             ATTRS(.i = {2, 1, 1, 2, 1, 2, 2}));
+  return op3(
+      f, op, param(f, dtype, SHAPE(2, 4, 6, 5)), param(f, dtype, SHAPE(6, 2, 2, 3)), param(f, dtype, SHAPE(6)),
+      ATTRS(.windows = {
+                .stride_h = 2, .stride_w = 1, .pad_h = 1, .pad_w = 2, .dilation_h = 1, .dilation_w = 2, .groups = 2}));
 }
 
 static int build_group_norm(fixture *f, int op, int dtype) {
   return op3(f, op, param(f, dtype, SHAPE(2, 6, 5)), param(f, dtype, SHAPE(6)), param(f, dtype, SHAPE(6)),
-             ATTRS(.i = {3}, .f = {1e-5}));
+             ATTRS(.norm = {.groups = 3, .eps = 1e-5}));
 }
 
 static int build_max_pool(fixture *f, int op, int dtype) {
-  return op1(f, op, param(f, dtype, SHAPE(2, 2, 5, 4)), ATTRS(.i = {2, 2}));
+  return op1(f, op, param(f, dtype, SHAPE(2, 2, 5, 4)), ATTRS(.windows = {.kernel_h = 2, .kernel_w = 2}));
 }
 static int build_max_pool_overlapping(fixture *f, int op, int dtype) {
-  return op1(f, op, param(f, dtype, SHAPE(2, 1, 6, 5)), ATTRS(.i = {3, 2, 1, 2, 1, 1}));
+  return op1(f, op, param(f, dtype, SHAPE(2, 1, 6, 5)),
+             ATTRS(.windows = {.kernel_h = 3, .kernel_w = 2, .stride_h = 1, .stride_w = 2, .pad_h = 1, .pad_w = 1}));
 }
 static int build_avg_pool(fixture *f, int op, int dtype) {
-  return op1(f, op, param(f, dtype, SHAPE(2, 2, 5, 4)), ATTRS(.i = {3, 2, 2, 1, 1, 1, 1}));
+  return op1(f, op, param(f, dtype, SHAPE(2, 2, 5, 4)),
+             ATTRS(.windows = {.kernel_h = 3,
+                               .kernel_w = 2,
+                               .stride_h = 2,
+                               .stride_w = 1,
+                               .pad_h = 1,
+                               .pad_w = 1,
+                               .count_include_pad = 1}));
 }
 static int build_avg_pool_inside(fixture *f, int op, int dtype) {
-  return op1(f, op, param(f, dtype, SHAPE(2, 1, 5, 4)), ATTRS(.i = {3, 2, 2, 1, 1, 1, 0}));
+  return op1(f, op, param(f, dtype, SHAPE(2, 1, 5, 4)),
+             ATTRS(.windows = {.kernel_h = 3, .kernel_w = 2, .stride_h = 2, .stride_w = 1, .pad_h = 1, .pad_w = 1}));
 }
 
 /* Ops across ranks, of which there is one. */
 static int build_alone(fixture *f, int op, int dtype) {
-  return op1(f, op, param(f, dtype, SHAPE(4, 6)), ATTRS(.i = {0, 1}));
+  return op1(f, op, param(f, dtype, SHAPE(4, 6)), ATTRS(.across = {.ranks = 1}));
 }
 
 static int build_part_alone(fixture *f, int op, int dtype) {
-  return op1(f, op, param(f, dtype, SHAPE(4, 6)), ATTRS(.i = {0, 1, 1, 2}));
+  return op1(f, op, param(f, dtype, SHAPE(4, 6)), ATTRS(.across = {.ranks = 1, .along = 1, .outer = 2}));
 }
 
 static int build_own_part_alone(fixture *f, int op, int dtype) {
-  return op1(f, op, param(f, dtype, SHAPE(4, 6)), ATTRS(.i = {0, 1, 1, 2, 1}));
+  return op1(f, op, param(f, dtype, SHAPE(4, 6)), ATTRS(.across = {.ranks = 1, .along = 1, .outer = 2, .split = 1}));
 }
 
 static int build_exchange_alone(fixture *f, int op, int dtype) {
-  return op1(f, op, param(f, dtype, SHAPE(4, 6, 2)), ATTRS(.i = {0, 1, 1, 2}));
+  return op1(f, op, param(f, dtype, SHAPE(4, 6, 2)), ATTRS(.across = {.ranks = 1, .split_axis = 1, .concat_axis = 2}));
 }
 
 static const gradient_case cases[] = {

@@ -34,9 +34,9 @@ static inline int dense(fixture *f, const model_shape *m, int x, int64_t from, i
 
 static inline int drop(fixture *f, const model_shape *m, int x) {
   int out;
-  ms_attrs attrs = {.f = {m->dropout}};
+  ms_op_attrs attrs = {.mask = {.p = m->dropout}};
   if (m->dropout == 0) return x;
-  must(ms_graph_op(f->graph, "dropout", 1, &x, &attrs, &out));
+  must(typed_op(f->graph, "dropout", 1, &x, &attrs, &out));
   return out;
 }
 
@@ -48,7 +48,7 @@ static inline int heads_of(fixture *f, const model_shape *m, int x, int64_t head
 static inline int gpt_attention(fixture *f, const model_shape *m, int x) {
   int qkv = dense(f, m, x, m->dim, 3 * m->dim, 1), part[3], out[MS_MAX_OUTPUTS];
   for (int i = 0; i < 3; i++) {
-    ms_attrs cut = {.i = {2, i * m->dim, (i + 1) * m->dim}};
+    ms_op_attrs cut = {.cut = {.axis = 2, .start = i * m->dim, .stop = (i + 1) * m->dim}};
     part[i] = heads_of(f, m, op1(f, MS_OP_slice, qkv, &cut), m->heads);
   }
   apply(f, MS_OP_attention, 3, part, NULL, out);

@@ -25,9 +25,9 @@ static ms_value_info matrix(const product *p, int batched, int dtype, int64_t ro
 
 static kernel_case case_of_product(const product *p) {
   kernel_case c = case_of(MS_OP_matmul);
-  c.call.attrs.i[0] = p->trans_a;
-  c.call.attrs.i[1] = p->trans_b;
-  c.call.attrs.i[2] = p->activation;
+  c.call.attrs.product.trans_a = p->trans_a;
+  c.call.attrs.product.trans_b = p->trans_b;
+  c.call.attrs.product.activation = p->activation;
   add_input(&c, matrix(p, 1, p->dtype, p->trans_a ? p->k : p->m, p->trans_a ? p->m : p->k));
   add_input(&c, matrix(p, p->batched_b, p->dtype, p->trans_b ? p->n : p->k, p->trans_b ? p->k : p->n));
   if (p->bias) add_input(&c, SHAPE(p->bias_dtype, p->n));

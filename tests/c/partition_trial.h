@@ -125,7 +125,7 @@ static inline void trial_draw(trial *t, int limit) {
 /* One node on all ranks of the mesh: groups along the node's dimension, if it is a collective. */
 static inline void trial_run_collective(trial *t, const ms_node *node) {
   int dim = 0;
-  while (t->spec[dim].dim != node->attrs.i[0]) dim++;
+  while (t->spec[dim].dim != node->attrs.across.dim) dim++;
   const int n = (int)t->spec[dim].ranks, stride = trial_stride(t, dim);
   for (int r = 0; r < t->ranks; r++) {
     interpreter *group[TRIAL_RANKS];
@@ -150,14 +150,16 @@ static inline void trial_place_parts(trial *t) {
   const ms_graph *local = trial_local(t);
   for (int n = 0; n < local->n_nodes; n++) {
     for (int k = 0; k < 2; k++) {
-      const int slot = ms_op_slot(local->nodes[n].op, names[k]);
-      if (slot < 0 || !local->nodes[n].attrs.i[slot]) continue;
-      ms_part part = ms_part_of(local->nodes[n].attrs.i[slot]);
+      const int op = local->nodes[n].op;
+      ms_op_attrs attrs = local->nodes[n].attrs;
+      const int64_t *given = ms_op_integer(op, &attrs, names[k]);
+      if (!given || !*given) continue;
+      ms_part part = ms_part_of(*given);
       int dim = 0;
       while (t->spec[dim].dim != part.dim) dim++;
       for (int r = 0; r < t->ranks; r++) {
         part.place = trial_coordinate(t, dim, r);
-        t->rank[r].call[n].attrs.i[slot] = ms_part_attr(part);
+        *ms_op_integer(op, &t->rank[r].call[n].attrs, names[k]) = ms_part_attr(part);
       }
     }
   }
@@ -170,12 +172,15 @@ static inline void trial_place_tables(trial *t) {
   for (int n = 0; n < local->n_nodes; n++) {
     const ms_node *node = &local->nodes[n];
     int dim = 0;
-    if (!ms_op_has(node->op, "first:i3") || !ms_op_has(node->op, "parts:i1") || node->attrs.i[1] < 2) continue;
+    ms_op_attrs attrs = node->attrs;
+    const int64_t *parts = ms_op_integer(node->op, &attrs, "parts"), *of = ms_op_integer(node->op, &attrs, "dim");
+    if (!ms_op_has(node->op, "first") || !parts || *parts < 2) continue;
     const int is_table = node->op == MS_OP_embedding || node->op == MS_OP_embedding_backward;
     const ms_value_info *x = &local->values[node->op == MS_OP_embedding_backward ? node->out[0] : node->in[0]].info;
     const int64_t size = x->dims[is_table ? 0 : x->ndim - 1];
-    while (t->spec[dim].dim != node->attrs.i[2]) dim++;
-    for (int r = 0; r < t->ranks; r++) t->rank[r].call[n].attrs.i[3] = trial_coordinate(t, dim, r) * size;
+    while (t->spec[dim].dim != *of) dim++;
+    for (int r = 0; r < t->ranks; r++)
+      *ms_op_integer(node->op, &t->rank[r].call[n].attrs, "first") = trial_coordinate(t, dim, r) * size;
   }
 }
 

@@ -20,14 +20,14 @@ static inline int unary_node(draw *d) {
   fixture *f = &d->t->f;
   const int x = any(d);
   switch (below(d, 8)) {
-    case 0: return op1(f, MS_OP_scale, x, ATTRS(.f = {0.7, below(d, 2) ? 0.3 : 0}));
-    case 1: return op1(f, MS_OP_clamp, x, ATTRS(.f = {-0.8, 0.9}));
+    case 0: return op1(f, MS_OP_scale, x, ATTRS(.scale = {.alpha = 0.7, .beta = below(d, 2) ? 0.3 : 0}));
+    case 1: return op1(f, MS_OP_clamp, x, ATTRS(.clamp = {.min = -0.8, .max = 0.9}));
     case 2: return op1(f, MS_OP_exp, op1(f, MS_OP_tanh, x, NULL), NULL);
     case 4: return op2(f, MS_OP_mul, x, op1(f, MS_OP_detach, op1(f, MS_OP_sigmoid, x, NULL), NULL), NULL);
     case 3: {
       static const int of_positive[] = {MS_OP_log, MS_OP_sqrt, MS_OP_rsqrt};
       return op1(f, of_positive[below(d, 3)],
-                 op1(f, MS_OP_scale, op1(f, MS_OP_softplus, x, NULL), ATTRS(.f = {1, 0.5})), NULL);
+                 op1(f, MS_OP_scale, op1(f, MS_OP_softplus, x, NULL), ATTRS(.scale = {.alpha = 1, .beta = 0.5})), NULL);
     }
     default: return op1(f, ops[below(d, 8)], x, NULL);
   }
@@ -35,29 +35,29 @@ static inline int unary_node(draw *d) {
 
 static inline int dropout_node(draw *d) {
   const int64_t stream = 1 + (int64_t)d->count;
-  return op1(&d->t->f, MS_OP_dropout, any(d), ATTRS(.i = {stream}, .f = {0.3}));
+  return op1(&d->t->f, MS_OP_dropout, any(d), ATTRS(.mask = {.stream = stream, .p = 0.3}));
 }
 
 /* An input, rounded; its numbers are the same on every rank. */
 static inline int cast_node(draw *d) {
   fixture *f = &d->t->f;
-  const int bf16 = op1(f, MS_OP_cast, d->pool[below(d, 2)], ATTRS(.i = {[7] = 1 + MS_BF16}));
-  return op1(f, MS_OP_cast, bf16, ATTRS(.i = {[7] = 1 + MS_F32}));
+  const int bf16 = op1(f, MS_OP_cast, d->pool[below(d, 2)], ATTRS(.out_dtype = 1 + MS_BF16));
+  return op1(f, MS_OP_cast, bf16, ATTRS(.out_dtype = 1 + MS_F32));
 }
 
 /* Tokens as numbers: a value with fewer axes. */
 static inline int numbers_node(draw *d) {
   fixture *f = &d->t->f;
-  const int x = op1(f, MS_OP_cast, below(d, 2) ? d->tokens : d->targets, ATTRS(.i = {[7] = 1 + MS_F32}));
-  return op1(f, MS_OP_scale, x, ATTRS(.f = {0.1, -0.5}));
+  const int x = op1(f, MS_OP_cast, below(d, 2) ? d->tokens : d->targets, ATTRS(.out_dtype = 1 + MS_F32));
+  return op1(f, MS_OP_scale, x, ATTRS(.scale = {.alpha = 0.1, .beta = -0.5}));
 }
 
 /* A constant of x's shape. */
 static inline int constant_like(draw *d, int x) {
   const ms_value_info from = *shape(d, x);
-  ms_attrs attrs = {.i = {1, 1, 1, 1, 1, 1, from.ndim, 1 + MS_F32}, .f = {0.6}};
+  ms_op_attrs attrs = {.out_dtype = 1 + MS_F32, .shape = {.d = {1, 1, 1, 1, 1, 1}, .ndim = from.ndim, .value = 0.6}};
   int out[MS_MAX_OUTPUTS];
-  for (int k = 0; k < from.ndim; k++) attrs.i[k] = from.dims[k];
+  for (int k = 0; k < from.ndim; k++) attrs.shape.d[k] = from.dims[k];
   apply(&d->t->f, MS_OP_fill, 0, NULL, &attrs, out);
   return out[0];
 }
@@ -74,7 +74,7 @@ static inline int broadcast_param(draw *d, int x) {
 /* x's mean over some axis, which stays with size 1. */
 static inline int mean_along(draw *d, int x) {
   const int axis = below(d, shape(d, x)->ndim);
-  return op1(&d->t->f, MS_OP_mean, x, ATTRS(.i = {axis, 1, 0}));
+  return op1(&d->t->f, MS_OP_mean, x, ATTRS(.reduce = {.axis = axis, .keepdim = 1}));
 }
 
 static inline int binary_node(draw *d) {
@@ -88,7 +88,8 @@ static inline int binary_node(draw *d) {
     if (op == MS_OP_swiglu) op = MS_OP_mul;
   }
   if (op == MS_OP_mul) a = op1(f, MS_OP_tanh, a, NULL);
-  if (op == MS_OP_div) b = op1(f, MS_OP_scale, op1(f, MS_OP_softplus, b, NULL), ATTRS(.f = {1, 0.5}));
+  if (op == MS_OP_div)
+    b = op1(f, MS_OP_scale, op1(f, MS_OP_softplus, b, NULL), ATTRS(.scale = {.alpha = 1, .beta = 0.5}));
   if (op != MS_OP_swiglu && op != MS_OP_div && below(d, 4) == 0) return op2(f, op, b, a, NULL);
   return op2(f, op, a, b, NULL);
 }
@@ -119,8 +120,8 @@ static inline int norm_node(draw *d) {
   if (width < 4) return -1;
   if (below(d, 3) == 0) return op1(&d->t->f, below(d, 2) ? MS_OP_softmax : MS_OP_log_softmax, x, NULL);
   const int gain = some_param(d, SHAPE(width));
-  if (below(d, 2)) return op2(&d->t->f, MS_OP_rms_norm, x, gain, ATTRS(.f = {0.1}));
-  return op3(&d->t->f, MS_OP_layer_norm, x, gain, some_param(d, SHAPE(width)), ATTRS(.f = {0.1}));
+  if (below(d, 2)) return op2(&d->t->f, MS_OP_rms_norm, x, gain, ATTRS(.norm = {.eps = 0.1}));
+  return op3(&d->t->f, MS_OP_layer_norm, x, gain, some_param(d, SHAPE(width)), ATTRS(.norm = {.eps = 0.1}));
 }
 
 /* x plus a number of its own for each index of an axis, so that rounding does not decide which is the largest. */
@@ -137,20 +138,20 @@ static inline int reduce_node(draw *d) {
   if (shape(d, x)->ndim < 1) return -1;
   const int axis = below(d, shape(d, x)->ndim);
   if (chooses) x = apart_along(d, x, axis);
-  const int y = op1(&d->t->f, op, x, ATTRS(.i = {axis, below(d, 2), all}));
-  return op == MS_OP_sum ? op1(&d->t->f, MS_OP_scale, y, ATTRS(.f = {all ? 0.01 : 0.25})) : y;
+  const int y = op1(&d->t->f, op, x, ATTRS(.reduce = {.axis = axis, .keepdim = below(d, 2), .all = all}));
+  return op == MS_OP_sum ? op1(&d->t->f, MS_OP_scale, y, ATTRS(.scale = {.alpha = all ? 0.01 : 0.25})) : y;
 }
 
 static inline int sized_node(draw *d) {
   const int x = with_axes(d, 2);
   ms_value_info to = *shape(d, x);
-  ms_attrs attrs = {.i = {1, 1, 1, 1, 1, 1, to.ndim}};
+  ms_op_attrs attrs = {.shape = {.d = {1, 1, 1, 1, 1, 1}, .ndim = to.ndim}};
   if (!to.ndim) return -1;
-  for (int k = 0; k < to.ndim; k++) attrs.i[k] = to.dims[k];
-  attrs.i[below(d, to.ndim)] = 1;
+  for (int k = 0; k < to.ndim; k++) attrs.shape.d[k] = to.dims[k];
+  attrs.shape.d[below(d, to.ndim)] = 1;
   const int y = op1(&d->t->f, MS_OP_sum_to, x, &attrs);
   if (below(d, 2)) return op1(&d->t->f, MS_OP_tanh, y, NULL);
-  for (int k = 0; k < to.ndim; k++) attrs.i[k] = to.dims[k];
+  for (int k = 0; k < to.ndim; k++) attrs.shape.d[k] = to.dims[k];
   return op1(&d->t->f, MS_OP_broadcast_to, op1(&d->t->f, MS_OP_tanh, y, NULL), &attrs);
 }
 
@@ -163,8 +164,9 @@ static inline int linear_node(draw *d) {
   const int64_t from = last_size(d, x), to = below(d, 2) ? from : widths[below(d, 5)];
   const int swapped = below(d, 2), w = swapped ? some_param(d, SHAPE(to, from)) : some_param(d, SHAPE(from, to));
   if (below(d, 4) == 0)
-    return op3(&d->t->f, MS_OP_matmul, x, w, some_param(d, SHAPE(to)), ATTRS(.i = {0, swapped, below(d, 2)}));
-  const int y = op2(&d->t->f, MS_OP_matmul, x, w, ATTRS(.i = {0, swapped}));
+    return op3(&d->t->f, MS_OP_matmul, x, w, some_param(d, SHAPE(to)),
+               ATTRS(.product = {.trans_b = swapped, .activation = below(d, 2)}));
+  const int y = op2(&d->t->f, MS_OP_matmul, x, w, ATTRS(.product = {.trans_b = swapped}));
   return below(d, 2) ? op2(&d->t->f, MS_OP_add, y, some_param(d, SHAPE(to)), NULL) : y;
 }
 
@@ -173,8 +175,8 @@ static inline int product_node(draw *d) {
   const int x = with_axes(d, 2), swap = below(d, 2);
   if (shape(d, x)->ndim < 2) return -1;
   const int small = op1(&d->t->f, MS_OP_tanh, x, NULL);
-  const int y = op2(&d->t->f, MS_OP_matmul, small, x, ATTRS(.i = {swap, !swap}));
-  return op1(&d->t->f, MS_OP_scale, y, ATTRS(.f = {0.2}));
+  const int y = op2(&d->t->f, MS_OP_matmul, small, x, ATTRS(.product = {.trans_a = swap, .trans_b = !swap}));
+  return op1(&d->t->f, MS_OP_scale, y, ATTRS(.scale = {.alpha = 0.2}));
 }
 
 /* Of the tokens, sometimes folded to a row. */
@@ -183,7 +185,7 @@ static inline int table_node(draw *d) {
   const int64_t width = below(d, 2) ? 12 : 24;
   const int table = some_param(d, SHAPE(12, width));
   const int tokens = below(d, 5) ? d->tokens : reshape_to(f, d->tokens, SHAPE(-1));
-  return op2(f, MS_OP_embedding, table, tokens, below(d, 2) ? ATTRS(.i = {DRAW_INTEGERS}) : NULL);
+  return op2(f, MS_OP_embedding, table, tokens, below(d, 2) ? ATTRS(.table = {.rows = DRAW_INTEGERS}) : NULL);
 }
 
 /* ---- attention -------------------------------------------------------------------------------------------------- */
@@ -192,10 +194,13 @@ static inline int table_node(draw *d) {
 static inline int heads_of(draw *d, int x, int64_t heads, int64_t size, int rotated) {
   fixture *f = &d->t->f;
   const ms_value_info from = *shape(d, x);
-  int y = op2(f, MS_OP_matmul, x, some_param(d, SHAPE(heads * size, from.dims[2])), ATTRS(.i = {0, 1}));
+  int y = op2(f, MS_OP_matmul, x, some_param(d, SHAPE(heads * size, from.dims[2])), ATTRS(.product = {.trans_b = 1}));
   y = reshape_to(f, y, SHAPE(from.dims[0], from.dims[1], heads, size));
   if (!rotated || size % 2) return y;
-  return op1(f, MS_OP_rope, y, ATTRS(.i = {below(d, 3), below(d, 2)}, .f = {100, 1, 1, 4}));
+  return op1(
+      f, MS_OP_rope, y,
+      ATTRS(.rope = {
+                .offset = below(d, 3), .interleaved = below(d, 2), .theta = 100, .factor = 1, .low = 1, .high = 4}));
 }
 
 static inline int attention_node(draw *d) {
@@ -212,8 +217,11 @@ static inline int attention_node(draw *d) {
   const int causal = below(d, 3) > 0;
   const int64_t window = (documents || causal) && below(d, 2) ? 1 + below(d, (int)from.dims[1] + 2) : 0;
   const double softcap = below(d, 3) ? 0 : 0.7;
-  if (documents) apply(f, MS_OP_document_attention, 4, in, ATTRS(.i = {3, 0, window}, .f = {0, softcap}), out);
-  else apply(f, MS_OP_attention, 3, in, ATTRS(.i = {causal, 0, window}, .f = {0, softcap}), out);
+  if (documents)
+    apply(f, MS_OP_document_attention, 4, in, ATTRS(.attention = {.start = 3, .window = window, .softcap = softcap}),
+          out);
+  else
+    apply(f, MS_OP_attention, 3, in, ATTRS(.attention = {.causal = causal, .window = window, .softcap = softcap}), out);
   return below(d, 2) ? reshape_to(f, out[0], SHAPE(from.dims[0], from.dims[1], -1)) : out[0];
 }
 
@@ -221,11 +229,12 @@ static inline int attention_node(draw *d) {
 
 static inline int transpose_node(draw *d) {
   const int x = with_axes(d, 2), n = shape(d, x)->ndim;
-  ms_attrs attrs = {.i = {0, 1, 2, 3, 4, 5}};
+  ms_op_attrs attrs = {.permutation = {.p = {0, 1, 2, 3, 4, 5}}};
   for (int k = n - 1; k > 0; k--) {
     const int j = below(d, k + 1);
-    const int64_t p = attrs.i[k];
-    attrs.i[k] = attrs.i[j], attrs.i[j] = p;
+    int64_t *p = attrs.permutation.p;
+    const int64_t last = p[k];
+    p[k] = p[j], p[j] = last;
   }
   return n < 2 ? -1 : op1(&d->t->f, MS_OP_transpose, x, &attrs);
 }
@@ -254,11 +263,14 @@ static inline int cut_node(draw *d) {
   if (!from.ndim) return -1;
   const int axis = below(d, from.ndim), kind = below(d, 3);
   const int64_t size = from.dims[axis];
-  if (kind == 0) return op2(&d->t->f, MS_OP_concat, x, op1(&d->t->f, MS_OP_tanh, x, NULL), ATTRS(.i = {axis}));
-  if (kind == 1) return op1(&d->t->f, MS_OP_pad, x, ATTRS(.i = {axis, below(d, 3), below(d, 3)}));
+  if (kind == 0)
+    return op2(&d->t->f, MS_OP_concat, x, op1(&d->t->f, MS_OP_tanh, x, NULL), ATTRS(.cut = {.axis = axis}));
+  if (kind == 1)
+    return op1(&d->t->f, MS_OP_pad, x, ATTRS(.cut = {.axis = axis, .before = below(d, 3), .after = below(d, 3)}));
   if (size % 2) return -1;
   const int second = below(d, 2);
-  return op1(&d->t->f, MS_OP_slice, x, ATTRS(.i = {axis, second ? size / 2 : 0, second ? size : size / 2}));
+  return op1(&d->t->f, MS_OP_slice, x,
+             ATTRS(.cut = {.axis = axis, .start = second ? size / 2 : 0, .stop = second ? size : size / 2}));
 }
 
 /* A hint, mostly one that fits, for a dimension of the mesh or another one. */
@@ -271,7 +283,7 @@ static inline int hint_node(draw *d) {
     const int64_t ranks = d->t->spec[i].ranks * (d->t->spec[i].divides_samples ? 2 : 1);
     if (info->dims[axis] % ranks && below(d, 20)) axis = -1;
   }
-  return op1(&d->t->f, MS_OP_redistribute, x, ATTRS(.i = {dim, axis}));
+  return op1(&d->t->f, MS_OP_redistribute, x, ATTRS(.across = {.dim = dim, .along = axis}));
 }
 
 #endif

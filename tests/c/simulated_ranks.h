@@ -15,7 +15,9 @@ typedef struct division {
   int folded;
 } division;
 
-static inline division division_of(const ms_attrs *a) { return (division){(int)a->i[2], a->i[3], a->i[5] != 0}; }
+static inline division division_of(const ms_op_attrs *a) {
+  return (division){(int)a->across.along, a->across.outer, a->across.folded != 0};
+}
 
 /* Copies part `index` of `ranks` of an axis, which has `outer` blocks, out of a whole of this shape or into it. */
 static inline void move_part(char *whole, char *part, const ms_value_info *x, division by, int64_t ranks, int64_t index,
@@ -49,12 +51,14 @@ static inline void simulate_sum(const simulated_node *s, float *sum) {
   for (int r = 0; r < s->ranks; r++)
     for (int64_t i = 0; i < ms_numel(&s->x); i++) {
       const double x = interpreter_get(s->rank[r], s->node->in[0], i);
-      sum[i] = (float)(!r ? x : s->node->op == MS_OP_all_reduce && s->node->attrs.i[2] ? fmax(sum[i], x) : sum[i] + x);
+      sum[i] = (float)(!r                                                             ? x
+                       : s->node->op == MS_OP_all_reduce && s->node->attrs.across.max ? fmax(sum[i], x)
+                                                                                      : sum[i] + x);
     }
 }
 
 static inline void simulate_reduction(const simulated_node *s) {
-  const ms_attrs *a = &s->node->attrs;
+  const ms_op_attrs *a = &s->node->attrs;
   float *sum = interpreter_allocate(ms_numel(&s->x) * (int64_t)sizeof *sum);
   char *rounded = interpreter_allocate(s->x_bytes);
   simulate_sum(s, sum);
@@ -85,14 +89,14 @@ static inline void simulate_exchange(const simulated_node *s, division gathered,
 
 /* Each rank gets the value of the rank `by` places before it. */
 static inline void simulate_shift(const simulated_node *s) {
-  const int64_t ranks = s->ranks, by = (s->node->attrs.i[2] % ranks + ranks) % ranks;
+  const int64_t ranks = s->ranks, by = (s->node->attrs.across.by % ranks + ranks) % ranks;
   for (int r = 0; r < s->ranks; r++)
     memcpy(simulated_y(s, r), simulated_x(s, (int)((r - by + ranks) % ranks)), (size_t)s->y_bytes);
 }
 
 /* Ops that communicate nothing. */
 static inline void simulate_local(const simulated_node *s, int r) {
-  const ms_attrs *a = &s->node->attrs;
+  const ms_op_attrs *a = &s->node->attrs;
   if (s->node->op == MS_OP_split) {
     move_part(simulated_x(s, r), simulated_y(s, r), &s->x, division_of(a), s->ranks, r, 0);
   } else if (s->node->op == MS_OP_unsplit) {
@@ -110,12 +114,12 @@ static inline void simulate_collective(interpreter **rank, int ranks, const ms_n
   const ms_value *values = rank[0]->graph->values;
   simulated_node s = {rank, ranks, node, values[node->in[0]].info, values[node->out[0]].info, 0, 0};
   s.x_bytes = ms_numel(&s.x) * ms_dtype_size(s.x.dtype), s.y_bytes = ms_numel(&s.y) * ms_dtype_size(s.y.dtype);
-  assert_int_equal(node->attrs.i[1], ranks);
+  assert_int_equal(node->attrs.across.ranks, ranks);
   if (node->op == MS_OP_all_reduce || node->op == MS_OP_reduce_scatter) simulate_reduction(&s);
   else if (node->op == MS_OP_shift) simulate_shift(&s);
   else if (node->op == MS_OP_all_gather) simulate_exchange(&s, division_of(&node->attrs), -1);
   else if (node->op == MS_OP_all_to_all)
-    simulate_exchange(&s, (division){(int)node->attrs.i[3], 1, 0}, (int)node->attrs.i[2]);
+    simulate_exchange(&s, (division){(int)node->attrs.across.concat_axis, 1, 0}, (int)node->attrs.across.split_axis);
   else
     for (int r = 0; r < ranks; r++) simulate_local(&s, r);
 }

@@ -17,7 +17,7 @@ static const ms_value_info INPUTS[3] = {{.dtype = MS_F32, .ndim = 4, .dims = {2,
                                         {.dtype = MS_F32, .ndim = 4, .dims = {2, KEYS, 2, HEAD}},
                                         {.dtype = MS_F32, .ndim = 4, .dims = {2, KEYS, 2, HEAD}}};
 
-static ms_attention_options options_of(int op, const ms_attrs *attrs) {
+static ms_attention_options options_of(int op, const ms_op_attrs *attrs) {
   return ms_attention_options_of(op, attrs, INPUTS);
 }
 
@@ -27,28 +27,30 @@ static double field(const ms_attention_options *o, int name) {
   return fields[name];
 }
 
-/* Sets attribute `name`, which text names as "name:i2=0", to another value than its default. */
-static void change(ms_attrs *attrs, int name, char kind, int slot) {
+/* Sets attribute `name` to another value than its default. */
+static void change(int op, ms_op_attrs *attrs, int name) {
   const ms_part half = {.run = 6, .ranks = 2};
-  if (kind == 'f') attrs->f[slot] = 3;
-  else attrs->i[slot] = !strcmp(NAMES[name], "part") ? ms_part_attr(half) : !strcmp(NAMES[name], "causal") ? 0 : 5;
+  int64_t *integer = ms_op_integer(op, attrs, NAMES[name]);
+  if (integer) *integer = !strcmp(NAMES[name], "part") ? ms_part_attr(half) : !strcmp(NAMES[name], "causal") ? 0 : 5;
+  else if (!strcmp(NAMES[name], "scale")) attrs->attention.scale = 3;
+  else attrs->attention.softcap = 3;
 }
 
 static void every_attribute_is_an_option(void **state) {
   (void)state;
   for (int i = 0; i < OP_COUNT; i++) {
-    char name[16], kind;
-    int slot, read = 0, found = 0;
-    for (const char *at = ms_op_row_of(OPS[i])->attrs;
-         sscanf(at, "%15[^:]:%c%d=%*[^ ]%n", name, &kind, &slot, &read) == 3; at += read + strspn(at + read, " ")) {
+    char name[16];
+    int read = 0, found = 0;
+    for (const char *at = ms_op_row_of(OPS[i])->attrs; sscanf(at, "%15[^=]=%*[^ ]%n", name, &read) == 1;
+         at += read + strspn(at + read, " ")) {
       int changed = -1;
       for (int n = 0; n < FIELDS; n++)
         if (!strcmp(NAMES[n], name)) changed = n;
       if (changed < 0) fail_msg("%s: attribute %s is no option", ms_op_row_of(OPS[i])->name, name);
-      ms_attrs attrs;
+      ms_op_attrs attrs;
       must(ms_op_row_defaults(OPS[i], &attrs));
       const ms_attention_options before = options_of(OPS[i], &attrs);
-      change(&attrs, changed, kind, slot);
+      change(OPS[i], &attrs, changed);
       const ms_attention_options after = options_of(OPS[i], &attrs);
       for (int n = 0; n < FIELDS; n++)
         if ((field(&before, n) != field(&after, n)) != (n == changed))
@@ -63,7 +65,7 @@ static void every_attribute_is_an_option(void **state) {
 static void the_op_decides_documents_and_direction(void **state) {
   (void)state;
   for (int i = 0; i < OP_COUNT; i++) {
-    const ms_attrs none = {0};
+    const ms_op_attrs none = {0};
     const ms_attention_options o = options_of(OPS[i], &none);
     assert_int_equal(o.backward, i % 2);
     assert_int_equal(o.documents, i / 2);
@@ -73,7 +75,8 @@ static void the_op_decides_documents_and_direction(void **state) {
 
 static void usual_values_are_filled_in(void **state) {
   (void)state;
-  const ms_attrs usual = {.i = {1}}, whole = {.i = {1, 0, KEYS}}, most = {.i = {1, 0, KEYS - 1}, .f = {0.25}};
+  const ms_op_attrs usual = {.attention = {.causal = 1}}, whole = {.attention = {.causal = 1, .window = KEYS}},
+                    most = {.attention = {.causal = 1, .window = KEYS - 1, .scale = 0.25}};
   ms_attention_options o = options_of(MS_OP_attention, &usual);
   assert_true(o.scale == (float)(1 / sqrt((double)HEAD)) && o.window == 0 && o.part.ranks == 0);
   assert_int_equal(ms_attention_queries(&o, 6), 6);
@@ -86,7 +89,8 @@ static void usual_values_are_filled_in(void **state) {
 
 static void numbers_that_no_option_can_have_are_refused(void **state) {
   (void)state;
-  const ms_attrs open = {.i = {0, 0, 3}}, negative = {.i = {1, 0, -1}}, cap = {.f = {0, -1}}, tiny = {.f = {0, 1e-60}};
+  const ms_op_attrs open = {.attention = {.window = 3}}, negative = {.attention = {.causal = 1, .window = -1}},
+                    cap = {.attention = {.softcap = -1}}, tiny = {.attention = {.softcap = 1e-60}};
   assert_fails(ms_attention_options_check("attention", MS_OP_attention, &open), MS_EINVAL, "attention | window | 3");
   assert_fails(ms_attention_options_check("attention", MS_OP_attention, &negative), MS_EINVAL, "window | -1");
   assert_fails(ms_attention_options_check("attention", MS_OP_attention, &cap), MS_EINVAL, "softcap | -1");

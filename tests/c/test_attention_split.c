@@ -52,7 +52,7 @@ static void plain_product(float *c, int64_t c_stride, const char *a, const char 
 static void check(const attention_shape *shape, ms_part given) {
   for (int is_backward = 0; is_backward < 2; is_backward++) {
     kernel_case c = is_backward ? backward_case(shape, MS_F32) : forward_case(shape, MS_F32);
-    if (given.ranks) c.call.attrs.i[1] = ms_part_attr(given);
+    if (given.ranks) c.call.attrs.attention.part = ms_part_attr(given);
     const ms_attention a = ms_attention_of(&c.call);
     const ms_attention_part *part =
         is_backward ? &attention_of_plain_panels.backward : &attention_of_plain_panels.forward;

@@ -13,13 +13,13 @@ typedef struct by_hand {
   int ranks, x, gain, w;
 } by_hand;
 
-static int across(by_hand *h, int op, int x, ms_attrs attrs) {
-  attrs.i[0] = DIM_OF_RANKS, attrs.i[1] = h->ranks;
+static int across(by_hand *h, int op, int x, ms_op_attrs attrs) {
+  attrs.across.dim = DIM_OF_RANKS, attrs.across.ranks = h->ranks;
   return op1(&h->t.f, op, x, &attrs);
 }
 
 static int border(by_hand *h, int op, int x, int kind, int axis) {
-  return across(h, op, x, (ms_attrs){.i = {0, 0, axis, kind}});
+  return across(h, op, x, (ms_op_attrs){.across = {.along = axis, .kind = kind}});
 }
 
 static int local(by_hand *h, int x, int axis) { return border(h, MS_OP_to_local, x, MS_LOCAL_SHARD, axis); }
@@ -31,7 +31,9 @@ static int sum_of(by_hand *h, int x) { return border(h, MS_OP_from_local, x, MS_
 
 static int bend(by_hand *h, int x) { return op2(&h->t.f, MS_OP_mul, x, op1(&h->t.f, MS_OP_tanh, x, NULL), NULL); }
 static int scaled(by_hand *h, int x) { return op2(&h->t.f, MS_OP_mul, x, h->gain, NULL); }
-static int product(by_hand *h, int x, int w) { return op2(&h->t.f, MS_OP_matmul, x, w, ATTRS(.i = {0, 1})); }
+static int product(by_hand *h, int x, int w) {
+  return op2(&h->t.f, MS_OP_matmul, x, w, ATTRS(.product = {.trans_b = 1}));
+}
 
 /* ---- one op each ------------------------------------------------------------------------------------------------ */
 
@@ -39,50 +41,54 @@ static int hidden(by_hand *h, int x) { return bend(h, product(h, x, local(h, h->
 
 /* Only the gathered hidden features are used, and alike by all ranks; then differently. */
 static int gathers(by_hand *h) {
-  const int all = across(h, MS_OP_all_gather, hidden(h, whole(h, h->x)), (ms_attrs){.i = {0, 0, 2, 1}});
+  const int all =
+      across(h, MS_OP_all_gather, hidden(h, whole(h, h->x)), (ms_op_attrs){.across = {.along = 2, .outer = 1}});
   return equal(h, scaled(h, bend(h, all)));
 }
 
 static int gathers_for_parts(by_hand *h) {
-  const int all = across(h, MS_OP_all_gather, local(h, scaled(h, h->x), 1), (ms_attrs){.i = {0, 0, 1, 1}});
+  const int all =
+      across(h, MS_OP_all_gather, local(h, scaled(h, h->x), 1), (ms_op_attrs){.across = {.along = 1, .outer = 1}});
   return part(h, hidden(h, all), 2);
 }
 
 static int sums(by_hand *h) {
   const int y = bend(h, scaled(h, local(h, h->x, 1)));
-  const int sum = across(h, MS_OP_all_reduce, y, (ms_attrs){{0}, {0}});
+  const int sum = across(h, MS_OP_all_reduce, y, (ms_op_attrs){0});
   return equal(h, scaled(h, bend(h, sum)));
 }
 
 /* The sum is used by each rank for its own part, too. */
 static int sums_for_parts(by_hand *h) {
-  const int y = scaled(h, local(h, h->x, 1)), sum = across(h, MS_OP_all_reduce, bend(h, y), (ms_attrs){{0}, {0}});
+  const int y = scaled(h, local(h, h->x, 1)), sum = across(h, MS_OP_all_reduce, bend(h, y), (ms_op_attrs){0});
   return part(h, op2(&h->t.f, MS_OP_mul, sum, y, NULL), 1);
 }
 
 /* A sum of what is equal counts it once for each rank. */
 static int sums_of_equals(by_hand *h) {
-  return equal(h, bend(h, across(h, MS_OP_all_reduce, scaled(h, whole(h, h->x)), (ms_attrs){{0}, {0}})));
+  return equal(h, bend(h, across(h, MS_OP_all_reduce, scaled(h, whole(h, h->x)), (ms_op_attrs){0})));
 }
 
 static int copies(by_hand *h) {
-  const int x = across(h, MS_OP_copy_to, scaled(h, whole(h, h->x)), (ms_attrs){{0}, {0}});
+  const int x = across(h, MS_OP_copy_to, scaled(h, whole(h, h->x)), (ms_op_attrs){0});
   return part(h, hidden(h, x), 2);
 }
 
 static int scatters(by_hand *h) {
   const int y = op2(&h->t.f, MS_OP_matmul, hidden(h, whole(h, h->x)), local(h, h->w, 0), NULL);
-  return part(h, scaled(h, bend(h, across(h, MS_OP_reduce_scatter, y, (ms_attrs){.i = {0, 0, 1, 1}}))), 1);
+  return part(
+      h, scaled(h, bend(h, across(h, MS_OP_reduce_scatter, y, (ms_op_attrs){.across = {.along = 1, .outer = 1}}))), 1);
 }
 
 static int exchanges(by_hand *h) {
   const int x = bend(h, scaled(h, local(h, h->x, 1)));
-  const int y = across(h, MS_OP_all_to_all, x, (ms_attrs){.i = {0, 0, 2, 1}});
+  const int y = across(h, MS_OP_all_to_all, x, (ms_op_attrs){.across = {.split_axis = 2, .concat_axis = 1}});
   return part(h, op2(&h->t.f, MS_OP_mul, bend(h, y), y, NULL), 2);
 }
 
 static int shifts(by_hand *h, int by) {
-  const int x = scaled(h, local(h, h->x, 1)), y = across(h, MS_OP_shift, bend(h, x), (ms_attrs){.i = {0, 0, by}});
+  const int x = scaled(h, local(h, h->x, 1)),
+            y = across(h, MS_OP_shift, bend(h, x), (ms_op_attrs){.across = {.by = by}});
   return part(h, op2(&h->t.f, MS_OP_mul, x, y, NULL), 1);
 }
 static int shifts_ahead(by_hand *h) { return shifts(h, 1); }
@@ -120,7 +126,7 @@ static void start(by_hand *h, int ranks) {
 }
 
 static void set_loss(by_hand *h, int y) {
-  must(ms_graph_set_loss(h->t.f.graph, op1(&h->t.f, MS_OP_mean, y, ATTRS(.i = {0, 0, 1}))));
+  must(ms_graph_set_loss(h->t.f.graph, op1(&h->t.f, MS_OP_mean, y, ATTRS(.reduce = {.all = 1}))));
 }
 
 /* The graph has no meaning on one rank, so the whole is there only to draw from. */
@@ -225,7 +231,7 @@ static void T4_backward_of_a_gather_depends_on_its_use(void **state) {
 
 /* ---- refusals --------------------------------------------------------------------------------------------------- */
 
-static int refused_outside(by_hand *h) { return across(h, MS_OP_all_reduce, h->x, (ms_attrs){{0}, {0}}); }
+static int refused_outside(by_hand *h) { return across(h, MS_OP_all_reduce, h->x, (ms_op_attrs){0}); }
 static int refused_end(by_hand *h) { return equal(h, h->x); }
 static int refused_twice(by_hand *h) { return equal(h, whole(h, whole(h, h->x))); }
 static int refused_unequal(by_hand *h) { return equal(h, local(h, h->x, 1)); }
@@ -233,7 +239,7 @@ static int refused_loss(by_hand *h) { return local(h, h->x, 1); }
 static int refused_parameter(by_hand *h) { return equal(h, product(h, whole(h, h->x), h->w)); }
 static int refused_axis(by_hand *h) { return part(h, local(h, h->w, 1), 1); }
 static int refused_maximum(by_hand *h) {
-  return equal(h, across(h, MS_OP_all_reduce, local(h, h->x, 1), (ms_attrs){.i = {0, 0, 1}}));
+  return equal(h, across(h, MS_OP_all_reduce, local(h, h->x, 1), (ms_op_attrs){.across = {.max = 1}}));
 }
 
 static void T4_what_has_no_meaning_is_refused(void **state) {

@@ -63,7 +63,7 @@ static attention_case case_of(const attention_size *a, int backward) {
   const ms_value_info lse = shape4(MS_F32, a->b, a->h, a->t, 0);
   const ms_value_info in[] = {q, k, k, q, lse, q}, out[] = {q, k, k};
   void *tensor[OPERANDS] = {0};
-  c.call.attrs.i[0] = a->causal;
+  c.call.attrs.attention.causal = a->causal;
   memcpy(c.call.in, in, sizeof in);
   for (int i = 0; i < 3; i++) tensor[i] = random_tensor(&in[i], i);
   for (int i = 3; i < 5; i++) {

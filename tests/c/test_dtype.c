@@ -113,8 +113,9 @@ static void graphs_ask_the_table(void **state) {
   for (int t = -2; t <= MS_DTYPES; t++) {
     char name[16];
     int value;
-    ms_attrs attrs = {.i = {[7] = 1 + t}}, shape = {.i = {2, 1, 1, 1, 1, 1, 1, 1 + t}},
-             sum = {.i = {[2] = 1, [7] = 1 + t}};
+    ms_op_attrs attrs = {.out_dtype = 1 + t},
+                shape = {.out_dtype = 1 + t, .shape = {.d = {2, 1, 1, 1, 1, 1}, .ndim = 1}},
+                sum = {.out_dtype = 1 + t, .reduce = {.all = 1}};
     snprintf(name, sizeof name, "in%d", t + 2);
     const int status = ms_graph_input(f.graph, name, t, SHAPE(2), &value);
     if (ms_dtype_row_of(t) && !ms_dtype_size(t)) {
@@ -123,9 +124,9 @@ static void graphs_ask_the_table(void **state) {
       ms_error_clear();
     } else assert_as_the_table_says(status, t, 0, "an input");
     if (t == -1) continue; /* out_dtype 0: what the rule gives */
-    assert_as_the_table_says(ms_graph_op(f.graph, "cast", 1, &x, &attrs, &value), t, MS_DTYPE_CAST, "cast");
-    assert_as_the_table_says(ms_graph_op(f.graph, "fill", 0, NULL, &shape, &value), t, MS_DTYPE_LOOPS, "fill");
-    assert_as_the_table_says(ms_graph_op(f.graph, "sum", 1, &x, &sum, &value), t, MS_DTYPE_FLOAT, "sum");
+    assert_as_the_table_says(typed_op(f.graph, "cast", 1, &x, &attrs, &value), t, MS_DTYPE_CAST, "cast");
+    assert_as_the_table_says(typed_op(f.graph, "fill", 0, NULL, &shape, &value), t, MS_DTYPE_LOOPS, "fill");
+    assert_as_the_table_says(typed_op(f.graph, "sum", 1, &x, &sum, &value), t, MS_DTYPE_FLOAT, "sum");
   }
   fixture_end(&f);
 }
@@ -147,7 +148,7 @@ static void Q1_ops_that_compute_refuse_low_precision_by_name(void **state) {
       if (!row->max_inputs || row->flags & MS_OP_ANY_DTYPE) continue;
       int in[MS_MAX_INPUTS], out[MS_MAX_OUTPUTS];
       for (int i = 0; i < MS_MAX_INPUTS; i++) in[i] = low;
-      ms_attrs attrs;
+      ms_op_attrs attrs;
       must(ms_op_row_defaults(op, &attrs));
       char wanted[96];
       snprintf(wanted, sizeof wanted, "%s: | input 0 is %s | f32 or bf16", row->name, dtype);
@@ -176,16 +177,17 @@ static void Q1_ops_that_move_elements_take_low_precision(void **state) {
   const int index = input(&f, "index", MS_I32, SHAPE(1, 3));
   for (int t = 0; t < STORED_ONLY; t++) {
     int low = input(&f, ms_dtype_name(stored_only[t]), stored_only[t], SHAPE(2, 3)), value;
-    const ms_attrs same = {.i = {2, 3, 1, 1, 1, 1, 2}}, swapped = {.i = {1, 0}}, first = {.i = {0, 0, 1}}, none = {0};
-    must(ms_graph_op(f.graph, "reshape", 1, &low, &same, &value));
-    must(ms_graph_op(f.graph, "transpose", 1, &low, &swapped, &value));
-    must(ms_graph_op(f.graph, "slice", 1, &low, &first, &value));
-    must(ms_graph_op(f.graph, "concat", 2, (int[]){low, low}, &none, &value));
-    must(ms_graph_op(f.graph, "roll", 1, &low, &none, &value));
-    must(ms_graph_op(f.graph, "gather", 2, (int[]){low, index}, &none, &value));
+    const ms_op_attrs same = {.shape = {.d = {2, 3, 1, 1, 1, 1}, .ndim = 2}}, swapped = {.permutation = {.p = {1, 0}}},
+                      first = {.cut = {.stop = 1}}, none = {0};
+    must(typed_op(f.graph, "reshape", 1, &low, &same, &value));
+    must(typed_op(f.graph, "transpose", 1, &low, &swapped, &value));
+    must(typed_op(f.graph, "slice", 1, &low, &first, &value));
+    must(typed_op(f.graph, "concat", 2, (int[]){low, low}, &none, &value));
+    must(typed_op(f.graph, "roll", 1, &low, &none, &value));
+    must(typed_op(f.graph, "gather", 2, (int[]){low, index}, &none, &value));
     for (int to = 0; to < MS_DTYPES; to++) {
-      const ms_attrs attrs = {.i = {[7] = 1 + to}};
-      assert_as_the_table_says(ms_graph_op(f.graph, "cast", 1, &low, &attrs, &value), to, MS_DTYPE_CAST, "cast");
+      const ms_op_attrs attrs = {.out_dtype = 1 + to};
+      assert_as_the_table_says(typed_op(f.graph, "cast", 1, &low, &attrs, &value), to, MS_DTYPE_CAST, "cast");
     }
   }
   fixture_end(&f);
@@ -196,9 +198,9 @@ static void Q1_nothing_is_differentiated_through_low_precision(void **state) {
   fixture f;
   fixture_start(&f);
   const int w = param(&f, MS_F32, SHAPE(2, 3));
-  const int low = op1(&f, MS_OP_cast, w, ATTRS(.i = {[7] = 1 + MS_F8E4M3}));
-  const int wide = op1(&f, MS_OP_cast, low, ATTRS(.i = {[7] = 1 + MS_F32}));
-  must(ms_graph_set_loss(f.graph, op1(&f, MS_OP_sum, wide, ATTRS(.i = {[2] = 1}))));
+  const int low = op1(&f, MS_OP_cast, w, ATTRS(.out_dtype = 1 + MS_F8E4M3));
+  const int wide = op1(&f, MS_OP_cast, low, ATTRS(.out_dtype = 1 + MS_F32));
+  must(ms_graph_set_loss(f.graph, op1(&f, MS_OP_sum, wide, ATTRS(.reduce = {.all = 1}))));
   assert_fails(ms_graph_differentiate(f.graph), MS_EUNSUPPORTED, "f8e4m3 | no gradient | detach");
   fixture_end(&f);
 }
@@ -207,7 +209,7 @@ static void Q1_nothing_is_differentiated_through_low_precision(void **state) {
 static void kernels_are_prepared_only_for_what_they_have_loops_for(void **state) {
   (void)state;
   ms_plan plan = {.config = {.device = MS_DEVICE_CPU, .threads = 1}};
-  const ms_attrs attrs = {0};
+  const ms_op_attrs attrs = {0};
   ms_instr instr = {0};
   for (int i = 0; i < UNKNOWN; i++) {
     ms_ref ref[2] = {{.info = {.dtype = MS_F32, .ndim = 1, .dims = {4}}},

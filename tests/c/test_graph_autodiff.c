@@ -61,7 +61,7 @@ static void bf16_weight_gradients_are_written_in_f32(void **state) {
   assert_int_equal(maker(gradient(0))->op, MS_OP_matmul);
   assert_int_equal(maker(gradient(1))->op, MS_OP_sum_to);
   assert_int_equal(maker(gradient(2))->op, MS_OP_matmul);
-  assert_int_equal(maker(gradient(2))->attrs.i[7], 1 + MS_F32);
+  assert_int_equal(maker(gradient(2))->attrs.out_dtype, 1 + MS_F32);
   assert_gradients_are_settled(&f);
   for (int n = 0; n < f.graph->n_nodes; n++)
     if (f.graph->nodes[n].op == MS_OP_cast) assert_true(ms_numel(&f.graph->values[f.graph->nodes[n].out[0]].info) == 1);
@@ -127,7 +127,7 @@ static void a_reshaped_weight_keeps_the_matmul_in_f32(void **state) {
   assert_int_equal(alias->op, MS_OP_reshape);
   assert_int_equal(dtype_of(&f, alias->in[0]), MS_F32);
   assert_int_equal(maker(alias->in[0])->op, MS_OP_matmul);
-  assert_int_equal(maker(alias->in[0])->attrs.i[7], 1 + MS_F32);
+  assert_int_equal(maker(alias->in[0])->attrs.out_dtype, 1 + MS_F32);
   assert_gradients_are_settled(&f);
 }
 
@@ -202,7 +202,8 @@ static void rows_without_gradient_are_named(void **state) {
 static void fused_activations_that_lose_their_input_are_refused(void **state) {
   (void)state;
   int x = param(&f, MS_F32, SHAPE(5, 4));
-  must(ms_graph_set_loss(f.graph, sum_all(&f, op2(&f, MS_OP_matmul, x, x, ATTRS(.i = {0, 1, MS_ACT_GELU})))));
+  must(ms_graph_set_loss(
+      f.graph, sum_all(&f, op2(&f, MS_OP_matmul, x, x, ATTRS(.product = {.trans_b = 1, .activation = MS_ACT_GELU})))));
   assert_fails(ms_graph_differentiate(f.graph), MS_EUNSUPPORTED, "matmul | activation 2");
 }
 

@@ -18,40 +18,63 @@ static int build_matmul_split_bias(fixture *f, int op, int dtype) {
 static int build_one_key_head(fixture *f, int op, int dtype) { return attention(f, op, dtype, 6, 6, 1, NULL); }
 
 static int build_folded(fixture *f, int op, int dtype) {
-  return op1(f, op, param(f, dtype, SHAPE(4, 3, 6)), ATTRS(.i = {12, 2, 3, 1, 1, 1, 3}));
+  return op1(f, op, param(f, dtype, SHAPE(4, 3, 6)), ATTRS(.shape = {.d = {12, 2, 3, 1, 1, 1}, .ndim = 3}));
 }
 
 static int build_unfolded(fixture *f, int op, int dtype) {
-  return op1(f, op, param(f, dtype, SHAPE(12, 6)), ATTRS(.i = {4, 3, 1, 6, 1, 1, 4}));
+  return op1(f, op, param(f, dtype, SHAPE(12, 6)), ATTRS(.shape = {.d = {4, 3, 1, 6, 1, 1}, .ndim = 4}));
 }
 
 static int build_fill(fixture *f, int op, int dtype) {
   int out[MS_MAX_OUTPUTS];
-  apply(f, op, 0, NULL, ATTRS(.i = {4, 6, 1, 1, 1, 1, 2, 1 + dtype}, .f = {2.5}), out);
+  apply(f, op, 0, NULL, ATTRS(.out_dtype = 1 + dtype, .shape = {.d = {4, 6, 1, 1, 1, 1}, .ndim = 2, .value = 2.5}),
+        out);
   return out[0];
 }
 
 static int build_sum_to_row(fixture *f, int op, int dtype) {
-  return op1(f, op, param(f, dtype, SHAPE(4, 6)), ATTRS(.i = {1, 6, 1, 1, 1, 1, 2}));
+  return op1(f, op, param(f, dtype, SHAPE(4, 6)), ATTRS(.shape = {.d = {1, 6, 1, 1, 1, 1}, .ndim = 2}));
 }
 
 static int build_conv_backward_input(fixture *f, int op, int dtype) {
   return op2(f, op, param(f, dtype, SHAPE(4, 6, 3, 2)), param(f, dtype, SHAPE(6, 2, 2, 3)),
-             ATTRS(.i = {2, 1, 1, 0, 1, 1, 2}, .f = {5, 4}));
+             ATTRS(.windows = {.stride_h = 2,
+                               .stride_w = 1,
+                               .pad_h = 1,
+                               .dilation_h = 1,
+                               .dilation_w = 1,
+                               .groups = 2,
+                               .height = 5,
+                               .width = 4}));
 }
 
 static int build_conv_backward_weight(fixture *f, int op, int dtype) {
   return op2(f, op, param(f, dtype, SHAPE(4, 4, 5, 4)), param(f, dtype, SHAPE(4, 6, 3, 2)),
-             ATTRS(.i = {2, 1, 1, 0, 1, 1, 2, 1 + MS_F32}, .f = {2, 3}));
+             ATTRS(.out_dtype = 1 + MS_F32, .windows = {.stride_h = 2,
+                                                        .stride_w = 1,
+                                                        .pad_h = 1,
+                                                        .dilation_h = 1,
+                                                        .dilation_w = 1,
+                                                        .groups = 2,
+                                                        .height = 2,
+                                                        .width = 3}));
 }
 
 static int build_max_pool_backward(fixture *f, int op, int dtype) {
   return op2(f, op, param(f, dtype, SHAPE(4, 2, 2, 2)), input(f, "tokens", MS_I32, SHAPE(4, 2, 2, 2)),
-             ATTRS(.i = {2, 2}, .f = {4, 5}));
+             ATTRS(.windows = {.kernel_h = 2, .kernel_w = 2, .height = 4, .width = 5}));
 }
 
 static int build_avg_pool_backward(fixture *f, int op, int dtype) {
-  return op1(f, op, param(f, dtype, SHAPE(4, 2, 3, 2)), ATTRS(.i = {2, 2, 2, 2, 1, 0, 1}, .f = {5, 4}));
+  return op1(f, op, param(f, dtype, SHAPE(4, 2, 3, 2)),
+             ATTRS(.windows = {.kernel_h = 2,
+                               .kernel_w = 2,
+                               .stride_h = 2,
+                               .stride_w = 2,
+                               .pad_h = 1,
+                               .count_include_pad = 1,
+                               .height = 5,
+                               .width = 4}));
 }
 
 /* Rows without a gradient, and shapes that the gradients' cases leave out. */
@@ -130,7 +153,7 @@ static double get(const operand *x, int64_t i) {
   return ((float *)x->data)[i];
 }
 
-static void run_kernel(const ms_node *node, const ms_attrs *attrs, const operand *in, operand *out) {
+static void run_kernel(const ms_node *node, const ms_op_attrs *attrs, const operand *in, operand *out) {
   static const ms_scalars scalars = {.lr = 1e-3, .step = 1, .micro_batches = 1, .seed = 7};
   const ms_kernel *kernel = ms_cpu_kernel(node->op);
   ms_kernel_call call = {
@@ -183,7 +206,7 @@ static void run_part(const whole_node *w, int label, int64_t n, int64_t i, doubl
   for (int d = 0; d < w->in[0].info.ndim && (w->axes.placed == MS_AXES_ALL || w->axes.placed == label); d++)
     if (w->in[0].labels[d] == label)
       ms_axes_place(node->op, &w->axes, &w->in[0].info, d, 1, (ms_part){.ranks = (int)n, .place = (int)i}, &part.attrs);
-  if (label == w->axes.contiguous) part.attrs.i[3] = i * (w->in[0].info.dims[0] / n);
+  if (label == w->axes.contiguous) part.attrs.table.first = i * (w->in[0].info.dims[0] / n);
   for (int k = 0; k < node->inputs; k++) {
     in[k] = part_of(&w->in[k], label, n, i);
     infos[k] = in[k].info;

@@ -57,13 +57,13 @@ static void recipes_cannot_make_internal_ops(void **state) {
 static void dropouts_get_streams_of_their_own(void **state) {
   (void)state;
   int a[MS_MAX_OUTPUTS], b[MS_MAX_OUTPUTS], c[MS_MAX_OUTPUTS], x = tensor(SHAPE(2, 3));
-  must(ms_graph_op(f.graph, "dropout", 1, &x, NULL, a));
-  must(ms_graph_op(f.graph, "dropout", 1, a, ATTRS(.f = {0.5}), b));
-  must(ms_graph_op(f.graph, "dropout", 1, b, ATTRS(.i = {77}, .f = {0.5}), c));
-  assert_true(f.graph->nodes[0].attrs.i[0] != 0 && f.graph->nodes[1].attrs.i[0] != 0);
-  assert_true(f.graph->nodes[0].attrs.i[0] != f.graph->nodes[1].attrs.i[0]);
-  assert_true(f.graph->nodes[0].attrs.f[0] == 0.1 && f.graph->nodes[1].attrs.f[0] == 0.5);
-  assert_int_equal(f.graph->nodes[2].attrs.i[0], 77);
+  must(typed_op(f.graph, "dropout", 1, &x, NULL, a));
+  must(typed_op(f.graph, "dropout", 1, a, ATTRS(.mask = {.p = 0.5}), b));
+  must(typed_op(f.graph, "dropout", 1, b, ATTRS(.mask = {.stream = 77, .p = 0.5}), c));
+  assert_true(f.graph->nodes[0].attrs.mask.stream != 0 && f.graph->nodes[1].attrs.mask.stream != 0);
+  assert_true(f.graph->nodes[0].attrs.mask.stream != f.graph->nodes[1].attrs.mask.stream);
+  assert_true(f.graph->nodes[0].attrs.mask.p == 0.1 && f.graph->nodes[1].attrs.mask.p == 0.5);
+  assert_int_equal(f.graph->nodes[2].attrs.mask.stream, 77);
 }
 
 static void loss_and_outputs(void **state) {

@@ -23,12 +23,12 @@ static ms_graph *traced(trace t) {
   must(ms_graph_set_scope(graph, t.scope));
   ms_attrs attrs;
   must(ms_op_defaults("scale", &attrs));
-  attrs.f[0] = t.alpha;
+  must(ms_attrs_set("scale", &attrs, "alpha", t.alpha));
   must(ms_graph_op(graph, "scale", 1, &x, &attrs, &y));
   must(ms_graph_op(graph, t.op, 1, &y, NULL, &y));
   must(ms_op_defaults("slice", &attrs));
-  attrs.i[0] = t.axis;
-  attrs.i[2] = 2;
+  must(ms_attrs_set("slice", &attrs, "axis", t.axis));
+  must(ms_attrs_set("slice", &attrs, "stop", 2));
   must(ms_graph_op(graph, "slice", 1, &y, &attrs, &y));
   for (int i = 0; i < t.more; i++) must(ms_graph_op(graph, "relu", 1, &y, NULL, &y));
   must(ms_graph_output(graph, "y", y));

@@ -114,7 +114,7 @@ static void without_a_gradient_the_product_gives_gelu_alone(void **state) {
   train(&(setting){MS_F32, .frozen = 1, .fused = 1});
   int activated = 0;
   for (int n = 0; n < f.graph->n_nodes; n++)
-    activated += f.graph->nodes[n].op == MS_OP_matmul && f.graph->nodes[n].attrs.i[2] == MS_ACT_GELU_TANH;
+    activated += f.graph->nodes[n].op == MS_OP_matmul && f.graph->nodes[n].attrs.product.activation == MS_ACT_GELU_TANH;
   assert_int_equal(activated, LAYERS);
   assert_int_equal(fused_nodes(), 0);
 }

@@ -23,7 +23,7 @@ static int end_trial(void **state) {
 
 #define CASE(name) cmocka_unit_test_setup_teardown(name, start_trial, end_trial)
 
-static int attempt(int op, const ms_attrs *attrs, int inputs, const int *in) {
+static int attempt(int op, const ms_op_attrs *attrs, int inputs, const int *in) {
   int out[MS_MAX_OUTPUTS];
   return ms_graph_emit(t.f.graph, op, inputs, in, attrs, out);
 }
@@ -44,7 +44,7 @@ static experts some_experts(void) {
   experts e = {.x = input(&t.f, "x", MS_F32, SHAPE(TOKENS, DIM))};
   const int index = input(&t.f, "index", MS_I32, SHAPE(TOKENS, EACH));
   int out[MS_MAX_OUTPUTS];
-  apply(&t.f, MS_OP_expert_order, 1, &index, ATTRS(.i = {EXPERTS}), out);
+  apply(&t.f, MS_OP_expert_order, 1, &index, ATTRS(.experts = {.experts = EXPERTS}), out);
   e.order = out[0], e.places = out[1], e.offsets = out[2];
   e.weights = op1(&t.f, MS_OP_sigmoid, linear(&t.f, e.x, placed((ms_placement){0}, SHAPE(EACH, DIM)), -1), NULL);
   return e;
@@ -55,8 +55,9 @@ static int layer(const experts *e, ms_placement up, ms_placement down) {
   int out[MS_MAX_OUTPUTS];
   const int rows = op3(&t.f, MS_OP_expert_dispatch, e->x, e->order, e->places, NULL);
   const int w1 = placed(up, SHAPE(EXPERTS, INNER, DIM)), w2 = placed(down, SHAPE(EXPERTS, DIM, INNER));
-  const int h = op1(&t.f, MS_OP_tanh, op3(&t.f, MS_OP_grouped_matmul, rows, w1, e->offsets, ATTRS(.i = {0, 1})), NULL);
-  const int y = op3(&t.f, MS_OP_grouped_matmul, h, w2, e->offsets, ATTRS(.i = {0, 1}));
+  const int h = op1(&t.f, MS_OP_tanh,
+                    op3(&t.f, MS_OP_grouped_matmul, rows, w1, e->offsets, ATTRS(.product = {.trans_b = 1})), NULL);
+  const int y = op3(&t.f, MS_OP_grouped_matmul, h, w2, e->offsets, ATTRS(.product = {.trans_b = 1}));
   apply(&t.f, MS_OP_expert_combine, 4, (int[]){y, e->order, e->places, e->weights}, NULL, out);
   return out[0];
 }
@@ -73,13 +74,14 @@ static void shapes_follow_the_choices(void **state) {
   const int w = param(&t.f, MS_F32, SHAPE(EXPERTS, DIM, INNER)), few = param(&t.f, MS_F32, SHAPE(3, DIM, INNER));
   const int half = param(&t.f, MS_BF16, SHAPE(EXPERTS, DIM, INNER));
   REFUSED(MS_OP_expert_order, NULL, MS_EDTYPE, "expert_order | index | f32 | i32", e.x);
-  REFUSED(MS_OP_expert_order, ATTRS(.i = {0}), MS_EINVAL, "expert_order | experts is 0", e.places);
+  REFUSED(MS_OP_expert_order, ATTRS(.experts = {.experts = 0}), MS_EINVAL, "expert_order | experts is 0", e.places);
   REFUSED(MS_OP_expert_dispatch, NULL, MS_ESHAPE, "expert_dispatch | x | [12,8] | 6 rows", rows, e.order, e.places);
   REFUSED(MS_OP_expert_dispatch, NULL, MS_ESHAPE, "order is [5] | places is [6,2]", e.x, e.offsets, e.places);
   REFUSED(MS_OP_expert_combine, NULL, MS_ESHAPE, "expert_combine | x | [6,8] | 12 rows", e.x, e.order, e.places);
   REFUSED(MS_OP_expert_combine, NULL, MS_ESHAPE, "places is [6,2] | weights is [12,8]", rows, e.order, e.places, rows);
   REFUSED(MS_OP_grouped_matmul, NULL, MS_ESHAPE, "x is [12,8] | w is [3,8,12] | 4 groups", rows, few, e.offsets);
-  REFUSED(MS_OP_grouped_matmul, ATTRS(.i = {0, 1}), MS_ESHAPE, "[4,8,12] | [R,K] | [E,N,K]", rows, w, e.offsets);
+  REFUSED(MS_OP_grouped_matmul, ATTRS(.product = {.trans_b = 1}), MS_ESHAPE, "[4,8,12] | [R,K] | [E,N,K]", rows, w,
+          e.offsets);
   REFUSED(MS_OP_grouped_matmul, NULL, MS_EDTYPE, "grouped_matmul | x | f32 | w | bf16", rows, half, e.offsets);
   REFUSED(MS_OP_grouped_matmul, NULL, MS_EDTYPE, "offsets | f32 | i32", rows, w, e.x);
 }

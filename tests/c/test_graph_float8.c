@@ -26,7 +26,7 @@ static int hidden(int64_t rows, int64_t columns) {
 static layer layer_of(int recipe, int trans_b) {
   layer l = {.x = hidden(ROWS, INPUTS)};
   l.w = trans_b ? weight(recipe, OUTPUTS, INPUTS) : weight(recipe, INPUTS, OUTPUTS);
-  l.y = op2(&f, MS_OP_matmul, l.x, l.w, ATTRS(.i = {0, trans_b}));
+  l.y = op2(&f, MS_OP_matmul, l.x, l.w, ATTRS(.product = {.trans_b = trans_b}));
   return l;
 }
 
@@ -36,7 +36,7 @@ static void set_loss(int y) { must(ms_graph_set_loss(f.graph, sum_all(&f, op2(&f
 static const ms_node *product(int op, int which) {
   for (int n = 0; n < f.graph->n_nodes; n++) {
     const ms_node *node = &f.graph->nodes[n];
-    if (node->op == op && (op != MS_OP_matmul_f8 || node->attrs.i[4] == which)) return node;
+    if (node->op == op && (op != MS_OP_matmul_f8 || node->attrs.product.product == which)) return node;
   }
   fail_msg("no product %d", which);
   return NULL;
@@ -51,7 +51,7 @@ static void Q4_a_layer_has_three_rounded_products(void **state) {
   assert_well_formed(f.graph);
   assert_int_equal(count_op(&f, MS_OP_matmul_f8), 3);
   assert_int_equal(count_op(&f, MS_OP_matmul), 0);
-  assert_int_equal(maker(l.y)->attrs.i[3], MS_FP8_ROWWISE);
+  assert_int_equal(maker(l.y)->attrs.product.recipe, MS_FP8_ROWWISE);
   assert_int_equal(product(MS_OP_matmul_f8, MS_F8_DX)->in[1], l.w);
   assert_int_equal(product(MS_OP_matmul_f8, MS_F8_DW)->in[1], l.x);
   assert_string_equal(shape_of(&f, f.graph->param_grads[1]), "[32,64]");
@@ -87,7 +87,7 @@ static void Q4_biases_and_activations_are_fused(void **state) {
   assert_well_formed(f.graph);
   assert_int_equal(maker(y)->op, MS_OP_matmul_f8);
   assert_int_equal(maker(y)->inputs, 3);
-  assert_int_equal(maker(y)->attrs.i[2], MS_ACT_RELU);
+  assert_int_equal(maker(y)->attrs.product.activation, MS_ACT_RELU);
   assert_int_equal(maker(other)->op, MS_OP_matmul);
 }
 

@@ -16,7 +16,8 @@ static head loss_of(int dtype, int64_t rows, int64_t classes, int64_t dim, int f
   if (biased) h.b = param(&f, dtype, SHAPE(classes));
   h.product = linear(&f, h.x, h.w, h.b);
   h.targets = input(&f, "targets", MS_I32, SHAPE(rows));
-  apply(&f, MS_OP_cross_entropy, 2, (int[]){h.product, h.targets}, ATTRS(.i = {-100, [5] = fused}), h.out);
+  apply(&f, MS_OP_cross_entropy, 2, (int[]){h.product, h.targets},
+        ATTRS(.loss = {.ignore_index = -100, .fused = fused}), h.out);
   return h;
 }
 
@@ -71,8 +72,8 @@ static void S20_the_loss_reads_the_layers_bias(void **state) {
 static void S20_targets_may_be_made_late(void **state) {
   (void)state;
   const int w = param(&f, MS_F32, SHAPE(7, 3)), product = linear(&f, input(&f, "x", MS_F32, SHAPE(4, 3)), w, -1);
-  const int targets = op1(&f, MS_OP_cast, input(&f, "t", MS_F32, SHAPE(4)), ATTRS(.i = {[7] = 1 + MS_I32}));
-  rewrite(op2(&f, MS_OP_cross_entropy, product, targets, ATTRS(.i = {-100, [5] = CHUNKED})));
+  const int targets = op1(&f, MS_OP_cast, input(&f, "t", MS_F32, SHAPE(4)), ATTRS(.out_dtype = 1 + MS_I32));
+  rewrite(op2(&f, MS_OP_cross_entropy, product, targets, ATTRS(.loss = {.ignore_index = -100, .fused = CHUNKED})));
   assert_int_equal(count_op(&f, MS_OP_linear_cross_entropy_part), 1);
 }
 
@@ -80,11 +81,11 @@ static void S20_padding_is_left_to_the_loss(void **state) {
   (void)state;
   const int x = input(&f, "x", MS_F32, SHAPE(2, 3, 4)), targets = input(&f, "targets", MS_I32, SHAPE(2, 3));
   const int logits = linear(&f, x, param(&f, MS_F32, SHAPE(16, 4)), -1);
-  const int used = op1(&f, MS_OP_slice, logits, ATTRS(.i = {2, 0, 13}));
-  const int loss = op2(&f, MS_OP_cross_entropy, used, targets, ATTRS(.i = {-100, [5] = CHUNKED}));
+  const int used = op1(&f, MS_OP_slice, logits, ATTRS(.cut = {.axis = 2, .stop = 13}));
+  const int loss = op2(&f, MS_OP_cross_entropy, used, targets, ATTRS(.loss = {.ignore_index = -100, .fused = CHUNKED}));
   rewrite(loss);
   assert_int_equal(maker(loss)->op, MS_OP_linear_cross_entropy_join);
-  assert_int_equal(maker(loss)->attrs.i[4], 13);
+  assert_int_equal(maker(loss)->attrs.loss.classes, 13);
 }
 
 enum { ACTIVATED, READ_TWICE, NO_PRODUCT, TRANSPOSED, FAULTS };
@@ -97,7 +98,7 @@ static int faulty_loss(int fault, int fused) {
   if (fault == NO_PRODUCT) logits = op1(&f, MS_OP_tanh, logits, NULL);
   if (fault == READ_TWICE) must(ms_graph_output(f.graph, "logits", logits));
   must(ms_graph_set_scope(f.graph, "net"));
-  return op2(&f, MS_OP_cross_entropy, logits, targets, ATTRS(.i = {-100, [5] = fused}));
+  return op2(&f, MS_OP_cross_entropy, logits, targets, ATTRS(.loss = {.ignore_index = -100, .fused = fused}));
 }
 
 static void S20_what_must_be_fused_and_cannot_is_refused(void **state) {
@@ -123,7 +124,7 @@ static int64_t rows_of(int dtype, int64_t rows, int64_t classes, int64_t dim) {
   fixture_start(&f);
   const head h = head_of(dtype, rows, classes, dim, CHUNKED);
   rewrite(h.out[0]);
-  return maker(h.out[0])->attrs.i[5];
+  return maker(h.out[0])->attrs.loss.chunk;
 }
 
 static void S20_chunks_are_chosen_by_sizes(void **state) {
@@ -172,7 +173,7 @@ static void S20_auto_fuses_a_layer_with_a_bias(void **state) {
 static void S20_loss_and_gradients_are_one_node(void **state) {
   (void)state;
   const head h = head_of(MS_F32, 4, 7, 3, CHUNKED);
-  must(ms_graph_set_loss_weight(f.graph, op1(&f, MS_OP_scale, h.out[2], ATTRS(.f = {0.25}))));
+  must(ms_graph_set_loss_weight(f.graph, op1(&f, MS_OP_scale, h.out[2], ATTRS(.scale = {.alpha = 0.25}))));
   train(h.out[0]);
   const ms_node *step = maker(h.out[0]);
   assert_int_equal(step->op, MS_OP_linear_cross_entropy_step);
@@ -188,7 +189,7 @@ static void S20_readers_of_the_loss_wait(void **state) {
   const head h = head_of(MS_F32, 4, 7, 3, CHUNKED);
   const int told = op1(&f, MS_OP_exp, h.out[0], NULL);
   must(ms_graph_output(f.graph, "perplexity", told));
-  train(op1(&f, MS_OP_scale, h.out[0], ATTRS(.f = {2})));
+  train(op1(&f, MS_OP_scale, h.out[0], ATTRS(.scale = {.alpha = 2})));
   assert_int_equal(maker(h.out[0])->op, MS_OP_linear_cross_entropy_step);
   assert_true(maker(told) > maker(h.out[0]));
 }
@@ -215,7 +216,8 @@ static void S20_each_of_two_losses_is_one_node_with_its_gradient(void **state) {
   (void)state;
   const head h = head_of(MS_F32, 4, 7, 3, CHUNKED);
   const int product = linear(&f, h.x, param(&f, MS_F32, SHAPE(5, 3)), -1);
-  const int other = op2(&f, MS_OP_cross_entropy, product, h.targets, ATTRS(.i = {-100, [5] = CHUNKED}));
+  const int other =
+      op2(&f, MS_OP_cross_entropy, product, h.targets, ATTRS(.loss = {.ignore_index = -100, .fused = CHUNKED}));
   train(op2(&f, MS_OP_add, h.out[0], other, NULL));
   assert_int_equal(count_op(&f, MS_OP_linear_cross_entropy_step), 2);
   assert_int_equal(count_op(&f, MS_OP_linear_cross_entropy_backward), 0);
@@ -226,7 +228,7 @@ static void S20_each_of_two_losses_is_one_node_with_its_gradient(void **state) {
 static void S20_loss_and_gradient_of_whole_logits_are_one_node(void **state) {
   (void)state;
   const head h = head_of(MS_F32, 4, 7, 3, WHOLE);
-  must(ms_graph_set_loss_weight(f.graph, op1(&f, MS_OP_scale, h.out[2], ATTRS(.f = {0.25}))));
+  must(ms_graph_set_loss_weight(f.graph, op1(&f, MS_OP_scale, h.out[2], ATTRS(.scale = {.alpha = 0.25}))));
   const int told = op1(&f, MS_OP_exp, h.out[0], NULL);
   must(ms_graph_output(f.graph, "perplexity", told));
   train(h.out[0]);

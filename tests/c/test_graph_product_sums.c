@@ -93,7 +93,7 @@ static void a_product_that_others_read_is_not_added(void **state) {
   for (int n = 0, named = 0; n < f.graph->n_nodes; n++) {
     const ms_node *node = &f.graph->nodes[n];
     char name[16];
-    if (!node->backward || node->op != MS_OP_matmul || node->attrs.i[0]) continue;
+    if (!node->backward || node->op != MS_OP_matmul || node->attrs.product.trans_a) continue;
     snprintf(name, sizeof name, "dh%d", named++);
     must(ms_graph_output(f.graph, name, node->out[0]));
   }

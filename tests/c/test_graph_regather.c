@@ -82,7 +82,7 @@ static const ms_graph *one_gather(int when, const unsigned char *by_default, int
   trial_add_dimension(&t, "tensor", RANKS)->sequence_parallel = 1;
   t.params[0][1] = ms_shard(0, 1);
   t.params[0][2] = ms_shard(1, 1);
-  const ms_attrs flat = {.i = {48, 8, 1, 1, 1, 1, 2}};
+  const ms_op_attrs flat = {.shape = {.d = {48, 8, 1, 1, 1, 1}, .ndim = 2}};
   int x = linear(&t.f, input(&t.f, "x", MS_F32, SHAPE(4, 12, 8)), param(&t.f, MS_F32, SHAPE(8, 8)), -1);
   x = op1(&t.f, MS_OP_tanh, x, NULL);
   must(ms_graph_set_regather(traced, when));

@@ -26,7 +26,7 @@ static void bias_and_relu_join_the_matmul(void **state) {
   assert_int_equal(maker(y)->op, MS_OP_matmul);
   assert_int_equal(maker(y)->inputs, 3);
   assert_int_equal(maker(y)->in[2], bias);
-  assert_int_equal(maker(y)->attrs.i[2], MS_ACT_RELU);
+  assert_int_equal(maker(y)->attrs.product.activation, MS_ACT_RELU);
 }
 
 static void a_product_that_others_read_keeps_its_place(void **state) {
@@ -46,7 +46,7 @@ static void a_named_output_is_not_fused_away(void **state) {
   keep("relu", op1(&f, MS_OP_relu, product, NULL));
   rewrite(0);
   assert_int_equal(maker(product)->op, MS_OP_matmul);
-  assert_int_equal(maker(product)->attrs.i[2], MS_ACT_NONE);
+  assert_int_equal(maker(product)->attrs.product.activation, MS_ACT_NONE);
 }
 
 static void what_is_no_bias_stays_an_addition(void **state) {
@@ -86,7 +86,7 @@ static void smooth_activations_join_in_evaluation_only(void **state) {
     rewrite(evaluate);
     assert_int_equal(f.graph->n_nodes, evaluate ? 3 : 6);
     for (int i = 0; i < 3; i++)
-      if (evaluate) assert_int_equal(maker(y[i])->attrs.i[2], MS_ACT_GELU + i);
+      if (evaluate) assert_int_equal(maker(y[i])->attrs.product.activation, MS_ACT_GELU + i);
   }
 }
 
@@ -112,12 +112,13 @@ static void a_loss_reads_padded_logits(void **state) {
   (void)state;
   int tokens = input(&f, "tokens", MS_I32, SHAPE(6)), out[MS_MAX_OUTPUTS];
   int padded = f32(SHAPE(6, 8)), shown = f32(SHAPE(6, 8)), later = f32(SHAPE(6, 8)), rows = f32(SHAPE(9, 8));
-  int logits = op1(&f, MS_OP_slice, padded, ATTRS(.i = {-1, 0, 5}));
+  int logits = op1(&f, MS_OP_slice, padded, ATTRS(.cut = {.axis = -1, .stop = 5}));
   apply(&f, MS_OP_cross_entropy, 2, (int[]){logits, tokens}, NULL, out);
   keep("loss", out[0]);
-  keep("logits", op1(&f, MS_OP_slice, shown, ATTRS(.i = {1, 0, 5})));
-  const int left[] = {f.graph->outputs[1].value, op1(&f, MS_OP_slice, later, ATTRS(.i = {1, 1, 5})),
-                      op1(&f, MS_OP_slice, rows, ATTRS(.i = {0, 0, 6}))};
+  keep("logits", op1(&f, MS_OP_slice, shown, ATTRS(.cut = {.axis = 1, .stop = 5})));
+  const int left[] = {f.graph->outputs[1].value,
+                      op1(&f, MS_OP_slice, later, ATTRS(.cut = {.axis = 1, .start = 1, .stop = 5})),
+                      op1(&f, MS_OP_slice, rows, ATTRS(.cut = {.stop = 6}))};
   static const char *const names[] = {"shown", "later", "rows"};
   for (int i = 0; i < 3; i++) {
     int others[MS_MAX_OUTPUTS];
@@ -127,14 +128,14 @@ static void a_loss_reads_padded_logits(void **state) {
   rewrite(0);
   assert_int_equal(count_op(&f, MS_OP_slice), 3);
   assert_int_equal(maker(out[0])->in[0], padded);
-  assert_int_equal(maker(out[0])->attrs.i[4], 5);
-  assert_int_equal(maker(out[0])->attrs.i[0], -100);
+  assert_int_equal(maker(out[0])->attrs.loss.classes, 5);
+  assert_int_equal(maker(out[0])->attrs.loss.ignore_index, -100);
 }
 
 static void a_sum_joins_its_norm(void **state) {
   (void)state;
   int a = f32(SHAPE(5, 4)), b = f32(SHAPE(5, 4)), g = f32(SHAPE(4)), bias = f32(SHAPE(4));
-  int sum = op2(&f, MS_OP_add, a, b, NULL), y = op3(&f, MS_OP_layer_norm, sum, g, bias, ATTRS(.f = {1e-3}));
+  int sum = op2(&f, MS_OP_add, a, b, NULL), y = op3(&f, MS_OP_layer_norm, sum, g, bias, ATTRS(.norm = {.eps = 1e-3}));
   int rms = op2(&f, MS_OP_rms_norm, op2(&f, MS_OP_add, sum, y, NULL), g, NULL);
   keep("sum", sum);
   keep("rms", rms);
@@ -142,7 +143,7 @@ static void a_sum_joins_its_norm(void **state) {
   assert_int_equal(f.graph->n_nodes, 2);
   const ms_node *norm = maker(y);
   assert_int_equal(norm->op, MS_OP_add_layer_norm);
-  assert_true(norm->attrs.f[0] == 1e-3);
+  assert_true(norm->attrs.norm.eps == 1e-3);
   assert_memory_equal(norm->in, ((int[]){a, b, g, bias}), 4 * sizeof(int));
   assert_int_equal(norm->out[2], sum);
   assert_int_equal(maker(rms)->op, MS_OP_add_rms_norm);
@@ -165,8 +166,8 @@ static void dropout_ends_in_evaluation(void **state) {
     fixture_end(&f);
     fixture_start(&f);
     int x = f32(SHAPE(5, 4)), dropped = op1(&f, MS_OP_dropout, x, NULL);
-    int never = op1(&f, MS_OP_dropout, dropped, ATTRS(.f = {0}));
-    keep("y", op1(&f, MS_OP_exp, op1(&f, MS_OP_dropout, never, ATTRS(.i = {5}, .f = {0.2})), NULL));
+    int never = op1(&f, MS_OP_dropout, dropped, ATTRS(.mask = {.p = 0}));
+    keep("y", op1(&f, MS_OP_exp, op1(&f, MS_OP_dropout, never, ATTRS(.mask = {.stream = 5, .p = 0.2})), NULL));
     keep("dropped", dropped);
     must(ms_graph_pass_identities(f.graph, evaluate, 1));
     assert_well_formed(f.graph);
@@ -210,7 +211,7 @@ static void bias_gradients_join_the_activation(void **state) {
   for (int p = 1; p < 8; p += 2) {
     const ms_node *node = maker(f.graph->param_grads[p]);
     assert_int_equal(node->op, MS_OP_activation_backward_bias);
-    assert_int_equal(node->attrs.i[2], MS_ACT_RELU + p / 2);
+    assert_int_equal(node->attrs.product.activation, MS_ACT_RELU + p / 2);
     assert_int_equal(dtype_of(&f, f.graph->param_grads[p]), MS_F32);
   }
 }
@@ -235,7 +236,8 @@ static void residual_gradients_join_the_norm(void **state) {
 static void slices_of_a_whole_are_put_together(void **state) {
   (void)state;
   int x = linear(&f, input(&f, "x", MS_F32, SHAPE(5, 4)), f32(SHAPE(12, 4)), -1), part[3], loss;
-  for (int i = 0; i < 3; i++) part[2 - i] = op1(&f, MS_OP_slice, x, ATTRS(.i = {1, 4 * i, 4 * i + 4}));
+  for (int i = 0; i < 3; i++)
+    part[2 - i] = op1(&f, MS_OP_slice, x, ATTRS(.cut = {.axis = 1, .start = 4 * i, .stop = 4 * i + 4}));
   loss = sum_all(
       &f, op2(&f, MS_OP_mul, op1(&f, MS_OP_exp, part[0], NULL), op2(&f, MS_OP_mul, part[1], part[2], NULL), NULL));
   train(loss);
@@ -247,8 +249,8 @@ static void slices_of_a_whole_are_put_together(void **state) {
 static void slices_that_overlap_or_leave_gaps_are_added(void **state) {
   (void)state;
   int x = op1(&f, MS_OP_exp, f32(SHAPE(5, 12)), NULL), a, b;
-  a = op1(&f, MS_OP_slice, x, ATTRS(.i = {1, 0, 7}));
-  b = op1(&f, MS_OP_slice, x, ATTRS(.i = {1, 5, 12}));
+  a = op1(&f, MS_OP_slice, x, ATTRS(.cut = {.axis = 1, .stop = 7}));
+  b = op1(&f, MS_OP_slice, x, ATTRS(.cut = {.axis = 1, .start = 5, .stop = 12}));
   train(sum_all(&f, op2(&f, MS_OP_mul, a, b, NULL)));
   assert_int_equal(count_op(&f, MS_OP_concat), 0);
   assert_int_equal(count_op(&f, MS_OP_pad), 2);

@@ -94,11 +94,16 @@ static int ranks_of(const parameter *x, rank *list) {
   return n;
 }
 
-static kernel_case case_for(int op, const rank *k, const double *f) {
+static kernel_case case_for(int op, const rank *k) {
   kernel_case c = case_of(op);
   ms_factored_set(&c.call.attrs, &k->at);
-  ms_clip_set(&c.call.attrs, most);
-  for (int i = 0; i < 4; i++) c.call.attrs.f[i] = f[i];
+  c.call.attrs.factored.clip = most;
+  c.call.attrs.factored.lr_scale = lr_scale;
+  c.call.attrs.factored.weight_decay = decay;
+  c.call.attrs.factored.eps1 = eps1;
+  c.call.attrs.factored.eps2 = eps2;
+  c.call.attrs.factored.d = d;
+  c.call.attrs.factored.beta2_decay = beta2_decay;
   c.scalars.lr = lr;
   return c;
 }
@@ -133,7 +138,7 @@ static void add_averages(const training *t, const rank *k, kernel_case *c) {
 static void sum_all(training *t) {
   for (int k = 0; k < t->ranks; k++) {
     const rank *own = &t->rank[k];
-    kernel_case c = case_for(MS_OP_adafactor_sums, own, (double[4]){0});
+    kernel_case c = case_for(MS_OP_adafactor_sums, own);
     add_gradient(t, own, &c);
     add_output(&c, SHAPE(MS_F32, ms_factored_row_count(&own->at)));
     add_output(&c, SHAPE(MS_F32, ms_factored_column_count(&own->at)));
@@ -145,7 +150,7 @@ static void sum_all(training *t) {
 }
 
 static void average_all(training *t, float updates) {
-  kernel_case c = case_for(MS_OP_adafactor_average, &t->rank[0], (double[4]){beta2_decay});
+  kernel_case c = case_for(MS_OP_adafactor_average, &t->rank[0]);
   const int64_t rows = ms_factored_row_count(&t->rank[0].at), columns = ms_factored_column_count(&t->rank[0].at);
   add_values(&c, t->row_sums, rows, 0);
   add_values(&c, t->column_sums, columns, 0);
@@ -161,7 +166,7 @@ static void average_all(training *t, float updates) {
 static void find_norm(training *t, float updates) {
   for (int k = 0; k < t->ranks; k++) {
     const rank *own = &t->rank[k];
-    kernel_case c = case_for(MS_OP_adafactor_norm, own, (double[4]){eps1, eps2, lr_scale});
+    kernel_case c = case_for(MS_OP_adafactor_norm, own);
     add_averages(t, own, &c);
     add_values(&c, &t->squares, 1, 1);
     add_values(&c, &updates, 1, 1);
@@ -177,7 +182,7 @@ static void find_norm(training *t, float updates) {
 static void step_all(training *t) {
   for (int k = 0; k < t->ranks; k++) {
     const rank *own = &t->rank[k];
-    kernel_case c = case_for(MS_OP_adafactor, own, (double[4]){lr_scale, decay, eps1, d});
+    kernel_case c = case_for(MS_OP_adafactor, own);
     add_averages(t, own, &c);
     add_values(&c, t->means, own->at.matrices + 1, 0);
     add_values(&c, &t->update_squares, 1, 1);
@@ -230,7 +235,7 @@ static void nothing_is_zero_and_nan_shows(void **state) {
   const rank none = {whole, 0}, all = {whole, 12};
   for (int i = 0; i < 2; i++) {
     const rank *own = i ? &all : &none;
-    kernel_case c = case_for(MS_OP_adafactor_sums, own, (double[4]){0});
+    kernel_case c = case_for(MS_OP_adafactor_sums, own);
     add_input(&c, SHAPE(MS_F32, own->count));
     add_values(&c, (float[]){0, 0, 1, 0}, 4, 0);
     if (own->count) set_input(&c, 0, 5, NAN);

@@ -17,9 +17,9 @@ static void set_tokens(kernel_case *c, int input) {
 
 static kernel_case forward_case(int dtype, int64_t window, double softcap) {
   kernel_case c = case_of(MS_OP_document_attention);
-  c.call.attrs.i[0] = START;
-  c.call.attrs.i[2] = window;
-  c.call.attrs.f[1] = softcap;
+  c.call.attrs.attention.start = START;
+  c.call.attrs.attention.window = window;
+  c.call.attrs.attention.softcap = softcap;
   add_input(&c, SHAPE(dtype, B, T, H, D));
   add_input(&c, SHAPE(dtype, B, T, G, D));
   add_input(&c, SHAPE(dtype, B, T, G, D));
@@ -69,8 +69,9 @@ static void assert_part(const kernel_case *c, int output, const kernel_case *own
 static void check_document(const kernel_case *c, int backward, int row, int first, int t) {
   const int dtype = c->call.in[Q].dtype;
   kernel_case own = case_of(MS_OP_attention);
-  own.call.attrs.i[0] = 1;
-  own.call.attrs.i[2] = c->call.attrs.i[2], own.call.attrs.f[1] = c->call.attrs.f[1];
+  own.call.attrs.attention.causal = 1;
+  own.call.attrs.attention.window = c->call.attrs.attention.window,
+  own.call.attrs.attention.softcap = c->call.attrs.attention.softcap;
   add_input(&own, SHAPE(dtype, 1, t, H, D));
   add_input(&own, SHAPE(dtype, 1, t, G, D));
   add_input(&own, SHAPE(dtype, 1, t, G, D));
@@ -81,8 +82,9 @@ static void check_document(const kernel_case *c, int backward, int row, int firs
   if (!backward) assert_part(c, 0, &own, row, first, t);
   if (backward) {
     kernel_case gradient = case_of(MS_OP_attention_backward);
-    gradient.call.attrs.i[0] = 1;
-    gradient.call.attrs.i[2] = c->call.attrs.i[2], gradient.call.attrs.f[1] = c->call.attrs.f[1];
+    gradient.call.attrs.attention.causal = 1;
+    gradient.call.attrs.attention.window = c->call.attrs.attention.window,
+    gradient.call.attrs.attention.softcap = c->call.attrs.attention.softcap;
     for (int i = Q; i <= V; i++) add_input(&gradient, own.call.in[i]);
     for (int i = 0; i < 2; i++) add_input(&gradient, own.call.out[i]);
     add_input(&gradient, own.call.out[0]);
@@ -126,7 +128,7 @@ static double dot(const kernel_case *c, int x, int64_t x_at, int y, int64_t y_at
 /* Attention of one query in plain loops: weight[j] of positions `begin`, where its document or its window begins, to
  * the query itself, and the slope of its score if that is capped. */
 static void weigh(const kernel_case *c, int row, int head, int i, int begin, double *weight, double *slope) {
-  const double cap = c->call.attrs.f[1];
+  const double cap = c->call.attrs.attention.softcap;
   double largest = -INFINITY, sum = 0.0;
   for (int j = begin; j <= i; j++) {
     weight[j] = dot(c, Q, at(row, i, H, head), K, at(row, j, G, head * G / H)) / sqrt(D);
@@ -211,8 +213,8 @@ static void one_document_is_attention(void **state) {
   setenv("MOONSHARD_ATTENTION", "flash", 1);
   for (int dtype = MS_F32; dtype <= MS_BF16; dtype++) {
     kernel_case c = forward_case(dtype, 0, 0), plain = case_of(MS_OP_attention);
-    c.call.attrs.i[0] = -1;
-    plain.call.attrs.i[0] = 1;
+    c.call.attrs.attention.start = -1;
+    plain.call.attrs.attention.causal = 1;
     for (int i = Q; i <= V; i++) {
       add_input(&plain, c.call.in[i]);
       memcpy((void *)plain.call.in_data[i], c.call.in_data[i], (size_t)tensor_bytes(&c.call.in[i]));

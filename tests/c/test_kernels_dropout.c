@@ -5,8 +5,8 @@
 /* Runs dropout on ones; the caller frees. */
 static kernel_case dropout_of_ones(int dtype, int64_t n, double p, uint64_t seed, int64_t stream) {
   kernel_case c = case_of(MS_OP_dropout);
-  c.call.attrs.f[0] = p;
-  c.call.attrs.i[0] = stream;
+  c.call.attrs.mask.p = p;
+  c.call.attrs.mask.stream = stream;
   c.scalars.seed = seed;
   add_input(&c, SHAPE(dtype, n));
   add_output(&c, SHAPE(dtype, n));
@@ -72,7 +72,7 @@ static void check_part(int64_t outer, int64_t rows, int64_t inner, int64_t first
   ms_philox_uniform(11, 3, 0, whole_rows * wide, uniform);
   FOR_EACH(dtype, dtypes) {
     kernel_case c = case_of(MS_OP_dropout);
-    c.call.attrs = (ms_attrs){.i = {3, outer, rows, skipped}, .f = {0.4}};
+    c.call.attrs = (ms_op_attrs){.mask = {.stream = 3, .outer = outer, .rows = rows, .first = skipped, .p = 0.4}};
     c.scalars.seed = 11;
     c.scalars.rows = (ms_axis_part){first, step};
     add_input(&c, SHAPE(dtype, outer, rows, inner));

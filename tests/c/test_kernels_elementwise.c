@@ -54,11 +54,11 @@ static const int gradient_ops[] = {MS_OP_tanh_backward, MS_OP_sigmoid_backward, 
                                    MS_OP_gelu_backward, MS_OP_gelu_tanh_backward, MS_OP_silu_backward,
                                    MS_OP_abs_backward,  MS_OP_clamp_backward};
 
-/* Slots f0 and f1: alpha and beta of scale, or the bounds of clamp. */
+/* alpha and beta of scale, or the bounds of clamp, the upper one first. */
 static void set_numbers(kernel_case *c, double first, double second) {
   const int clamps = c->call.op == MS_OP_clamp || c->call.op == MS_OP_clamp_backward;
-  c->call.attrs.f[0] = clamps ? second : first;
-  c->call.attrs.f[1] = clamps ? first : second;
+  if (clamps) c->call.attrs.clamp.min = second, c->call.attrs.clamp.max = first;
+  else c->call.attrs.scale.alpha = first, c->call.attrs.scale.beta = second;
 }
 
 static int wants_positive(int op) { return op == MS_OP_log || op == MS_OP_sqrt || op == MS_OP_rsqrt; }
@@ -313,7 +313,7 @@ static void accumulate_writes_and_adds(void **state) {
   for (int add = 0; add < 2; add++) FOR_EACH(dtype, dtypes)
   FOR_EACH(n, sizes) {
     kernel_case c = case_of(MS_OP_accumulate);
-    c.call.attrs.i[0] = add;
+    c.call.attrs.add = add;
     add_input(&c, SHAPE(dtype, n));
     add_output(&c, SHAPE(MS_F32, n));
     if (add)
@@ -330,7 +330,7 @@ static void fill_writes_every_dtype(void **state) {
   static const int filled[] = {MS_F32, MS_BF16, MS_I32, MS_U8};
   FOR_EACH(dtype, filled) FOR_EACH(n, sizes) {
     kernel_case c = case_of(MS_OP_fill);
-    c.call.attrs.f[0] = 3.0;
+    c.call.attrs.shape.value = 3.0;
     add_output(&c, SHAPE(dtype, n));
     run_case(&c);
     for (int64_t i = 0; i < n; i++) assert_true(output_at(&c, 0, i) == 3.0);

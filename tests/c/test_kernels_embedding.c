@@ -48,7 +48,7 @@ static void check_embedding_backward_onto(const kernel_case *alone) {
 
 static void check_embedding_backward(int dtype, int out_dtype, int64_t rows, int64_t columns, int64_t n) {
   kernel_case c = case_of(MS_OP_embedding_backward);
-  c.call.attrs.i[0] = rows;
+  c.call.attrs.table.rows = rows;
   add_input(&c, SHAPE(MS_I32, n));
   add_input(&c, SHAPE(dtype, n, columns));
   add_output(&c, SHAPE(out_dtype, rows, columns));
@@ -82,8 +82,8 @@ static void parts_of_a_table_make_the_whole(void **state) {
   enum { ROWS = 60, PARTS = 3, PART = ROWS / PARTS, COLUMNS = 5, N = 700 };
   for (int first = 0; first < ROWS; first += PART) {
     kernel_case c = case_of(MS_OP_embedding), g = case_of(MS_OP_embedding_backward);
-    c.call.attrs = (ms_attrs){.i = {ROWS - 1, PARTS, 3, first}};
-    g.call.attrs = (ms_attrs){.i = {PART, PARTS, 3, first}};
+    c.call.attrs = (ms_op_attrs){.table = {.rows = ROWS - 1, .parts = PARTS, .dim = 3, .first = first}};
+    g.call.attrs = (ms_op_attrs){.table = {.rows = PART, .parts = PARTS, .dim = 3, .first = first}};
     add_input(&c, SHAPE(MS_F32, PART, COLUMNS));
     add_input(&c, SHAPE(MS_I32, N));
     add_output(&c, SHAPE(MS_F32, N, COLUMNS));
@@ -124,7 +124,7 @@ static void wrong_tokens_are_reported(void **state) {
   set_input(&c, 1, 4, 1);
   set_input(&c, 1, 2, -3);
   assert_fails(run_status(&c, 1), MS_EINVAL, TOLD("token -3 | position 2 | [0,10)", "-3 | [0,10)"));
-  c.call.attrs.i[0] = 8; /* tokens must not select the last two rows */
+  c.call.attrs.table.rows = 8; /* tokens must not select the last two rows */
   set_input(&c, 1, 2, 8);
   assert_fails(run_status(&c, 1), MS_EINVAL, TOLD("token 8 | position 2 | [0,8)", "8 | [0,8)"));
   free_case(&c);

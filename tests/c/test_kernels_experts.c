@@ -19,7 +19,7 @@ static int64_t choose(sizes s, int64_t choice) {
 
 static kernel_case order_case(sizes s) {
   kernel_case c = case_of(MS_OP_expert_order);
-  c.call.attrs.i[0] = s.experts;
+  c.call.attrs.experts.experts = s.experts;
   add_input(&c, SHAPE(MS_I32, s.tokens, s.each));
   add_output(&c, SHAPE(MS_I32, s.tokens * s.each));
   add_output(&c, SHAPE(MS_I32, s.tokens, s.each));
@@ -205,7 +205,7 @@ static void add_offsets(kernel_case *c, groups g) {
 
 static kernel_case product_case(int dtype, groups g, int turned) {
   kernel_case c = case_of(MS_OP_grouped_matmul);
-  c.call.attrs.i[1] = turned;
+  c.call.attrs.product.trans_b = turned;
   add_input(&c, SHAPE(dtype, g.rows, g.inner));
   add_input(&c, SHAPE(dtype, g.n, turned ? g.columns : g.inner, turned ? g.inner : g.columns));
   add_offsets(&c, g);
@@ -251,7 +251,7 @@ static void gradients_of_weights_sum_over_their_group(void **state) {
   FOR_EACH(g, some_groups) {
     if (too_large(g.rows * g.inner * g.columns / 10)) continue;
     kernel_case c = case_of(MS_OP_grouped_matmul_backward_weight);
-    c.call.attrs.i[7] = 1 + out_dtype;
+    c.call.attrs.out_dtype = 1 + out_dtype;
     add_input(&c, SHAPE(dtype, g.rows, g.inner));
     add_input(&c, SHAPE(dtype, g.rows, g.columns));
     add_offsets(&c, g);

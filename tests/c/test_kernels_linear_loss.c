@@ -17,7 +17,7 @@ static kernel_case wide_operands(int op, int dtype, int chunk, int classes, int 
   add_input(&c, SHAPE(dtype, ROWS, DIM));
   add_input(&c, SHAPE(dtype, columns, DIM));
   add_input(&c, SHAPE(MS_I32, ROWS));
-  c.call.attrs = (ms_attrs){.i = {IGNORED, 1, 0, 0, classes, chunk}};
+  c.call.attrs = (ms_op_attrs){.loss = {.ignore_index = IGNORED, .parts = 1, .classes = classes, .chunk = chunk}};
   for (int r = 0; r < ROWS; r++)
     set_input(&c, TARGETS, r, r % 7 == 3 ? IGNORED : r * 5 % (classes ? classes : columns));
   return c;
@@ -45,7 +45,7 @@ static double logit(const kernel_case *c, int r, int v) {
 
 static reference reference_of(const kernel_case *c) {
   reference ref = {0};
-  const int classes = c->call.attrs.i[4] ? (int)c->call.attrs.i[4] : CLASSES;
+  const int classes = c->call.attrs.loss.classes ? (int)c->call.attrs.loss.classes : CLASSES;
   for (int r = 0; r < ROWS; r++) {
     double sum = 0;
     for (int v = 0; v < classes; v++) sum += ref.p[r][v] = exp(logit(c, r, v));
@@ -304,7 +304,8 @@ static void parts_of_the_classes_have_their_gradients(void **state) {
     for (int r = 0; r < ROWS; r++) set_input(&c, LSE, r, ref.lse[r]);
     set_input(&c, add_input(&c, SCALAR(MS_F32)), 0, ref.count);
     set_input(&c, add_input(&c, SCALAR(MS_F32)), 0, 1);
-    c.call.attrs = (ms_attrs){.i = {IGNORED, PARTS, 0, first, CLASSES, 5}};
+    c.call.attrs = (ms_op_attrs){
+        .loss = {.ignore_index = IGNORED, .parts = PARTS, .first = first, .classes = CLASSES, .chunk = 5}};
     add_output(&c, SHAPE(MS_F32, ROWS, DIM));
     add_output(&c, SHAPE(MS_F32, 10, DIM));
     add_chunk(&c, 5);
@@ -347,7 +348,7 @@ static int64_t workspace_of(int chunk, int rows, int classes) {
   c.call.out[3] = SHAPE(MS_F32, chunk, classes);
   c.call.inputs = 5;
   c.call.outputs = 4;
-  c.call.attrs.i[5] = chunk;
+  c.call.attrs.loss.chunk = chunk;
   must(prepare_kernel(kernel, &c.call));
   if (kernel->release) kernel->release(c.call.prepared);
   return c.call.workspace_bytes;

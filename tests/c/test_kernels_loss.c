@@ -11,7 +11,7 @@ enum { IGNORED = -100, LOGITS = 0, TARGETS = 1 };
 
 static kernel_case forward_case(int dtype, int64_t rows, int64_t classes) {
   kernel_case c = case_of(MS_OP_cross_entropy);
-  c.call.attrs.i[0] = IGNORED;
+  c.call.attrs.loss.ignore_index = IGNORED;
   add_input(&c, SHAPE(dtype, rows, classes));
   add_input(&c, SHAPE(MS_I32, rows));
   add_output(&c, SCALAR(MS_F32));
@@ -32,7 +32,7 @@ static double reference_lse(const kernel_case *c, int64_t row, int64_t classes) 
 /* A case of the gradient, with forward's inputs and results. */
 static kernel_case backward_case(const kernel_case *forward, int64_t rows, int64_t classes, double dloss) {
   kernel_case c = case_of(MS_OP_cross_entropy_backward);
-  c.call.attrs.i[0] = IGNORED;
+  c.call.attrs.loss.ignore_index = IGNORED;
   add_input(&c, SHAPE(forward->call.in[0].dtype, rows, classes));
   add_input(&c, SHAPE(MS_I32, rows));
   add_input(&c, SHAPE(MS_F32, rows));
@@ -107,12 +107,12 @@ static kernel_case step_case(const kernel_case *forward, int64_t rows, int64_t c
 
 static void check_step(int dtype, int64_t rows, int64_t columns, int64_t classes) {
   kernel_case c = forward_case(dtype, rows, columns);
-  c.call.attrs.i[4] = classes;
+  c.call.attrs.loss.classes = classes;
   for (int64_t r = 0; r < rows; r++)
     if (input_at(&c, TARGETS, r) >= 0) set_input(&c, TARGETS, r, (double)(r * 31 % (classes ? classes : columns)));
   run_case(&c);
   kernel_case b = backward_case(&c, rows, columns, 1.5), step = step_case(&c, rows, columns, 1.5);
-  b.call.attrs.i[4] = classes;
+  b.call.attrs.loss.classes = classes;
   run_case(&b);
   run_case(&step);
   assert_true(output_at(&step, 1, 0) == output_at(&c, 0, 0));
@@ -157,7 +157,7 @@ static void targets_are_counted(void **state) {
   static const int64_t counts[] = {1, 37, 5000};
   FOR_EACH(n, counts) {
     kernel_case c = case_of(MS_OP_count_targets);
-    c.call.attrs.i[0] = IGNORED;
+    c.call.attrs.loss.ignore_index = IGNORED;
     add_input(&c, SHAPE(MS_I32, n));
     add_output(&c, SCALAR(MS_F32));
     for (int64_t i = 0; i < n; i++) set_input(&c, 0, i, i % 5 == 3 ? IGNORED : (double)i);
@@ -253,7 +253,7 @@ static void padding_has_no_part(void **state) {
   static const int64_t counts[] = {1, 257, 1024, 1299};
   for (int dtype = MS_F32; dtype <= MS_BF16; dtype++) FOR_EACH(classes, counts) {
       kernel_case plain = forward_case(dtype, ROWS, classes), padded = forward_case(dtype, ROWS, PADDED);
-      padded.call.attrs.i[4] = classes;
+      padded.call.attrs.loss.classes = classes;
       for (int64_t r = 0; r < ROWS; r++) {
         set_input(&padded, TARGETS, r, input_at(&plain, TARGETS, r));
         for (int64_t i = 0; i < PADDED; i++)
@@ -264,7 +264,7 @@ static void padding_has_no_part(void **state) {
       for (int64_t r = 0; r < ROWS; r++) assert_output(&padded, 1, r, output_at(&plain, 1, r), 1e-6);
       assert_output(&padded, 0, 0, output_at(&plain, 0, 0), 1e-6);
       kernel_case b = backward_case(&plain, ROWS, classes, 1.5), back = backward_case(&padded, ROWS, PADDED, 1.5);
-      back.call.attrs.i[4] = classes;
+      back.call.attrs.loss.classes = classes;
       run_case(&b);
       run_case(&back);
       for (int64_t r = 0; r < ROWS; r++)
@@ -285,7 +285,11 @@ static kernel_case part_case(const kernel_case *whole, int op, int64_t rows, int
                              int64_t first) {
   kernel_case c = case_of(op);
   const int64_t stride = parts * part;
-  c.call.attrs = (ms_attrs){.i = {IGNORED, parts, 3, first, whole->call.attrs.i[4]}};
+  c.call.attrs = (ms_op_attrs){.loss = {.ignore_index = IGNORED,
+                                        .parts = parts,
+                                        .dim = 3,
+                                        .first = first,
+                                        .classes = whole->call.attrs.loss.classes}};
   add_input(&c, SHAPE(whole->call.in[0].dtype, rows, part));
   add_input(&c, SHAPE(MS_I32, rows));
   for (int64_t i = 0; i < rows * part; i++)
@@ -299,12 +303,12 @@ static kernel_case part_case(const kernel_case *whole, int op, int64_t rows, int
 static void check_parts(int dtype, int64_t classes) {
   enum { ROWS = 37, PARTS = 3, PART = 19, ALL = PARTS * PART };
   kernel_case whole = forward_case(dtype, ROWS, ALL);
-  whole.call.attrs.i[4] = classes;
+  whole.call.attrs.loss.classes = classes;
   for (int64_t r = 0; r < ROWS; r++)
     if (input_at(&whole, TARGETS, r) >= 0) set_input(&whole, TARGETS, r, (double)(r * 31 % (classes ? classes : ALL)));
   run_case(&whole);
   kernel_case gradient = backward_case(&whole, ROWS, ALL, 1.5);
-  gradient.call.attrs.i[4] = classes;
+  gradient.call.attrs.loss.classes = classes;
   run_case(&gradient);
   kernel_case join = part_case(&whole, MS_OP_cross_entropy_join, ROWS, PARTS, PART, 0);
   add_input(&join, SHAPE(MS_F32, PARTS, ROWS, 2));

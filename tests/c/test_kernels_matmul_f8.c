@@ -40,8 +40,8 @@ static const kind block_kinds[] = {{MS_FP8_MXFP8, MS_F8_OUTPUT, 1, 1, 0, 0, 0, 1
 static kernel_case case_of_rounded(const product *p, const kind *of) {
   kernel_case c = case_of_product(p);
   c.call.op = MS_OP_matmul_f8;
-  c.call.attrs.i[3] = of->recipe;
-  c.call.attrs.i[4] = of->product;
+  c.call.attrs.product.recipe = of->recipe;
+  c.call.attrs.product.product = of->product;
   /* Rows of very different sizes, and some of zeros, which scales of their own tell apart. */
   for (int64_t i = 0; i < p->m; i++)
     for (int64_t k = 0; k < p->k; k++) {

@@ -16,8 +16,8 @@ static int64_t rows_of(const product *p) { return (p->batch ? p->batch : 1) * p-
 static kernel_case case_of_product(int op, const product *p) {
   kernel_case c = case_of(op);
   const int64_t a_rows = p->trans_a ? p->k : p->m, a_columns = p->trans_a ? p->m : p->k;
-  c.call.attrs.i[0] = p->trans_a;
-  c.call.attrs.i[1] = p->trans_b;
+  c.call.attrs.product.trans_a = p->trans_a;
+  c.call.attrs.product.trans_b = p->trans_b;
   add_input(&c, p->batch ? SHAPE(p->dtype, p->batch, a_rows, a_columns) : SHAPE(p->dtype, a_rows, a_columns));
   add_input(&c, p->trans_b ? SHAPE(p->dtype, p->n, p->k) : SHAPE(p->dtype, p->k, p->n));
   const ms_value_info result = p->batch ? SHAPE(p->dtype, p->batch, p->m, p->n) : SHAPE(p->dtype, p->m, p->n);

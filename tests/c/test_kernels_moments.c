@@ -147,8 +147,9 @@ static void Q9_records_without_a_scale(void **state) {
 static kernel_case adamw_case(int64_t n, double beta2, double decay) {
   kernel_case c = case_of(MS_OP_adamw);
   const double eps = 1e-8;
-  c.call.attrs = (ms_attrs){.i = {[3] = MS_ADAMW_I8}, .f = {1, decay, 0.9, beta2}};
-  memcpy(&c.call.attrs.i[0], &eps, sizeof eps);
+  c.call.attrs = (ms_op_attrs){
+      .update = {.moments = MS_ADAMW_I8, .lr_scale = 1, .weight_decay = decay, .beta1 = 0.9, .beta2 = beta2}};
+  c.call.attrs.update.eps = eps;
   add_input(&c, SHAPE(MS_F32, n));
   add_input(&c, SHAPE(MS_F32, 4));
   set_input(&c, 1, 2, 1.0);

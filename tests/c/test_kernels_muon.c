@@ -12,7 +12,7 @@ static void momentum_matches(void **state) {
   FOR_EACH(n, sizes)
   for (int nesterov = 0; nesterov < 2; nesterov++) {
     kernel_case c = case_of(MS_OP_muon_momentum);
-    c.call.attrs = (ms_attrs){.i = {nesterov}, .f = {momentum}};
+    c.call.attrs = (ms_op_attrs){.update = {.nesterov = nesterov, .momentum = momentum}};
     add_input(&c, SHAPE(MS_F32, n));
     add_input(&c, SHAPE(MS_F32, 4));
     set_input(&c, 1, 2, factor);
@@ -39,7 +39,7 @@ static void weights_match(void **state) {
   const double lr = 0.02, lr_scale = 0.5, decay = 0.1, adjust = 1.75;
   FOR_EACH(n, sizes) {
     kernel_case c = case_of(MS_OP_muon_apply);
-    c.call.attrs = (ms_attrs){.f = {lr_scale, decay, adjust}};
+    c.call.attrs = (ms_op_attrs){.update = {.lr_scale = lr_scale, .weight_decay = decay, .adjust = adjust}};
     c.scalars.lr = NAN; /* it has its own */
     c.scalars.muon_lr = lr;
     add_input(&c, SHAPE(MS_F32, n));
@@ -110,7 +110,7 @@ static void orthogonal_matrices_match(void **state) {
     for (size_t i = 0; i < sizeof matrices / sizeof *matrices; i++) {
       const int64_t rows = matrices[i].rows, columns = matrices[i].columns;
       kernel_case c = case_of(MS_OP_muon_orthogonalise);
-      c.call.attrs = (ms_attrs){.i = {matrices[i].steps, dtype}};
+      c.call.attrs = (ms_op_attrs){.orthogonalise = {.steps = matrices[i].steps, .dtype = dtype}};
       add_input(&c, SHAPE(MS_F32, rows, columns));
       add_output(&c, SHAPE(MS_F32, rows, columns));
       double *expected = calloc((size_t)(rows * columns), sizeof *expected);
@@ -127,7 +127,7 @@ static void orthogonal_matrices_match(void **state) {
 static void zeros_stay_and_nan_shows(void **state) {
   (void)state;
   kernel_case c = case_of(MS_OP_muon_orthogonalise);
-  c.call.attrs = (ms_attrs){.i = {5}};
+  c.call.attrs = (ms_op_attrs){.orthogonalise = {.steps = 5}};
   add_input(&c, SHAPE(MS_F32, 4, 6));
   add_output(&c, SHAPE(MS_F32, 4, 6));
   for (int64_t i = 0; i < 24; i++) set_input(&c, 0, i, 0);

@@ -38,7 +38,7 @@ static void norms_match(void **state) {
     int centred = is_centred(op);
     int64_t n = m.columns;
     kernel_case c = case_of(op);
-    c.call.attrs.f[0] = eps;
+    c.call.attrs.norm.eps = eps;
     add_input(&c, SHAPE(dtype, m.rows, n));
     add_input(&c, SHAPE(gain_dtype, n));
     if (centred) add_input(&c, SHAPE(gain_dtype, n));
@@ -72,7 +72,7 @@ static void fused_sum_gives_the_bits_of_both(void **state) {
     ms_value_info stats = centred ? SHAPE(MS_F32, m.rows, 2) : SHAPE(MS_F32, m.rows);
     kernel_case fused = case_of(op), sum = case_of(MS_OP_add),
                 norm = case_of(centred ? MS_OP_layer_norm : MS_OP_rms_norm);
-    fused.call.attrs.f[0] = norm.call.attrs.f[0] = eps;
+    fused.call.attrs.norm.eps = norm.call.attrs.norm.eps = eps;
     add_input(&fused, x);
     add_input(&fused, x);
     for (int i = 0; i < 1 + centred; i++) add_input(&fused, gain);
@@ -111,7 +111,7 @@ static void fused_sum_gives_the_bits_of_both(void **state) {
 static void norm_keeps_nan_in_its_row(void **state) {
   (void)state;
   kernel_case c = case_of(MS_OP_layer_norm);
-  c.call.attrs.f[0] = eps;
+  c.call.attrs.norm.eps = eps;
   add_input(&c, SHAPE(MS_F32, 3, 40));
   add_input(&c, SHAPE(MS_F32, 40));
   add_input(&c, SHAPE(MS_F32, 40));
@@ -263,8 +263,8 @@ static const grouped images[] = {{1, 1, 1, 1}, {2, 3, 1, 7}, {3, 2, 4, 35}, {5, 
 
 static kernel_case grouped_case(int op, const grouped *g, int dtype, int gain_dtype) {
   kernel_case c = case_of(op);
-  c.call.attrs.i[0] = g->groups;
-  c.call.attrs.f[0] = eps;
+  c.call.attrs.norm.groups = g->groups;
+  c.call.attrs.norm.eps = eps;
   add_input(&c, SHAPE(dtype, g->images, g->groups * g->channels, g->pixels));
   add_input(&c, SHAPE(gain_dtype, g->groups * g->channels));
   return c;

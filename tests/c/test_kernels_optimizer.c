@@ -7,8 +7,9 @@ static void adamw_matches_when(int coupled) {
   FOR_EACH(n, sizes)
   for (int threads = 1; threads <= TEAM; threads += 2) {
     kernel_case c = optimizer_case(MS_OP_adamw, n, 2, n);
-    c.call.attrs = (ms_attrs){.i = {[5] = coupled}, .f = {lr_scale, decay, beta1, beta2}};
-    memcpy(&c.call.attrs.i[0], &eps, sizeof eps);
+    c.call.attrs = (ms_op_attrs){
+        .update = {.coupled = coupled, .lr_scale = lr_scale, .weight_decay = decay, .beta1 = beta1, .beta2 = beta2}};
+    c.call.attrs.update.eps = eps;
     double *p = calloc((size_t)(3 * n + 1), sizeof *p), *m = p + n, *v = m + n;
     for (int64_t i = 0; i < n; i++) p[i] = output_at(&c, 0, i);
     for (int step = 1; step <= STEPS; step++) {
@@ -50,8 +51,9 @@ static void adam_matches(void **state) {
 static kernel_case rounded_case(int64_t n, int64_t first, double beta1, double beta2, double m, double v) {
   kernel_case c = optimizer_case(MS_OP_adamw, n, 0, 0);
   const double eps = 1e-8;
-  c.call.attrs = (ms_attrs){.i = {[1] = 77, first, 1}, .f = {1, 0, beta1, beta2}};
-  memcpy(&c.call.attrs.i[0], &eps, sizeof eps);
+  c.call.attrs = (ms_op_attrs){
+      .update = {.stream = 77, .first = first, .moments = 1, .lr_scale = 1, .beta1 = beta1, .beta2 = beta2}};
+  c.call.attrs.update.eps = eps;
   for (int i = 1; i <= 2; i++) {
     add_output(&c, SHAPE(MS_BF16, n));
     for (int64_t e = 0; e < n; e++) set_element(c.call.out_data[i], MS_BF16, e, i == 1 ? m : v);
@@ -63,7 +65,7 @@ static kernel_case rounded_case(int64_t n, int64_t first, double beta1, double b
 /* x rounded with the element's random bits, as the op's documentation defines it. */
 static double rounded(float x, const kernel_case *c, int64_t element, int shift) {
   uint32_t words[4], bits;
-  ms_philox4x32((uint64_t)c->call.attrs.i[1], (uint64_t)input_at(c, 2, 0), (uint64_t)element / 4, words);
+  ms_philox4x32((uint64_t)c->call.attrs.update.stream, (uint64_t)input_at(c, 2, 0), (uint64_t)element / 4, words);
   memcpy(&bits, &x, sizeof bits);
   return ms_bf16_to_f32((ms_bf16)((bits + (words[element % 4] >> shift & 0xffff)) >> 16));
 }
@@ -157,7 +159,11 @@ static void sgd_matches(void **state) {
   FOR_EACH(dampening, dampenings)
   for (int nesterov = 0; nesterov < 2; nesterov++) {
     kernel_case c = optimizer_case(MS_OP_sgd, n, 1, momentum == 0.0 ? 0 : n);
-    c.call.attrs = (ms_attrs){.i = {nesterov}, .f = {lr_scale, decay, momentum, dampening}};
+    c.call.attrs = (ms_op_attrs){.update = {.nesterov = nesterov,
+                                            .lr_scale = lr_scale,
+                                            .weight_decay = decay,
+                                            .momentum = momentum,
+                                            .dampening = dampening}};
     /* The first step must write the buffer without reading it. */
     for (int64_t i = 0; i < ms_numel(&c.call.out[1]); i++) ((float *)c.call.out_data[1])[i] = NAN;
     double *p = calloc((size_t)(2 * n + 1), sizeof *p), *b = p + n;
@@ -192,7 +198,8 @@ static void outer_sgd_matches(void **state) {
   FOR_EACH(alpha, alphas)
   for (int nesterov = 0; nesterov < (momentum == 0.0 ? 1 : 2); nesterov++) {
     kernel_case c = case_of(MS_OP_outer_sgd);
-    c.call.attrs = (ms_attrs){.i = {nesterov}, .f = {momentum, alpha, share}};
+    c.call.attrs =
+        (ms_op_attrs){.outer_sgd = {.nesterov = nesterov, .momentum = momentum, .alpha = alpha, .share = share}};
     add_input(&c, SHAPE(MS_F32, n));
     for (int o = 0; o < 3; o++) add_output(&c, SHAPE(MS_F32, o == 2 && momentum == 0.0 ? 0 : n));
     double *local = calloc((size_t)(3 * n + 1), sizeof *local), *synced = local + n, *b = synced + n;
@@ -227,7 +234,7 @@ static void ema_matches(void **state) {
   FOR_EACH(n, sizes)
   for (int warmup = 0; warmup < 2; warmup++) {
     kernel_case c = case_of(MS_OP_ema);
-    c.call.attrs = (ms_attrs){.i = {warmup}, .f = {decay}};
+    c.call.attrs = (ms_op_attrs){.ema = {.warmup = warmup, .decay = decay}};
     add_input(&c, SHAPE(MS_F32, n));
     add_output(&c, SHAPE(MS_F32, n));
     /* The first step must write the average without reading it. */
@@ -251,7 +258,7 @@ static void ema_matches(void **state) {
 static void totals_count_replicas_once(void **state) {
   (void)state;
   kernel_case c = case_of(MS_OP_step_totals);
-  c.call.attrs.i[0] = 4;
+  c.call.attrs.step.replicas = 4;
   add_input(&c, SHAPE(MS_F32, 5));
   add_input(&c, SHAPE(MS_F32, 2));
   add_output(&c, SHAPE(MS_F32, 3));
@@ -270,7 +277,7 @@ static void totals_count_replicas_once(void **state) {
 /* Totals of 6 ranks and 3 micro-batches: squares 81, so the mean gradient's norm is 9 / 18. */
 static kernel_case norm_case(double squares, double max_norm) {
   kernel_case c = case_of(MS_OP_step_norm);
-  c.call.attrs = (ms_attrs){.i = {6}, .f = {max_norm}};
+  c.call.attrs = (ms_op_attrs){.step = {.ranks = 6, .max_norm = max_norm}};
   c.scalars.micro_batches = 3;
   add_input(&c, SHAPE(MS_F32, 2));
   add_output(&c, SHAPE(MS_F32, 4));
@@ -298,7 +305,7 @@ static void norm_divides_by_weights(void **state) {
   static const double weights[] = {0.0, 4.5};
   FOR_EACH(weight, weights) {
     kernel_case c = case_of(MS_OP_step_norm);
-    c.call.attrs = (ms_attrs){.f = {1.0}};
+    c.call.attrs = (ms_op_attrs){.step = {.max_norm = 1.0}};
     add_input(&c, SHAPE(MS_F32, 3));
     add_output(&c, SHAPE(MS_F32, 4));
     set_input(&c, 0, 0, weight == 0.0 ? 0.0 : 81.0);

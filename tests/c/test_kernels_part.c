@@ -27,9 +27,10 @@ static void set_tokens(kernel_case *c, int input) {
 /* Inputs q, k, v, and for backward o, lse, do, and for documents tokens; t queries. */
 static kernel_case attention_case(int op, int dtype, int backward, int documents, int window, int64_t t) {
   kernel_case c = case_of(op);
-  c.call.attrs.i[2] = window;
-  c.call.attrs.f[1] = window == 11 ? 0.8 : 0; /* capped */
-  c.call.attrs.i[0] = documents ? START : 1;
+  c.call.attrs.attention.window = window;
+  c.call.attrs.attention.softcap = window == 11 ? 0.8 : 0; /* capped */
+  if (documents) c.call.attrs.attention.start = START;
+  else c.call.attrs.attention.causal = 1;
   add_input(&c, SHAPE(dtype, BATCH, t, HEADS, SIZE));
   for (int i = 0; i < 2; i++) add_input(&c, SHAPE(dtype, BATCH, LENGTH, GROUPS, SIZE));
   if (backward) add_input(&c, SHAPE(dtype, BATCH, t, HEADS, SIZE));
@@ -99,12 +100,12 @@ static void free_whole(whole_case *w) {
 static void check_part(const whole_case *w, ms_part part, double *sum[2]) {
   const kernel_case *whole = &w->forward, *back = &w->back;
   kernel_case c = attention_case(whole->call.op, w->dtype, 0, w->documents, w->window, LENGTH / part.ranks);
-  c.call.attrs.i[1] = ms_part_attr(part);
+  c.call.attrs.attention.part = ms_part_attr(part);
   copy_queries(&c, 0, &part, whole, -1), copy_keys(&c, whole);
   run_case(&c);
   expect_queries(&c, &part, whole, w->tolerance);
   kernel_case g = attention_case(back->call.op, w->dtype, 1, w->documents, w->window, LENGTH / part.ranks);
-  g.call.attrs.i[1] = ms_part_attr(part);
+  g.call.attrs.attention.part = ms_part_attr(part);
   copy_queries(&g, 0, &part, whole, -1), copy_keys(&g, whole), copy_queries(&g, 3, &part, whole, 0);
   copy_queries(&g, 5, &part, back, -1);
   for (int64_t i = 0; i < ms_numel(&g.call.in[4]); i++) set_input(&g, 4, i, output_at(&c, 1, i));
@@ -168,7 +169,7 @@ static void C2_a_folded_axis_is_the_same_work(void **state) {
 
 static kernel_case elements_case(int op, int64_t t) {
   kernel_case c = case_of(op);
-  must(ms_op_defaults(ms_op_row_of(op)->name, &c.call.attrs));
+  must(ms_op_row_defaults(op, &c.call.attrs));
   add_input(&c, SHAPE(MS_F32, BATCH, t, HEADS, SIZE));
   add_output(&c, SHAPE(MS_F32, BATCH, t, HEADS, SIZE));
   return c;
@@ -182,7 +183,7 @@ static void check_elements(int op, int64_t inner) {
     for (int r = 0; r < divisions[k].ranks; r++) {
       const ms_part part = part_of(&divisions[k], r, 1);
       kernel_case c = elements_case(op, LENGTH / divisions[k].ranks);
-      c.call.attrs.i[4] = ms_part_attr(part_of(&divisions[k], r, inner));
+      *ms_op_integer(op, &c.call.attrs, "part") = ms_part_attr(part_of(&divisions[k], r, inner));
       copy_queries(&c, 0, &part, &whole, -1);
       run_case(&c);
       expect_queries(&c, &part, &whole, 0);
@@ -208,7 +209,7 @@ static void C1_runs_of_a_folded_axis_are_moved(void **state) {
   add_output(&join, SHAPE(MS_F32, BLOCKS, RANKS, RUN));
   add_input(&part, SHAPE(MS_F32, BLOCKS, RANKS, RUN));
   add_output(&part, SHAPE(MS_F32, RANKS, BLOCKS, RUN));
-  part.call.attrs.i[0] = MS_FOLD_PART;
+  part.call.attrs.fold.what = MS_FOLD_PART;
   for (int r = 0; r < RANKS; r++) {
     const ms_part own = {RUN, RANKS, r, 0, 1};
     for (int64_t i = 0; i < BLOCKS * RUN; i++)
@@ -223,8 +224,8 @@ static void C1_runs_of_a_folded_axis_are_moved(void **state) {
   for (int64_t i = 0; i < RANKS * BLOCKS * RUN; i++) assert_output(&part, 0, i, input_at(&join, 0, i), 0);
   for (int r = 0; r < RANKS; r++) {
     kernel_case take = case_of(MS_OP_fold), put = case_of(MS_OP_fold);
-    take.call.attrs = (ms_attrs){.i = {MS_FOLD_TAKE, r, RANKS}};
-    put.call.attrs = (ms_attrs){.i = {MS_FOLD_PUT, r, RANKS}};
+    take.call.attrs = (ms_op_attrs){.fold = {.what = MS_FOLD_TAKE, .place = r, .ranks = RANKS}};
+    put.call.attrs = (ms_op_attrs){.fold = {.what = MS_FOLD_PUT, .place = r, .ranks = RANKS}};
     add_input(&take, SHAPE(MS_F32, BLOCKS, RANKS, RUN));
     add_output(&take, SHAPE(MS_F32, BLOCKS, 1, RUN));
     add_input(&put, SHAPE(MS_F32, BLOCKS, 1, RUN));

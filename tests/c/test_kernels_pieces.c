@@ -39,7 +39,7 @@ static void pieces_have_the_bits_of_the_whole(kernel_case *c, const char *what) 
   run_once(c, c->call, 1);
   for (size_t k = 0; k + 1 < sizeof cuts / sizeof *cuts; k++) {
     kernel_case piece = piece_of(c, before, cuts[k], cuts[k + 1] - cuts[k]);
-    if (c->call.op == MS_OP_adamw || c->call.op == MS_OP_lion) piece.call.attrs.i[2] += cuts[k];
+    if (c->call.op == MS_OP_adamw || c->call.op == MS_OP_lion) piece.call.attrs.update.first += cuts[k];
     contract(1);
     run_once(&piece, piece.call, 1);
     contract(0);
@@ -80,21 +80,36 @@ static void updates_have_the_bits_of_the_whole(void **state) {
   const double eps = 1e-8;
   FOR_EACH(dtype, dtypes) {
     kernel_case adamw = update_case(MS_OP_adamw);
-    adamw.call.attrs = (ms_attrs){.i = {[1] = 77, 0, dtype == MS_BF16}, .f = {0.7, 0.1, 0.9, 0.995}};
-    memcpy(&adamw.call.attrs.i[0], &eps, sizeof eps);
+    adamw.call.attrs = (ms_op_attrs){.update = {.stream = 77,
+                                                .moments = dtype == MS_BF16,
+                                                .lr_scale = 0.7,
+                                                .weight_decay = 0.1,
+                                                .beta1 = 0.9,
+                                                .beta2 = 0.995}};
+    adamw.call.attrs.update.eps = eps;
     add_states(&adamw, 3, 1, dtype);
     pieces_have_the_bits_of_the_whole(&adamw, "adamw");
     kernel_case lion = update_case(MS_OP_lion);
-    lion.call.attrs = (ms_attrs){.i = {[1] = 77, 0, dtype == MS_BF16}, .f = {0.7, 0.1, 0.9, 0.99}};
+    lion.call.attrs = (ms_op_attrs){.update = {.stream = 77,
+                                               .moments = dtype == MS_BF16,
+                                               .lr_scale = 0.7,
+                                               .weight_decay = 0.1,
+                                               .beta1 = 0.9,
+                                               .beta2 = 0.99}};
     add_states(&lion, 2, 1, dtype);
     pieces_have_the_bits_of_the_whole(&lion, "lion");
   }
   for (int momentum = 0; momentum < 2; momentum++) {
     kernel_case sgd = update_case(MS_OP_sgd), outer = case_of(MS_OP_outer_sgd);
-    sgd.call.attrs = (ms_attrs){.i = {momentum}, .f = {0.7, 0.1, 0.9 * momentum, 0.2 * momentum}};
+    sgd.call.attrs = (ms_op_attrs){.update = {.nesterov = momentum,
+                                              .lr_scale = 0.7,
+                                              .weight_decay = 0.1,
+                                              .momentum = 0.9 * momentum,
+                                              .dampening = 0.2 * momentum}};
     add_states(&sgd, 2, momentum, MS_F32);
     pieces_have_the_bits_of_the_whole(&sgd, "sgd");
-    outer.call.attrs = (ms_attrs){.i = {momentum}, .f = {0.9 * momentum, 0.3, 0.25}};
+    outer.call.attrs =
+        (ms_op_attrs){.outer_sgd = {.nesterov = momentum, .momentum = 0.9 * momentum, .alpha = 0.3, .share = 0.25}};
     outer.scalars.lr = 0.7;
     add_input(&outer, SHAPE(MS_F32, TOTAL));
     add_states(&outer, 2, 1, MS_F32);
@@ -103,7 +118,7 @@ static void updates_have_the_bits_of_the_whole(void **state) {
     pieces_have_the_bits_of_the_whole(&outer, "outer_sgd");
   }
   kernel_case ema = case_of(MS_OP_ema);
-  ema.call.attrs = (ms_attrs){.f = {0.93}};
+  ema.call.attrs = (ms_op_attrs){.ema = {.decay = 0.93}};
   ema.scalars.step = 3;
   add_input(&ema, SHAPE(MS_F32, TOTAL));
   add_states(&ema, 1, 1, MS_F32);
@@ -127,7 +142,7 @@ static void functions_have_the_bits_of_the_whole(void **state) {
                                     OP(silu_backward, 2, 1), OP(swiglu_backward, 3, 2)};
   FOR_EACH(op, ops) FOR_EACH(dtype, dtypes) {
     kernel_case c = case_of(op.op);
-    if (op.op == MS_OP_scale) c.call.attrs = (ms_attrs){.f = {0.7, 0.3}};
+    if (op.op == MS_OP_scale) c.call.attrs = (ms_op_attrs){.scale = {.alpha = 0.7, .beta = 0.3}};
     for (int i = 0; i < op.inputs; i++) add_input(&c, SHAPE(dtype, TOTAL));
     for (int o = 0; o < op.outputs; o++) add_output(&c, SHAPE(dtype, TOTAL));
     pieces_have_the_bits_of_the_whole(&c, op.name);

@@ -3,6 +3,8 @@
  * last, short and long, alone and empty. */
 #include "tests/c/support/kernel_case.h"
 
+#include "graph/graph.h"
+
 /* A tensor [outer][n][inner]. */
 typedef struct view {
   int64_t outer, n, inner;
@@ -13,7 +15,7 @@ static const view views[] = {{1, 1, 1},    {1, 17, 1},  {3, 40, 1},  {5, 7, 3}, 
 
 static kernel_case case_along(int op, int dtype, view v) {
   kernel_case c = case_of(op);
-  c.call.attrs.i[0] = 1;
+  *ms_op_integer(op, &c.call.attrs, "axis") = 1;
   add_input(&c, SHAPE(dtype, v.outer, v.n, v.inner));
   return c;
 }
@@ -36,7 +38,7 @@ static void roll_moves_along_the_axis(void **state) {
   FOR_EACH(by, steps)
   FOR_EACH(v, views) {
     kernel_case c = case_along(MS_OP_roll, dtype, v);
-    c.call.attrs.i[1] = by;
+    c.call.attrs.cut.by = by;
     add_output(&c, c.call.in[0]);
     for (int64_t i = 0; i < ms_numel(&c.call.in[0]); i++) set_input(&c, 0, i, (double)(i % 251));
     run_case(&c);
@@ -55,7 +57,7 @@ static void cumsum_matches(void **state) {
   FOR_EACH(v, views)
   for (int reverse = 0; reverse < 2; reverse++) {
     kernel_case c = case_along(MS_OP_cumsum, dtype, v);
-    c.call.attrs.i[1] = reverse;
+    c.call.attrs.cumsum.reverse = reverse;
     add_output(&c, c.call.in[0]);
     run_case(&c);
     FOR_LINES(v, o, i) {
@@ -96,7 +98,7 @@ static int precedes(double a, int64_t at_a, double b, int64_t at_b, int largest)
 /* Every place has as many elements before it as its number. */
 static void check_line(const kernel_case *c, view v, int64_t k, int64_t o, int64_t i) {
   const view to = {v.outer, k, v.inner};
-  const int largest = c->call.attrs.i[2] != 0;
+  const int largest = c->call.attrs.topk.largest != 0;
   for (int64_t p = 0; p < k; p++) {
     const int64_t at = (int64_t)output_at(c, 1, place(to, o, p, i));
     assert_true(at >= 0 && at < v.n);
@@ -118,8 +120,8 @@ static void topk_is_ordered_and_stable(void **state) {
     for (int ties = 0; ties < 2; ties++) {
       if (k > v.n || (v.n > 1000 && k > 2)) continue;
       kernel_case c = case_along(MS_OP_topk, dtype, v);
-      c.call.attrs.i[1] = k;
-      c.call.attrs.i[2] = largest;
+      c.call.attrs.topk.k = k;
+      c.call.attrs.topk.largest = largest;
       add_output(&c, SHAPE(dtype, v.outer, k, v.inner));
       add_output(&c, SHAPE(MS_I32, v.outer, k, v.inner));
       for (int64_t e = 0; ties && e < ms_numel(&c.call.in[0]); e++) {
@@ -137,8 +139,8 @@ static void topk_sorts_a_whole_line(void **state) {
   for (int order = 0; order < 3; order++) {
     const view v = {2, 150, 1};
     kernel_case c = case_along(MS_OP_topk, MS_F32, v);
-    c.call.attrs.i[1] = v.n;
-    c.call.attrs.i[2] = 1;
+    c.call.attrs.topk.k = v.n;
+    c.call.attrs.topk.largest = 1;
     add_output(&c, c.call.in[0]);
     add_output(&c, SHAPE(MS_I32, v.outer, v.n, v.inner));
     for (int64_t e = 0; order && e < 2 * v.n; e++) set_input(&c, 0, e, order == 1 ? (double)e : (double)-e);

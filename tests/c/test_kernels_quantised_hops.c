@@ -39,7 +39,8 @@ static void take(kernel_case *c, int32_t *words, float *rests) {
 static void quantise(const hops *s, const float *x, int group, float *rests, int32_t *out) {
   const int64_t n = shards_of(s) * s->chunk;
   kernel_case c = case_of(rests ? MS_OP_quantise_pieces_kept : MS_OP_quantise_pieces);
-  c.call.attrs = (ms_attrs){.i = {s->dtype, shards_of(s), s->chunk, group}};
+  c.call.attrs =
+      (ms_op_attrs){.pieces = {.dtype = s->dtype, .pieces = shards_of(s), .stride = s->chunk, .group = group}};
   add_input(&c, vector_of(MS_F32, n));
   add_output(&c, words_of(shards_of(s) * pieces_of(s).words));
   if (rests) add_output(&c, vector_of(MS_F32, n));
@@ -51,7 +52,8 @@ static void quantise(const hops *s, const float *x, int group, float *rests, int
 static void sum(const hops *s, const int32_t *from, float *rests, int32_t *out) {
   const int64_t words = s->nodes * pieces_of(s).words;
   kernel_case c = case_of(rests ? MS_OP_sum_pieces_kept : MS_OP_sum_pieces);
-  c.call.attrs = (ms_attrs){.i = {s->dtype, s->inner, s->chunk, s->nodes}};
+  c.call.attrs =
+      (ms_op_attrs){.pieces = {.dtype = s->dtype, .pieces = s->inner, .elements = s->chunk, .each = s->nodes}};
   add_input(&c, words_of(s->inner * words));
   add_output(&c, words_of(words));
   if (rests) add_output(&c, vector_of(MS_F32, s->nodes * pieces_of(s).elements));
@@ -62,7 +64,7 @@ static void sum(const hops *s, const int32_t *from, float *rests, int32_t *out) 
 static void total(const hops *s, int ranks, const int32_t *from, float *out) {
   const int64_t words = ranks * pieces_of(s).words;
   kernel_case c = case_of(MS_OP_total_pieces);
-  c.call.attrs = (ms_attrs){.i = {0, s->dtype, ranks, s->chunk}};
+  c.call.attrs = (ms_op_attrs){.pieces = {.dtype = s->dtype, .pieces = ranks, .elements = s->chunk}};
   add_input(&c, words_of(words));
   add_output(&c, vector_of(MS_F32, s->chunk));
   run(&c, from, 4 * words, NULL);

@@ -21,7 +21,7 @@ static void round_pieces(int dtype, float *x, int64_t n, const ms_pieces *of) {
 static void quantise(int dtype, int from, int rank, int64_t n, int ranks, int32_t *out) {
   const ms_pieces of = ms_pieces_of(dtype, n, ranks);
   kernel_case c = case_of(MS_OP_quantise_pieces);
-  c.call.attrs = (ms_attrs){.i = {dtype, ranks}};
+  c.call.attrs = (ms_op_attrs){.pieces = {.dtype = dtype, .pieces = ranks}};
   add_input(&c, vector_of(from, n));
   for (int64_t i = 0; i < n; i++) {
     if (from == MS_F32) ((float *)(uintptr_t)c.call.in_data[0])[i] = value_of(rank, i);
@@ -37,7 +37,7 @@ static void quantise(int dtype, int from, int rank, int64_t n, int ranks, int32_
 static void sum(int dtype, int64_t n, int ranks, const int32_t *from, int32_t *out) {
   const ms_pieces of = ms_pieces_of(dtype, n, ranks);
   kernel_case c = case_of(MS_OP_sum_pieces);
-  c.call.attrs = (ms_attrs){.i = {dtype, ranks, n}};
+  c.call.attrs = (ms_op_attrs){.pieces = {.dtype = dtype, .pieces = ranks, .elements = n}};
   add_input(&c, words_of(ranks * of.words));
   memcpy((void *)(uintptr_t)c.call.in_data[0], from, (size_t)(4 * ranks * of.words));
   add_output(&c, words_of(of.words));
@@ -51,7 +51,7 @@ static void sum(int dtype, int64_t n, int ranks, const int32_t *from, int32_t *o
 static void restore(int dtype, int64_t n, int ranks, const int32_t *from, int64_t first, int64_t count, int adds,
                     const float *wanted) {
   kernel_case c = case_of(MS_OP_restore_pieces);
-  c.call.attrs = (ms_attrs){.i = {adds, dtype, ranks, n, first}};
+  c.call.attrs = (ms_op_attrs){.add = adds, .pieces = {.dtype = dtype, .pieces = ranks, .elements = n, .first = first}};
   const int64_t words = ranks * ms_pieces_of(dtype, n, ranks).words;
   add_input(&c, words_of(words));
   memcpy((void *)(uintptr_t)c.call.in_data[0], from, (size_t)(4 * words));
@@ -131,7 +131,7 @@ static void Q6_a_piece_has_the_words_of_its_codes_and_scales(void **state) {
 static void quantise_chunks(int dtype, const float *x, int64_t chunk, int shards, float *rests, int32_t *out) {
   const int64_t words = shards * ms_pieces_each(dtype, chunk).words;
   kernel_case c = case_of(rests ? MS_OP_quantise_pieces_kept : MS_OP_quantise_pieces);
-  c.call.attrs = (ms_attrs){.i = {dtype, shards, chunk}};
+  c.call.attrs = (ms_op_attrs){.pieces = {.dtype = dtype, .pieces = shards, .stride = chunk}};
   add_input(&c, vector_of(MS_F32, shards * chunk));
   memcpy((void *)(uintptr_t)c.call.in_data[0], x, (size_t)(4 * shards * chunk));
   add_output(&c, words_of(words));
@@ -149,7 +149,7 @@ static void quantise_chunks(int dtype, const float *x, int64_t chunk, int shards
 static void total(int dtype, int64_t chunk, int shards, const int32_t *from, int adds, float *sum) {
   const int64_t words = shards * ms_pieces_each(dtype, chunk).words;
   kernel_case c = case_of(MS_OP_total_pieces);
-  c.call.attrs = (ms_attrs){.i = {adds, dtype, shards, chunk}};
+  c.call.attrs = (ms_op_attrs){.add = adds, .pieces = {.dtype = dtype, .pieces = shards, .elements = chunk}};
   add_input(&c, words_of(words));
   memcpy((void *)(uintptr_t)c.call.in_data[0], from, (size_t)(4 * words));
   add_output(&c, vector_of(MS_F32, chunk));
@@ -255,7 +255,7 @@ static void Q6_the_rest_of_a_sum_is_what_its_piece_lacks(void **state) {
     for (int rank = 0; rank < RANKS; rank++) quantise(dtype, MS_F32, rank, N, RANKS, pieces[rank]);
     memmove(pieces[0] + of.words, pieces[1], (size_t)(4 * of.words));
     kernel_case c = case_of(MS_OP_sum_pieces_kept);
-    c.call.attrs = (ms_attrs){.i = {dtype, RANKS, N}};
+    c.call.attrs = (ms_op_attrs){.pieces = {.dtype = dtype, .pieces = RANKS, .elements = N}};
     add_input(&c, words_of(RANKS * of.words));
     memcpy((void *)(uintptr_t)c.call.in_data[0], pieces[0], (size_t)(4 * RANKS * of.words));
     add_output(&c, words_of(of.words));
@@ -281,7 +281,7 @@ static void Q3_weights_in_blocks_are_those_written_out_in_f32_and_bf16(void **st
     float x[1000];
     for (int64_t i = 0; i < n; i++) x[i] = value_of(2, i);
     kernel_case c = case_of(MS_OP_quantise_pieces);
-    c.call.attrs = (ms_attrs){.i = {MS_I8, blocks, MS_PIECE_BLOCK}};
+    c.call.attrs = (ms_op_attrs){.pieces = {.dtype = MS_I8, .pieces = blocks, .stride = MS_PIECE_BLOCK}};
     add_input(&c, vector_of(MS_F32, n));
     memcpy((void *)(uintptr_t)c.call.in_data[0], x, (size_t)(4 * n));
     add_output(&c, words_of(words));
@@ -291,7 +291,9 @@ static void Q3_weights_in_blocks_are_those_written_out_in_f32_and_bf16(void **st
       round_block(MS_I8, x, begin, begin + MS_PIECE_BLOCK < n ? begin + MS_PIECE_BLOCK : n);
     for (int dtype = MS_F32; dtype <= MS_BF16; dtype++) {
       kernel_case back = case_of(MS_OP_restore_pieces);
-      back.call.attrs = (ms_attrs){.i = {0, MS_I8, blocks, n, 0, MS_PIECE_BLOCK, 0, 1 + dtype}};
+      back.call.attrs =
+          (ms_op_attrs){.out_dtype = 1 + dtype,
+                        .pieces = {.dtype = MS_I8, .pieces = blocks, .elements = n, .stride = MS_PIECE_BLOCK}};
       add_input(&back, words_of(words));
       memcpy((void *)(uintptr_t)back.call.in_data[0], c.call.out_data[0], (size_t)(4 * words));
       add_output(&back, vector_of(dtype, n));
@@ -311,7 +313,7 @@ static void Q6_what_is_not_finite_stays_so(void **state) {
     const ms_pieces of = ms_pieces_of(dtype, 300, 1);
     int32_t words[128], sums[128];
     kernel_case c = case_of(MS_OP_quantise_pieces);
-    c.call.attrs = (ms_attrs){.i = {dtype, 1}};
+    c.call.attrs = (ms_op_attrs){.pieces = {.dtype = dtype, .pieces = 1}};
     add_input(&c, vector_of(MS_F32, 300));
     for (int64_t i = 0; i < 300; i++) ((float *)(uintptr_t)c.call.in_data[0])[i] = i == 7 ? NAN : 1;
     add_output(&c, words_of(of.words));
@@ -320,7 +322,7 @@ static void Q6_what_is_not_finite_stays_so(void **state) {
     free_case(&c);
     sum(dtype, 300, 1, words, sums);
     c = case_of(MS_OP_restore_pieces);
-    c.call.attrs = (ms_attrs){.i = {0, dtype, 1, 300, 0}};
+    c.call.attrs = (ms_op_attrs){.pieces = {.dtype = dtype, .pieces = 1, .elements = 300}};
     add_input(&c, words_of(of.words));
     memcpy((void *)(uintptr_t)c.call.in_data[0], sums, (size_t)(4 * of.words));
     add_output(&c, vector_of(MS_F32, 300));

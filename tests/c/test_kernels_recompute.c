@@ -40,9 +40,10 @@ static void activations_have_forwards_bits(void **state) {
     kernel_case forward = case_of(op), plain = case_of(MS_OP_activation_backward_bias);
     kernel_case again =
         case_of(biased ? MS_OP_activation_backward_bias_recompute : MS_OP_activation_backward_recompute);
-    again.call.attrs.i[2] = plain.call.attrs.i[2] = op == MS_OP_gelu        ? MS_ACT_GELU
-                                                    : op == MS_OP_gelu_tanh ? MS_ACT_GELU_TANH
-                                                                            : MS_ACT_SILU;
+    again.call.attrs.product.activation = plain.call.attrs.product.activation = op == MS_OP_gelu ? MS_ACT_GELU
+                                                                                : op == MS_OP_gelu_tanh
+                                                                                    ? MS_ACT_GELU_TANH
+                                                                                    : MS_ACT_SILU;
     for (int i = 0; i < 2; i++) add_input(&again, x);
     for (int i = 0; i < 2; i++) copy_input(&plain, &again, i);
     copy_input(&forward, &again, 0);
@@ -98,7 +99,7 @@ static void check_norm(int centred, int dtype, int channel_dtype, matrix m, int 
   kernel_case forward = case_of(centred ? MS_OP_layer_norm : MS_OP_rms_norm);
   kernel_case plain = case_of(centred ? MS_OP_layer_norm_backward : MS_OP_rms_norm_backward);
   kernel_case again = case_of(centred ? MS_OP_layer_norm_backward_recompute : MS_OP_rms_norm_backward_recompute);
-  forward.call.attrs.f[0] = eps;
+  forward.call.attrs.norm.eps = eps;
   add_input(&forward, x);
   for (int i = 0; i < 1 + centred; i++) add_input(&forward, vector);
   add_output(&forward, x);

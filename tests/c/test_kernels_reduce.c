@@ -34,8 +34,8 @@ static view view_of(axis_case a) {
 }
 
 static void set_axis(kernel_case *c, axis_case a) {
-  c->call.attrs.i[0] = a.axis == ALL ? -1 : a.axis;
-  c->call.attrs.i[2] = a.axis == ALL;
+  c->call.attrs.reduce.axis = a.axis == ALL ? -1 : a.axis;
+  c->call.attrs.reduce.all = a.axis == ALL;
 }
 
 static void reductions_match(void **state) {
@@ -76,7 +76,7 @@ static void reductions_keep_nonfinite(void **state) {
   FOR_EACH(dtype, dtypes)
   for (int axis = 0; axis < 2; axis++) {
     kernel_case c = case_of(op);
-    c.call.attrs.i[0] = axis;
+    c.call.attrs.reduce.axis = axis;
     add_input(&c, SHAPE(dtype, 70, 70));
     add_output(&c, SHAPE(dtype, 70));
     set_input(&c, 0, 11 * 70 + 11, NAN);
@@ -192,7 +192,7 @@ static void activation_backward_bias_matches(void **state) {
   for (size_t d = 0; d < sizeof dims / sizeof *dims; d++) {
     int64_t rows = dims[d][0], columns = dims[d][1];
     kernel_case c = case_of(MS_OP_activation_backward_bias);
-    c.call.attrs.i[2] = activation;
+    c.call.attrs.product.activation = activation;
     add_input(&c, SHAPE(dtype, rows, columns));
     add_input(&c, SHAPE(dtype, rows, columns));
     add_output(&c, SHAPE(dtype, rows, columns));

@@ -51,7 +51,7 @@ static void transpose_permutes(void **state) {
     kernel_case c = case_of(MS_OP_transpose);
     ms_value_info out = {.dtype = dtype, .ndim = p.ndim};
     for (int d = 0; d < p.ndim; d++) {
-      c.call.attrs.i[d] = p.axes[d];
+      c.call.attrs.permutation.p[d] = p.axes[d];
       out.dims[d] = p.dims[(p.axes[d] + p.ndim) % p.ndim];
     }
     add_input(&c, shape(dtype, p.ndim, p.dims));
@@ -77,9 +77,9 @@ static void slice_and_pad_cut_one_axis(void **state) {
       for (int64_t count = 0; start + count <= dims[(axis + 3) % 3] && count < 4; count++) {
         int at = (axis + 3) % 3;
         kernel_case cut = case_of(MS_OP_slice);
-        cut.call.attrs.i[0] = axis;
-        cut.call.attrs.i[1] = start;
-        cut.call.attrs.i[2] = start + count;
+        cut.call.attrs.cut.axis = axis;
+        cut.call.attrs.cut.start = start;
+        cut.call.attrs.cut.stop = start + count;
         ms_value_info whole = shape(dtype, 3, dims), piece = whole;
         piece.dims[at] = count;
         add_input(&cut, whole);
@@ -88,9 +88,9 @@ static void slice_and_pad_cut_one_axis(void **state) {
         run_case(&cut);
 
         kernel_case widened = case_of(MS_OP_pad);
-        widened.call.attrs.i[0] = axis;
-        widened.call.attrs.i[1] = start;
-        widened.call.attrs.i[2] = dims[at] - start - count;
+        widened.call.attrs.cut.axis = axis;
+        widened.call.attrs.cut.before = start;
+        widened.call.attrs.cut.after = dims[at] - start - count;
         add_input(&widened, piece);
         add_output(&widened, whole);
         memcpy((void *)widened.call.in_data[0], cut.call.out_data[0], (size_t)tensor_bytes(&piece));
@@ -115,7 +115,7 @@ static void concat_joins_on_each_axis(void **state) {
     int at = (axis + 3) % 3;
     int64_t dims[] = {5, 40, 9};
     kernel_case c = case_of(MS_OP_concat);
-    c.call.attrs.i[0] = axis;
+    c.call.attrs.cut.axis = axis;
     for (int i = 0; i < 4; i++) {
       dims[at] = lengths[i];
       add_input(&c, shape(dtype, 3, dims));
@@ -189,10 +189,10 @@ static void copy_moves_the_bytes(void **state) {
 
 static kernel_case rope_case(int dtype, const int64_t *dims, int64_t offset, int interleaved, int inverse) {
   kernel_case c = case_of(MS_OP_rope);
-  c.call.attrs.i[0] = offset;
-  c.call.attrs.i[1] = interleaved;
-  c.call.attrs.i[2] = inverse;
-  c.call.attrs.f[0] = 10000.0;
+  c.call.attrs.rope.offset = offset;
+  c.call.attrs.rope.interleaved = interleaved;
+  c.call.attrs.rope.inverse = inverse;
+  c.call.attrs.rope.theta = 10000.0;
   add_input(&c, shape(dtype, 4, dims));
   add_output(&c, shape(dtype, 4, dims));
   return c;
@@ -203,9 +203,10 @@ static void assert_turned(const kernel_case *c, const float *frequency) {
   const int64_t *dims = c->call.in[0].dims, depth = dims[3], half = depth / 2;
   for (int64_t head = 0, heads = ms_numel(&c->call.in[0]) / depth; head < heads; head++)
     for (int64_t p = 0; p < half; p++) {
-      int64_t t = head / dims[2] % dims[1] + c->call.attrs.i[0];
-      double angle = (double)((float)t * frequency[p]) * (c->call.attrs.i[2] ? -1.0 : 1.0);
-      int64_t i = head * depth + (c->call.attrs.i[1] ? 2 * p : p), j = c->call.attrs.i[1] ? i + 1 : i + half;
+      int64_t t = head / dims[2] % dims[1] + c->call.attrs.rope.offset;
+      double angle = (double)((float)t * frequency[p]) * (c->call.attrs.rope.inverse ? -1.0 : 1.0);
+      int64_t i = head * depth + (c->call.attrs.rope.interleaved ? 2 * p : p),
+              j = c->call.attrs.rope.interleaved ? i + 1 : i + half;
       double a = input_at(c, 0, i), b = input_at(c, 0, j);
       assert_output(c, 0, i, a * cos(angle) - b * sin(angle), 1e-6);
       assert_output(c, 0, j, a * sin(angle) + b * cos(angle), 1e-6);
@@ -236,7 +237,8 @@ static void rope_scales_frequencies(void **state) {
                                      0.00559017016f, 0.0025707141f, 0.00118217699f, 0.000543639821f};
   FOR_EACH(dtype, dtypes) {
     kernel_case c = rope_case(dtype, (int64_t[]){2, 5, 2, 16}, 1000, 0, 0);
-    c.call.attrs = (ms_attrs){.i = {1000, 0, 0, 64}, .f = {500, 8, 1, 8}};
+    c.call.attrs =
+        (ms_op_attrs){.rope = {.offset = 1000, .original = 64, .theta = 500, .factor = 8, .low = 1, .high = 8}};
     run_case(&c);
     assert_turned(&c, frequency);
     free_case(&c);

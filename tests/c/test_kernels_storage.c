@@ -140,7 +140,7 @@ static void Q7_the_op_gives_the_reference_rounded_to_what_kernels_read(void **st
     FOR_EACH(to, dtypes) {
       kernel_case c = case_of(MS_OP_dequantise);
       uint8_t *own = encode(file, storage[s], x, n);
-      c.call.attrs.i[0] = storage[s];
+      c.call.attrs.stored.storage = storage[s];
       const ms_value_info words = {.dtype = MS_I32, .ndim = 1, .dims = {words_of(storage[s], n)}};
       const ms_value_info values = {.dtype = to, .ndim = 1, .dims = {n}};
       add_input(&c, words);
@@ -179,17 +179,17 @@ static void Q7_calls_that_do_not_fit_are_refused(void **state) {
   ms_kernel_call call = {.op = MS_OP_dequantise, .inputs = 1, .outputs = 1};
   call.in[0] = (ms_value_info){.dtype = MS_I32, .ndim = 1, .dims = {2116}};
   call.out[0] = (ms_value_info){.dtype = MS_F32, .ndim = 1, .dims = {16385}};
-  call.attrs.i[0] = MS_NF4;
+  call.attrs.stored.storage = MS_NF4;
   assert_fails(ms_storage_prepare(&call), MS_ESHAPE, "2116 words");
-  call.attrs.i[0] = MS_I4;
+  call.attrs.stored.storage = MS_I4;
   assert_fails(ms_storage_prepare(&call), MS_EDTYPE, "cannot be stored in i4; they can in bf16, i8 or nf4");
   int64_t elements, words;
   assert_fails(ms_storage_record(MS_F32, 0, &elements, &words), MS_EDTYPE, "cannot be stored in f32");
   must(ms_storage_record(MS_NF4, 0, &elements, &words));
   assert_int_equal(elements, 16384);
   assert_int_equal(words * 4, 8464);
-  call.attrs.i[0] = MS_NF4;
-  call.attrs.i[1] = 96;
+  call.attrs.stored.storage = MS_NF4;
+  call.attrs.stored.record = 96;
   assert_fails(ms_storage_prepare(&call), MS_EINVAL, "96");
   assert_fails(ms_storage_record(MS_I8, 5504, &elements, &words), MS_EUNSUPPORTED, "5504");
 }
@@ -221,8 +221,8 @@ static void assert_reads(int dtype, int64_t elements, const void *records, int64
   must(ms_storage_find(dtype, elements, &s));
   const ms_value_info words = {.dtype = MS_I32, .ndim = 1, .dims = {ms_storage_words(&s, n)}};
   const ms_value_info values = {.dtype = MS_F32, .ndim = 1, .dims = {n}};
-  c.call.attrs.i[0] = dtype;
-  c.call.attrs.i[1] = elements;
+  c.call.attrs.stored.storage = dtype;
+  c.call.attrs.stored.record = elements;
   add_input(&c, words);
   memcpy((void *)c.call.in_data[0], records, (size_t)words.dims[0] * 4);
   add_output(&c, values);

@@ -26,14 +26,18 @@ static ms_value_info read_shape(const char **text, int dtype) {
   return info;
 }
 
-static void read_attrs(const char *text, ms_attrs *attrs) {
+/* "axis=1 eps=1e-5" */
+static void read_attrs(const char *op, const char *text, ms_op_attrs *attrs) {
+  char name[32];
+  ms_attrs named;
+  must(ms_op_defaults(op, &named));
   while (*text) {
-    const int real = text[0] == 'f', slot = text[1] - '0';
-    const double value = strtod(text + 3, (char **)&text);
-    if (real) attrs->f[slot] = value;
-    else attrs->i[slot] = (int64_t)value;
+    const int n = (int)strcspn(text, "=");
+    snprintf(name, sizeof name, "%.*s", n, text);
+    must(ms_attrs_set(op, &named, name, strtod(text + n + 1, (char **)&text)));
     if (*text) text++;
   }
+  memcpy(attrs, &named, sizeof *attrs);
 }
 
 /* The log-sums, the count and the gradient of a loss, but not a bias. */
@@ -75,9 +79,8 @@ static kernel_case build(const op_case *of, int dtype) {
   const ms_op_row *row = ms_op_row_of(c.call.op);
   const double eps = 1e-8;
   if (!row) fail_msg("there is no op %s", of->op);
-  must(ms_op_defaults(of->op, &c.call.attrs));
-  read_attrs(of->attrs, &c.call.attrs);
-  if (c.call.op == MS_OP_adamw) memcpy(&c.call.attrs.i[0], &eps, sizeof eps);
+  read_attrs(of->op, of->attrs, &c.call.attrs);
+  if (c.call.op == MS_OP_adamw) c.call.attrs.update.eps = eps;
   for (const char *text = of->inputs; *text;) add_input(&c, read_shape(&text, dtype));
   const ms_node node = {.op = c.call.op, .attrs = c.call.attrs, .inputs = c.call.inputs, .outputs = row->outputs};
   must(row->infer(&node, c.call.in, out));

@@ -11,7 +11,8 @@ static void lion_matches(void **state) {
   FOR_EACH(n, sizes)
   for (int threads = 1; threads <= TEAM; threads += 2) {
     kernel_case c = optimizer_case(MS_OP_lion, n, 1, n);
-    c.call.attrs = (ms_attrs){.f = {lr_scale, decay, beta1, beta2}};
+    c.call.attrs =
+        (ms_op_attrs){.update = {.lr_scale = lr_scale, .weight_decay = decay, .beta1 = beta1, .beta2 = beta2}};
     double *p = calloc((size_t)(2 * n + 1), sizeof *p), *m = p + n;
     for (int64_t i = 0; i < n; i++) p[i] = output_at(&c, 0, i);
     for (int step = 1; step <= STEPS; step++) {
@@ -37,7 +38,7 @@ static void lion_matches(void **state) {
 static void totals_and_norms_of_groups(void **state) {
   (void)state;
   kernel_case c = case_of(MS_OP_step_totals);
-  c.call.attrs = (ms_attrs){.i = {2, 3}};
+  c.call.attrs = (ms_op_attrs){.step = {.replicas = 2, .groups = 3}};
   add_input(&c, SHAPE(MS_F32, 6));
   add_input(&c, SHAPE(MS_F32, 1));
   add_output(&c, SHAPE(MS_F32, 4));
@@ -50,7 +51,7 @@ static void totals_and_norms_of_groups(void **state) {
   for (int group = 0; group <= 3; group++) {
     static const double norm[] = {13.0, 3.0, 4.0, 12.0};
     kernel_case n = case_of(MS_OP_step_norm);
-    n.call.attrs = (ms_attrs){.i = {1, 3, group}, .f = {3.5}};
+    n.call.attrs = (ms_op_attrs){.step = {.ranks = 1, .groups = 3, .group = group, .max_norm = 3.5}};
     n.scalars.micro_batches = 1;
     add_input(&n, SHAPE(MS_F32, 4));
     add_output(&n, SHAPE(MS_F32, 4));
@@ -74,9 +75,10 @@ static void gradients_are_clipped_by_value(void **state) {
     kernel_case c[2];
     for (int by_hand = 0; by_hand < 2; by_hand++) {
       c[by_hand] = optimizer_case(op, N, op == MS_OP_adamw ? 2 : 1, N);
-      c[by_hand].call.attrs = (ms_attrs){.f = {0.9, 0.0, 0.5, 0.5}};
+      c[by_hand].call.attrs =
+          (ms_op_attrs){.update = {.lr_scale = 0.9, .beta1 = 0.5, .beta2 = 0.5, .momentum = 0.5, .dampening = 0.5}};
       if (op == MS_OP_muon_momentum) c[by_hand].call.inputs = 2;
-      if (clipped && !by_hand) ms_clip_set(&c[by_hand].call.attrs, 0.25);
+      if (clipped && !by_hand) c[by_hand].call.attrs.update.clip = 0.25;
       for (int i = 0; i < N; i++) {
         const double g = i == N - 1 ? NAN : 0.5 * i - 1.75,
                      limit = clipped && by_hand ? 0.5 : INFINITY; /* factor 0.5 */
@@ -113,9 +115,16 @@ static kernel_case update_of(int op, int form, int64_t n) {
     add_output(&c, records ? SHAPE(MS_I32, ms_moment_words(n)) : SHAPE(form == 1 ? MS_BF16 : MS_F32, form < 0 ? 0 : n));
     memset(c.call.out_data[at], 0, (size_t)tensor_bytes(&c.call.out[at]));
   }
-  c.call.attrs = (ms_attrs){.i = {[1] = 77, 5, op == MS_OP_sgd ? 0 : form}, .f = {0.5, 0.1, form < 0 ? 0 : 0.9, 0.99}};
-  const double eps = 1e-8;
-  if (op == MS_OP_adamw) memcpy(&c.call.attrs.i[0], &eps, sizeof eps);
+  c.call.attrs = (ms_op_attrs){.update = {.lr_scale = 0.5,
+                                          .weight_decay = 0.1,
+                                          .beta1 = 0.9,
+                                          .beta2 = 0.99,
+                                          .eps = 1e-8,
+                                          .momentum = form < 0 ? 0 : 0.9,
+                                          .dampening = 0.99,
+                                          .stream = 77,
+                                          .first = 5,
+                                          .moments = op == MS_OP_sgd ? 0 : form}};
   return c;
 }
 
@@ -161,9 +170,15 @@ static kernel_case adamw_of_many(int i) {
   const int64_t n = lengths[i % 7], words = ms_moment_words(n);
   const double eps = i % 4 == 2 ? 1e-6 : 1e-8, beta2 = i % 3 == 1 ? 0.95 : 0.99;
   kernel_case c = optimizer_case(MS_OP_adamw, n, 0, 0);
-  c.call.attrs = (ms_attrs){.i = {[1] = 77 + i, 4 * i + i % 2, kinds, [5] = i % 5 == 3},
-                            .f = {1.0 / (1 + i), 0.01 * i, 0.9, beta2}};
-  memcpy(&c.call.attrs.i[0], &eps, sizeof eps);
+  c.call.attrs = (ms_op_attrs){.update = {.stream = 77 + i,
+                                          .first = 4 * i + i % 2,
+                                          .moments = kinds,
+                                          .coupled = i % 5 == 3,
+                                          .lr_scale = 1.0 / (1 + i),
+                                          .weight_decay = 0.01 * i,
+                                          .beta1 = 0.9,
+                                          .beta2 = beta2}};
+  c.call.attrs.update.eps = eps;
   for (int m = 1; m <= 2; m++) {
     add_output(&c, kinds == 2 ? SHAPE(MS_I32, words) : SHAPE(kinds ? MS_BF16 : MS_F32, n));
     memset(c.call.out_data[m], 0, (size_t)tensor_bytes(&c.call.out[m]));
@@ -176,9 +191,14 @@ static kernel_case adamw_of_many(int i) {
 static kernel_case lion_of_many(int i) {
   const int64_t n = lengths[i % 7];
   kernel_case c = optimizer_case(MS_OP_lion, n, 0, 0);
-  c.call.attrs = (ms_attrs){.i = {[1] = 77 + i, 4 * i + i % 2, i >= 45 && i % 2},
-                            .f = {1.0 / (1 + i), 0.01 * i, 0.9, i % 3 == 1 ? 0.95 : 0.99}};
-  add_output(&c, SHAPE(c.call.attrs.i[3] ? MS_BF16 : MS_F32, n));
+  c.call.attrs = (ms_op_attrs){.update = {.stream = 77 + i,
+                                          .first = 4 * i + i % 2,
+                                          .moments = i >= 45 && i % 2,
+                                          .lr_scale = 1.0 / (1 + i),
+                                          .weight_decay = 0.01 * i,
+                                          .beta1 = 0.9,
+                                          .beta2 = i % 3 == 1 ? 0.95 : 0.99}};
+  add_output(&c, SHAPE(c.call.attrs.update.moments ? MS_BF16 : MS_F32, n));
   memset(c.call.out_data[1], 0, (size_t)tensor_bytes(&c.call.out[1]));
   set_input(&c, 2, 0, 1 + i);
   if (i % 3 == 2) add_copy(&c);
@@ -190,7 +210,11 @@ static kernel_case sgd_of_many(int i) {
   const int64_t n = lengths[i % 7];
   const double momentum = i >= 45 && i % 2 ? 0.0 : i % 3 ? 0.9 : 0.5;
   kernel_case c = optimizer_case(MS_OP_sgd, n, 1, momentum == 0.0 ? 0 : n);
-  c.call.attrs = (ms_attrs){.i = {i % 4 == 3}, .f = {1.0 / (1 + i), 0.01 * i, momentum, 0.1}};
+  c.call.attrs = (ms_op_attrs){.update = {.nesterov = i % 4 == 3,
+                                          .lr_scale = 1.0 / (1 + i),
+                                          .weight_decay = 0.01 * i,
+                                          .momentum = momentum,
+                                          .dampening = 0.1}};
   for (int64_t e = 0; e < ms_numel(&c.call.out[1]); e++) set_element(c.call.out_data[1], MS_F32, e, 0.25 * (e % 5));
   set_input(&c, 2, 0, 1 + i % 3);
   if (i % 3 == 2) add_copy(&c);

@@ -40,14 +40,21 @@ static ms_value_info results_of(const conv_shape *s, int dtype) {
   return SHAPE(dtype, s->images, s->features, outputs_of(s, 0), outputs_of(s, 1));
 }
 
+static void set_windows(kernel_case *c, const int64_t *stride, const int64_t *pad) {
+  c->call.attrs.windows.stride_h = stride[0], c->call.attrs.windows.stride_w = stride[1];
+  c->call.attrs.windows.pad_h = pad[0], c->call.attrs.windows.pad_w = pad[1];
+}
+
+/* The sizes of what a gradient is of. */
+static void set_sizes(kernel_case *c, const int64_t *size) {
+  c->call.attrs.windows.height = size[0], c->call.attrs.windows.width = size[1];
+}
+
 static kernel_case conv_case(int op, const conv_shape *s) {
   kernel_case c = case_of(op);
-  for (int d = 0; d < 2; d++) {
-    c.call.attrs.i[d] = s->stride[d];
-    c.call.attrs.i[2 + d] = s->pad[d];
-    c.call.attrs.i[4 + d] = s->dilation[d];
-  }
-  c.call.attrs.i[6] = s->groups;
+  set_windows(&c, s->stride, s->pad);
+  c.call.attrs.windows.dilation_h = s->dilation[0], c.call.attrs.windows.dilation_w = s->dilation[1];
+  c.call.attrs.windows.groups = s->groups;
   return c;
 }
 
@@ -123,7 +130,7 @@ static void check_results(const conv_shape *s, int dtype, int bias) {
 
 static void check_gradient_of_images(const conv_shape *s, int dtype) {
   kernel_case c = conv_case(MS_OP_conv2d_backward_input, s);
-  for (int d = 0; d < 2; d++) c.call.attrs.f[d] = (double)s->size[d];
+  set_sizes(&c, s->size);
   add_input(&c, results_of(s, dtype));
   add_input(&c, weights_of(s, dtype));
   add_output(&c, images_of(s, dtype));
@@ -132,7 +139,7 @@ static void check_gradient_of_images(const conv_shape *s, int dtype) {
 
 static void check_gradient_of_weights(const conv_shape *s, int dtype, int wide) {
   kernel_case c = conv_case(MS_OP_conv2d_backward_weight, s);
-  for (int d = 0; d < 2; d++) c.call.attrs.f[d] = (double)s->window[d];
+  set_sizes(&c, s->window);
   add_input(&c, images_of(s, dtype));
   add_input(&c, results_of(s, dtype));
   add_output(&c, weights_of(s, wide));
@@ -203,7 +210,7 @@ static void gradients_of_weights_are_summed_in_parts(void **state) {
   FOR_EACH(dtype, dtypes) {
     if (too_large(s.images * 8 * 9 * 20 * 20 / 10)) continue;
     kernel_case c = conv_case(MS_OP_conv2d_backward_weight, &s);
-    for (int d = 0; d < 2; d++) c.call.attrs.f[d] = (double)s.window[d];
+    set_sizes(&c, s.window);
     add_input(&c, images_of(&s, dtype));
     add_input(&c, results_of(&s, dtype));
     add_output(&c, weights_of(&s, MS_F32));
@@ -242,12 +249,9 @@ static const pool_shape pools[] = {
 
 static kernel_case pool_case(int op, const pool_shape *s, int backward) {
   kernel_case c = case_of(op);
-  for (int d = 0; d < 2; d++) {
-    c.call.attrs.i[d] = s->window[d];
-    c.call.attrs.i[2 + d] = s->stride[d];
-    c.call.attrs.i[4 + d] = s->pad[d];
-    if (backward) c.call.attrs.f[d] = (double)s->size[d];
-  }
+  c.call.attrs.windows.kernel_h = s->window[0], c.call.attrs.windows.kernel_w = s->window[1];
+  set_windows(&c, s->stride, s->pad);
+  if (backward) set_sizes(&c, s->size);
   return c;
 }
 
@@ -326,7 +330,7 @@ static void means_match(void **state) {
   FOR_EACH(s, pools)
   for (int padding = 0; padding < 2; padding++) {
     kernel_case c = pool_case(MS_OP_avg_pool2d, &s, 0);
-    c.call.attrs.i[6] = padding;
+    c.call.attrs.windows.count_include_pad = padding;
     add_input(&c, planes_of(&s, dtype));
     add_output(&c, pooled_of(&s, dtype));
     run_case(&c);
@@ -372,7 +376,7 @@ static void gradients_of_means_match(void **state) {
   FOR_EACH(s, pools)
   for (int padding = 0; padding < 2; padding++) {
     kernel_case c = pool_case(MS_OP_avg_pool2d_backward, &s, 1);
-    c.call.attrs.i[6] = padding;
+    c.call.attrs.windows.count_include_pad = padding;
     add_input(&c, pooled_of(&s, dtype));
     add_output(&c, planes_of(&s, dtype));
     double *dx = calloc((size_t)ms_numel(&c.call.out[0]) + 1, sizeof *dx);

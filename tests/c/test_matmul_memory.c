@@ -20,8 +20,8 @@ static int64_t scratch_of(const int64_t *size, int way) {
   const int64_t m = size[0], k = size[1], n = size[2];
   const int trans_a = way & 1, trans_b = way >> 1;
   kernel_case c = case_of(MS_OP_matmul);
-  c.call.attrs.i[0] = trans_a;
-  c.call.attrs.i[1] = trans_b;
+  c.call.attrs.product.trans_a = trans_a;
+  c.call.attrs.product.trans_b = trans_b;
   add_input(&c, trans_a ? SHAPE(MS_F32, k, m) : SHAPE(MS_F32, m, k));
   add_input(&c, trans_b ? SHAPE(MS_F32, n, k) : SHAPE(MS_F32, k, n));
   add_output(&c, SHAPE(MS_F32, m, n));

@@ -2,6 +2,7 @@
  * cannot check, and what passes read of them. */
 #include "tests/c/support/check.h"
 
+#include <math.h>
 #include <stdio.h>
 
 #include "graph/graph.h"
@@ -29,61 +30,94 @@ static void table_describes_every_row(void **state) {
 
 static void defaults_come_from_the_row(void **state) {
   (void)state;
+  ms_op_attrs attrs;
+  must(ms_op_row_defaults(MS_OP_rope, &attrs));
+  assert_true(attrs.rope.theta == 10000 && attrs.rope.offset == 0 && attrs.out_dtype == 0);
+  must(ms_op_row_defaults(MS_OP_layer_norm, &attrs));
+  assert_true(attrs.norm.eps == 1e-5);
+  must(ms_op_row_defaults(MS_OP_cross_entropy, &attrs));
+  assert_int_equal(attrs.loss.ignore_index, -100);
+  must(ms_op_row_defaults(MS_OP_adamw, &attrs));
+  assert_true(attrs.update.lr_scale == 1 && attrs.update.weight_decay == 0 && attrs.update.beta1 == 0.9 &&
+              attrs.update.beta2 == 0.999 && attrs.update.momentum == 0);
+  must(ms_op_row_defaults(MS_OP_fill, &attrs));
+  assert_int_equal(attrs.out_dtype, 1);
+  must(ms_op_row_defaults(MS_OP_broadcast_to, &attrs));
+  for (int d = 0; d < 6; d++) assert_int_equal(attrs.shape.d[d], 1);
+  must(ms_op_row_defaults(MS_OP_transpose, &attrs));
+  for (int d = 0; d < 6; d++) assert_int_equal(attrs.permutation.p[d], d);
+  assert_fails(ms_op_defaults("sofmax", &(ms_attrs){{0}}), MS_ENAME, "sofmax");
+}
+
+static void programs_set_attributes_by_name(void **state) {
+  (void)state;
   ms_attrs attrs;
+  ms_op_attrs own;
   must(ms_op_defaults("rope", &attrs));
-  assert_true(attrs.f[0] == 10000 && attrs.i[0] == 0 && attrs.i[7] == 0);
-  must(ms_op_defaults("layer_norm", &attrs));
-  assert_true(attrs.f[0] == 1e-5);
-  must(ms_op_defaults("cross_entropy", &attrs));
-  assert_int_equal(attrs.i[0], -100);
-  must(ms_op_defaults("adamw", &attrs));
-  assert_true(attrs.f[0] == 1 && attrs.f[1] == 0 && attrs.f[2] == 0.9 && attrs.f[3] == 0.999);
-  must(ms_op_defaults("fill", &attrs));
-  assert_int_equal(attrs.i[7], 1);
-  assert_fails(ms_op_defaults("sofmax", &attrs), MS_ENAME, "sofmax");
+  must(ms_attrs_set("rope", &attrs, "theta", 500.5));
+  must(ms_attrs_set("rope", &attrs, "interleaved", 1));
+  memcpy(&own, &attrs, sizeof own);
+  assert_true(own.rope.theta == 500.5 && own.rope.interleaved == 1 && own.rope.factor == 1 && own.rope.inverse == 0);
+  must(ms_op_defaults("transpose", &attrs));
+  must(ms_attrs_set("transpose", &attrs, "p4", 2));
+  must(ms_attrs_set("matmul", &attrs, "out_dtype", 2));
+  memcpy(&own, &attrs, sizeof own);
+  assert_true(own.permutation.p[4] == 2 && own.permutation.p[3] == 3 && own.out_dtype == 2);
+  assert_fails(ms_attrs_set("rope", &attrs, "thet", 1), MS_ENAME, "rope | thet | theta");
+  assert_fails(ms_attrs_set("transpose", &attrs, "p6", 1), MS_ENAME, "transpose | p6");
+  assert_fails(ms_attrs_set("transpose", &attrs, "p", 1), MS_ENAME, "transpose | p");
+  assert_fails(ms_attrs_set("add", &attrs, "axis", 1), MS_ENAME, "add | axis | none");
+  assert_fails(ms_attrs_set("sum", &attrs, "axis", 0.5), MS_EINVAL, "sum | axis | integer | 0.5");
+  assert_fails(ms_attrs_set("sum", &attrs, "axis", NAN), MS_EINVAL, "sum | axis | integer");
+  assert_fails(ms_attrs_set("sum", &attrs, "axis", 0x1p60), MS_EINVAL, "sum | axis | 2^53");
+  assert_fails(ms_attrs_set("sofmax", &attrs, "axis", 1), MS_ENAME, "sofmax");
 }
 
 /* ---- what passes read ------------------------------------------------------------------------------------------- */
 
-static void attributes_parse_and_shared_names_have_their_slots(void **state) {
+/* A row whose words its struct lacks, or with a default of the other kind, has no defaults. */
+static void attributes_parse(void **state) {
   (void)state;
-  static const char *const shared[] = {"axis:i0", "all:i2", "d0:i0", "ndim:i6", "out_dtype:i7", "add:i0"};
   for (int op = 0; op < ms_op_count(); op++) {
-    ms_attrs attrs;
+    ms_op_attrs attrs;
+    int n;
     must(ms_op_row_defaults(op, &attrs));
-    for (size_t s = 0; s < sizeof shared / sizeof *shared; s++) {
-      char name[16];
-      snprintf(name, sizeof name, "%.*s", (int)(strchr(shared[s], ':') - shared[s]) + 1, shared[s]);
-      if (ms_op_has(op, name) && !ms_op_has(op, shared[s]))
-        fail_msg("%s: its attribute %s is not %s, where passes look for it", ms_op_row_of(op)->name, name, shared[s]);
+    const ms_attribute *a = ms_op_attributes(op, &n);
+    for (int k = 0; k < n; k++) {
+      if (ms_attribute_value(&a[k], &attrs) != a[k].value)
+        fail_msg("%s: %.*s is not its default", ms_op_row_of(op)->name, a[k].length, a[k].name);
+      for (int j = 0; j < k; j++) assert_int_not_equal(a[j].word, a[k].word);
     }
   }
 }
 
-static void slots_are_those_of_whole_names(void **state) {
+static void integers_are_those_of_whole_names(void **state) {
   (void)state;
-  assert_int_equal(ms_op_slot(MS_OP_attention, "causal"), 0);
-  assert_int_equal(ms_op_slot(MS_OP_attention, "part"), 1);
-  assert_int_equal(ms_op_slot(MS_OP_attention, "caus"), -1);
-  assert_int_equal(ms_op_slot(MS_OP_attention, "scale"), -1); /* a number of the other kind */
-  assert_int_equal(ms_op_slot(MS_OP_matmul, "out_dtype"), 7);
-  assert_int_equal(ms_op_slot(MS_OP_add, "part"), -1);
+  ms_op_attrs a;
+  assert_ptr_equal(ms_op_integer(MS_OP_attention, &a, "causal"), &a.attention.causal);
+  assert_ptr_equal(ms_op_integer(MS_OP_attention, &a, "part"), &a.attention.part);
+  assert_null(ms_op_integer(MS_OP_attention, &a, "caus"));
+  assert_null(ms_op_integer(MS_OP_attention, &a, "scale")); /* a real number */
+  assert_null(ms_op_integer(MS_OP_attention, &a, "start")); /* in the struct, but not in the row */
+  assert_ptr_equal(ms_op_integer(MS_OP_matmul, &a, "out_dtype"), &a.out_dtype);
+  assert_ptr_equal(ms_op_integer(MS_OP_transpose, &a, "p5"), &a.permutation.p[5]);
+  assert_null(ms_op_integer(MS_OP_add, &a, "part"));
 }
 
 static void flags_have_the_attributes_that_they_speak_of(void **state) {
   (void)state;
   for (int op = 0; op < ms_op_count(); op++) {
     const ms_op_row *row = ms_op_row_of(op);
-    if ((row->flags & MS_OP_ADDS) && !ms_op_has(op, "add:i0")) fail_msg("%s adds, without add:i0", row->name);
-    if ((row->flags & MS_OP_DRAWS_MASK) && !(ms_op_has(op, "p:f0") && ms_op_has(op, "stream:i0")))
-      fail_msg("%s draws a mask, without p:f0 or stream:i0", row->name);
+    if ((row->flags & MS_OP_ADDS) && !ms_op_has(op, "add")) fail_msg("%s adds, without add", row->name);
+    if ((row->flags & MS_OP_DRAWS_MASK) && !(ms_op_has(op, "p") && ms_op_has(op, "stream")))
+      fail_msg("%s draws a mask, without p or stream", row->name);
     if ((row->flags & (MS_OP_INOUT | MS_OP_ADDS)) && row->grad) fail_msg("%s updates and has a gradient", row->name);
   }
 }
 
 static void outputs_are_read_as_flags_and_attributes_define(void **state) {
   (void)state;
-  const ms_attrs none = {0}, add = {.i = {1}};
+  const ms_op_attrs none = {0}, add = {.add = 1};
   assert_true(ms_op_reads_outputs(MS_OP_adamw, &none) && ms_op_reads_outputs(MS_OP_matmul_accumulate, &none));
   assert_true(ms_op_reads_outputs(MS_OP_accumulate, &add) && !ms_op_reads_outputs(MS_OP_accumulate, &none));
   assert_false(ms_op_reads_outputs(MS_OP_add, &add) || ms_op_reads_outputs(MS_OP_embedding_backward, &none));
@@ -112,7 +146,7 @@ static void work_is_counted_for_every_row(void **state) {
   for (int o = 0; o < MS_MAX_OUTPUTS; o++) out[o] = info;
   for (int op = 0; op < ms_op_count(); op++) {
     const ms_op_row *row = ms_op_row_of(op);
-    ms_attrs attrs;
+    ms_op_attrs attrs;
     must(ms_op_row_defaults(op, &attrs));
     const ms_cost_case c = {op, &attrs, row->min_inputs, row->outputs, in, out};
     const int product = row->work == ms_work_product || row->work == ms_work_product_bias ||
@@ -127,8 +161,9 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       TEST(table_describes_every_row),
       TEST(defaults_come_from_the_row),
-      TEST(attributes_parse_and_shared_names_have_their_slots),
-      TEST(slots_are_those_of_whole_names),
+      TEST(programs_set_attributes_by_name),
+      TEST(attributes_parse),
+      TEST(integers_are_those_of_whole_names),
       TEST(flags_have_the_attributes_that_they_speak_of),
       TEST(outputs_are_read_as_flags_and_attributes_define),
       TEST(activations_are_found_once),

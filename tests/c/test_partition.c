@@ -63,7 +63,7 @@ static int stream(trial *t) {
 
 static void finish(trial *t, int y) {
   const int square = op2(&t->f, MS_OP_mul, y, op1(&t->f, MS_OP_tanh, y, NULL), NULL);
-  must(ms_graph_set_loss(t->f.graph, op1(&t->f, MS_OP_mean, square, ATTRS(.i = {0, 0, 1}))));
+  must(ms_graph_set_loss(t->f.graph, op1(&t->f, MS_OP_mean, square, ATTRS(.reduce = {.all = 1}))));
 }
 
 /* Linear layers with the weight [to,from] divided by columns of the result, or by those of the input. */
@@ -88,7 +88,7 @@ static void build_fused_mlp(trial *t) {
   const int x = stream(t);
   for (int p = 0; p < 2; p++) t->params[0][t->f.params + p] = ms_shard(0, 1);
   int w = param(&t->f, MS_F32, SHAPE(HIDDEN, DIM)), bias = param(&t->f, MS_F32, SHAPE(HIDDEN));
-  const int h = op3(&t->f, MS_OP_matmul, x, w, bias, ATTRS(.i = {0, 1, MS_ACT_RELU}));
+  const int h = op3(&t->f, MS_OP_matmul, x, w, bias, ATTRS(.product = {.trans_b = 1, .activation = MS_ACT_RELU}));
   t->params[0][t->f.params] = ms_shard(0, 1);
   w = param(&t->f, MS_F32, SHAPE(HIDDEN, DIM)), bias = param(&t->f, MS_F32, SHAPE(DIM));
   finish(t, op3(&t->f, MS_OP_matmul, h, w, bias, NULL));
@@ -109,12 +109,12 @@ static void build_attention_by_hand(trial *t) {
   for (int k = 0; k < 3; k++) {
     part[k] = reshape_to(f, columns(t, x, DIM, DIM), SHAPE(BATCH, SEQ, HEADS, -1));
     if (k < 2) part[k] = op2(f, MS_OP_rms_norm, part[k], param(f, MS_F32, SHAPE(DIM / HEADS)), NULL);
-    part[k] = op1(f, MS_OP_transpose, part[k], ATTRS(.i = {0, 2, 1, 3, 4, 5}));
+    part[k] = op1(f, MS_OP_transpose, part[k], ATTRS(.permutation = {.p = {0, 2, 1, 3, 4, 5}}));
   }
-  int scores = op2(f, MS_OP_matmul, part[0], part[1], ATTRS(.i = {0, 1}));
-  scores = op1(f, MS_OP_softmax, op1(f, MS_OP_scale, scores, ATTRS(.f = {0.3})), NULL);
+  int scores = op2(f, MS_OP_matmul, part[0], part[1], ATTRS(.product = {.trans_b = 1}));
+  scores = op1(f, MS_OP_softmax, op1(f, MS_OP_scale, scores, ATTRS(.scale = {.alpha = 0.3})), NULL);
   int y = op2(f, MS_OP_matmul, scores, part[2], NULL);
-  y = reshape_to(f, op1(f, MS_OP_transpose, y, ATTRS(.i = {0, 2, 1, 3, 4, 5})), SHAPE(BATCH, SEQ, -1));
+  y = reshape_to(f, op1(f, MS_OP_transpose, y, ATTRS(.permutation = {.p = {0, 2, 1, 3, 4, 5}})), SHAPE(BATCH, SEQ, -1));
   finish(t, op2(f, MS_OP_add, x, rows(t, y, DIM, DIM), NULL));
 }
 
@@ -126,7 +126,8 @@ static void build_shared(trial *t) {
   t->params[0][f->params] = ms_shard(0, 1);
   const int up = param(f, MS_F32, SHAPE(HIDDEN, DIM));
   t->params[0][f->params] = ms_shard(0, 1);
-  const int down = op1(f, MS_OP_transpose, param(f, MS_F32, SHAPE(HIDDEN, DIM)), ATTRS(.i = {1, 0, 2, 3, 4, 5}));
+  const int down =
+      op1(f, MS_OP_transpose, param(f, MS_F32, SHAPE(HIDDEN, DIM)), ATTRS(.permutation = {.p = {1, 0, 2, 3, 4, 5}}));
   for (int k = 0; k < 2; k++) {
     const int h = linear(f, op2(f, MS_OP_rms_norm, x, scaled, NULL), up, -1);
     x = op2(f, MS_OP_add, x, linear(f, op1(f, MS_OP_silu, h, NULL), down, -1), NULL);
@@ -146,8 +147,9 @@ static void build_branches(trial *t) {
 static void build_mean(trial *t) {
   fixture *f = &t->f;
   const int y = op1(f, MS_OP_tanh, columns(t, stream(t), DIM, HIDDEN), NULL);
-  const int mean = op1(f, MS_OP_mean, y, ATTRS(.i = {2, 1}));
-  const int apart = op2(f, MS_OP_sub, y, mean, NULL), most = op1(f, MS_OP_max, y, ATTRS(.i = {2, 1}));
+  const int mean = op1(f, MS_OP_mean, y, ATTRS(.reduce = {.axis = 2, .keepdim = 1}));
+  const int apart = op2(f, MS_OP_sub, y, mean, NULL),
+            most = op1(f, MS_OP_max, y, ATTRS(.reduce = {.axis = 2, .keepdim = 1}));
   finish(t, op2(f, MS_OP_add, apart, most, NULL));
 }
 
@@ -185,7 +187,8 @@ static void build_few_keys(trial *t) {
 /* A loss with a weight, which is a sum over a divided axis. */
 static void build_weighted(trial *t) {
   const int x = stream(t), h = op1(&t->f, MS_OP_sigmoid, columns(t, x, DIM, HIDDEN), NULL);
-  const int weight = op1(&t->f, MS_OP_scale, sum_all(&t->f, op1(&t->f, MS_OP_abs, h, NULL)), ATTRS(.f = {0.01}));
+  const int weight =
+      op1(&t->f, MS_OP_scale, sum_all(&t->f, op1(&t->f, MS_OP_abs, h, NULL)), ATTRS(.scale = {.alpha = 0.01}));
   finish(t, rows(t, h, HIDDEN, DIM));
   must(ms_graph_set_loss_weight(t->f.graph, weight));
 }
@@ -194,9 +197,9 @@ static void build_weighted(trial *t) {
 static void build_hints(trial *t) {
   fixture *f = &t->f;
   int h = op1(f, MS_OP_gelu, columns(t, stream(t), DIM, HIDDEN), NULL);
-  for (int dim = 2; dim <= 3; dim++) h = op1(f, MS_OP_redistribute, h, ATTRS(.i = {dim, -1}));
+  for (int dim = 2; dim <= 3; dim++) h = op1(f, MS_OP_redistribute, h, ATTRS(.across = {.dim = dim, .along = -1}));
   int y = rows(t, op1(f, MS_OP_tanh, h, NULL), HIDDEN, DIM);
-  for (int dim = 2; dim <= 3; dim++) y = op1(f, MS_OP_redistribute, y, ATTRS(.i = {dim, 2}));
+  for (int dim = 2; dim <= 3; dim++) y = op1(f, MS_OP_redistribute, y, ATTRS(.across = {.dim = dim, .along = 2}));
   finish(t, y);
 }
 

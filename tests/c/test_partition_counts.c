@@ -218,7 +218,8 @@ static void T11_divided_graphs_are_fused(void **state) {
   ms_graph *local = trial_local(&t);
   must(ms_graph_rewrite(local, 0));
   for (int n = 0; n < local->n_nodes; n++)
-    if (local->nodes[n].op == MS_OP_matmul && local->nodes[n].attrs.i[1] && !strcmp(local->nodes[n].scope, "layers.1"))
+    if (local->nodes[n].op == MS_OP_matmul && local->nodes[n].attrs.product.trans_b &&
+        !strcmp(local->nodes[n].scope, "layers.1"))
       assert_int_equal(local->nodes[n].inputs, 3);
   assert_int_equal(trial_count(local, MS_OP_add_layer_norm, 0), 4);
 }

@@ -22,13 +22,14 @@ static int loss_of(draw *d, int v) {
   const int logits =
       x->ndim == 3 && x->dims[2] >= DRAW_INTEGERS && x->dims[0] == targets->dims[0] && x->dims[1] == targets->dims[1];
   if (logits && below(d, 3)) {
-    const ms_attrs attrs = {.i = {below(d, 2) ? 3 : -100, [4] = below(d, 3) ? 0 : DRAW_INTEGERS}};
+    const ms_op_attrs attrs = {
+        .loss = {.ignore_index = below(d, 2) ? 3 : -100, .classes = below(d, 3) ? 0 : DRAW_INTEGERS}};
     const int flat = below(d, 3) == 0;
     const int rows = flat ? reshape_to(f, v, SHAPE(-1, x->dims[2])) : v;
     return op2(f, MS_OP_cross_entropy, rows, flat ? reshape_to(f, d->targets, SHAPE(-1)) : d->targets, &attrs);
   }
   const int square = op2(f, MS_OP_mul, v, op1(f, MS_OP_tanh, v, NULL), NULL);
-  return op1(f, MS_OP_mean, square, ATTRS(.i = {0, 0, 1}));
+  return op1(f, MS_OP_mean, square, ATTRS(.reduce = {.all = 1}));
 }
 
 static int (*const random_nodes[])(draw *) = {

@@ -138,7 +138,7 @@ static void T13_statistics_of_a_divided_norm(void **state) {
 static void T13_hints_that_ranks_do_not_divide(void **state) {
   (void)state;
   must(ms_graph_set_scope(t.f.graph, "mixer"));
-  const int x = x_of(10), hint = op1(&t.f, MS_OP_redistribute, x, ATTRS(.i = {spec->dim, 2}));
+  const int x = x_of(10), hint = op1(&t.f, MS_OP_redistribute, x, ATTRS(.across = {.dim = spec->dim, .along = 2}));
   refused(op1(&t.f, MS_OP_tanh, hint, NULL), MS_ESHAPE,
           "in mixer: | redistribute [2,12,10] | axis 2 | tensor (4 ranks) | 8 and 12");
   spec->divides_samples = 1; /* parts are folded, in two blocks */

@@ -68,8 +68,8 @@ static void a_model_without_parameters_computes(void **state) {
   must(ms_graph_new(model, &graph));
   must(ms_graph_input(graph, "x", MS_F32, 1, (int64_t[]){3}, &x));
   must(ms_op_defaults("scale", &attrs));
-  attrs.f[0] = 2;
-  attrs.f[1] = 1;
+  must(ms_attrs_set("scale", &attrs, "alpha", 2));
+  must(ms_attrs_set("scale", &attrs, "beta", 1));
   must(ms_graph_op(graph, "scale", 1, &x, &attrs, &y));
   must(ms_graph_output(graph, "y", y));
   must(ms_plan_compile(graph, &config, &plan));

@@ -80,7 +80,7 @@ static void run_moves(void *argument) {
                            .inputs = 1 + (move->scale != NULL),
                            .outputs = 1,
                            .threads = 1};
-    call.attrs.i[0] = move->add;
+    call.attrs.add = move->add;
     call.in_data[1] = move->scale;
     call.in[0] = (ms_value_info){.dtype = move->from_dtype, .ndim = 1, .dims = {move->n}};
     call.out[0] = (ms_value_info){.dtype = move->to_dtype, .ndim = 1, .dims = {move->n}};

@@ -116,7 +116,7 @@ static void add_network(void) {
   NEED(ms_model_shard(model, mesh, 0, &dims));
   NEED(ms_graph_new(model, &graph));
   NEED(ms_op_defaults("matmul", &transposed));
-  transposed.i[1] = 1;
+  NEED(ms_attrs_set("matmul", &transposed, "trans_b", 1));
   NEED(ms_graph_input(graph, "x", MS_F32, 2, x_dims, &in[0]));
   NEED(ms_graph_param(graph, w, &in[1]));
   NEED(ms_graph_op(graph, "matmul", 2, in, &transposed, out));

@@ -111,8 +111,11 @@ DEFINE_LIST(reals, double, a_real())
 static void *attrs(void) {
   static ms_attrs a;
   if (chance(2)) return NULL;
-  for (int i = 0; i < 8; i++) a.i[i] = chance(4) ? a_long() : random_below(3);
-  for (int i = 0; i < 4; i++) a.f[i] = chance(2) ? a_real() : 0;
+  for (size_t i = 0; i < sizeof a.word / sizeof *a.word; i++) {
+    const double real = a_real();
+    if (chance(4)) memcpy(&a.word[i], &real, sizeof real);
+    else a.word[i] = chance(4) ? a_long() : random_below(3);
+  }
   return &a;
 }
 

@@ -27,14 +27,19 @@ static ms_kernel_call call_of(const shape *s, int backward) {
   const ms_value_info lse = tensor(MS_F32, 3, s->batch, s->heads, s->positions, 0);
   if (backward)
     return (ms_kernel_call){.op = MS_OP_attention_backward,
-                            .attrs.i = {1},
+                            .attrs.attention = {.causal = 1},
                             .inputs = 6,
                             .outputs = 3,
                             .threads = 1,
                             .in = {q, k, k, q, lse, q},
                             .out = {q, k, k}};
-  return (ms_kernel_call){
-      .op = MS_OP_attention, .attrs.i = {1}, .inputs = 3, .outputs = 2, .threads = 1, .in = {q, k, k}, .out = {q, lse}};
+  return (ms_kernel_call){.op = MS_OP_attention,
+                          .attrs.attention = {.causal = 1},
+                          .inputs = 3,
+                          .outputs = 2,
+                          .threads = 1,
+                          .in = {q, k, k},
+                          .out = {q, lse}};
 }
 
 static int measure_all(const bench *b, int64_t positions) {

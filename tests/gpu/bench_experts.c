@@ -38,13 +38,13 @@ static ms_kernel_call call_of(const layer *l, int way) {
   call.in[1] = way == WEIGHT_GRADIENT ? x : w;
   call.in[2] = (ms_value_info){.dtype = MS_I32, .ndim = 1, .dims = {l->experts + 1}};
   call.out[0] = way == FORWARD ? y : x;
-  call.attrs.i[1] = way == FORWARD;
+  call.attrs.product.trans_b = way == FORWARD;
   if (way != WEIGHT_GRADIENT) return call;
   w.dtype = MS_F32;
   call.op = MS_OP_grouped_matmul_backward_weight;
   call.out[0] = w;
-  call.attrs.i[1] = 0;
-  call.attrs.i[7] = 1 + MS_F32;
+  call.attrs.product.trans_b = 0;
+  call.attrs.out_dtype = 1 + MS_F32;
   return call;
 }
 

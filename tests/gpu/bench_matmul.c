@@ -53,7 +53,7 @@ static ms_kernel_call gelu_call_of(const layer *l, int way) {
   call.in[2] = way == GELU ? vector : x;
   call.out[0] = way == GELU ? y : x;
   call.out[1] = way == GELU ? y : vector;
-  call.attrs.i[1] = way == GELU;
+  call.attrs.product.trans_b = way == GELU;
   return call;
 }
 
@@ -65,8 +65,8 @@ static void round_operands(ms_kernel_call *call, int way) {
   while (name && ms_f8_recipe_name(recipe) && strcmp(name, ms_f8_recipe_name(recipe))) recipe++;
   if (!name || !ms_f8_recipe_name(recipe) || !ms_f8_rounds(recipe, products[way])) return;
   call->op = MS_OP_matmul_f8;
-  call->attrs.i[3] = recipe;
-  call->attrs.i[4] = products[way];
+  call->attrs.product.recipe = recipe;
+  call->attrs.product.product = products[way];
 }
 
 /* y = x w'; dx = dy w; dw = dy' x: x [tokens][in], y [tokens][out], w [out][in]. */
@@ -78,8 +78,8 @@ static ms_kernel_call call_of(const layer *l, int way) {
   call.in[0] = way == FORWARD ? x : y;
   call.in[1] = way == WEIGHT_GRADIENT ? x : w;
   call.out[0] = way == FORWARD ? y : way == INPUT_GRADIENT ? x : matrix(MS_F32, l->out, l->in);
-  call.attrs.i[0] = way == WEIGHT_GRADIENT;
-  call.attrs.i[1] = way == FORWARD;
+  call.attrs.product.trans_a = way == WEIGHT_GRADIENT;
+  call.attrs.product.trans_b = way == FORWARD;
   round_operands(&call, way);
   return call;
 }

@@ -27,20 +27,20 @@ static ms_kernel_call call_of(int kind, int64_t rows, int64_t n) {
   call.in[0] = call.in[1] = call.out[0] = x;
   if (kind == SUM_TO) {
     call.out[0] = vector;
-    call.attrs.i[0] = n;
-    call.attrs.i[6] = 1;
-    call.attrs.i[7] = 1 + MS_F32;
+    call.attrs.shape.d[0] = n;
+    call.attrs.shape.ndim = 1;
+    call.attrs.out_dtype = 1 + MS_F32;
   } else if (kind == GELU_AND_BIAS) {
     call.outputs = 3;
     call.out[1] = vector;
     call.out[2] = x;
-    call.attrs.i[2] = MS_ACT_GELU_TANH;
+    call.attrs.product.activation = MS_ACT_GELU_TANH;
   } else if (kind == LOSS) {
     call.inputs = 4;
     call.outputs = 2;
     call.in[1] = (ms_value_info){.dtype = MS_I32, .ndim = 1, .dims = {rows}};
     call.in[2] = call.in[3] = call.out[1] = one;
-    call.attrs.i[0] = -100;
+    call.attrs.loss.ignore_index = -100;
   }
   return call;
 }

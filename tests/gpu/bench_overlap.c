@@ -121,8 +121,8 @@ static ms_kernel_call call_of(const layer *l, int spared) {
   call.in[0] = l->gradient ? y : x;
   call.in[1] = l->gradient ? x : matrix(MS_BF16, l->out, l->in);
   call.out[0] = l->gradient ? matrix(MS_F32, l->out, l->in) : y;
-  call.attrs.i[0] = l->gradient;
-  call.attrs.i[1] = !l->gradient;
+  call.attrs.product.trans_a = l->gradient;
+  call.attrs.product.trans_b = !l->gradient;
   return call;
 }
 

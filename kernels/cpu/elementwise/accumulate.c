@@ -22,7 +22,7 @@ MS_CLONES static void add_part(const ms_kernel_call *call, int part, int64_t beg
 }
 
 static int run(const ms_kernel_call *call) {
-  return ms_run_elements(call, ms_numel(&call->out[0]), call->attrs.i[0] ? add_part : store_part);
+  return ms_run_elements(call, ms_numel(&call->out[0]), call->attrs.add ? add_part : store_part);
 }
 
 const ms_kernel ms_cpu_accumulate = {.run = run};

@@ -94,7 +94,7 @@ static int run(const ms_kernel_call *call) {
        [MS_ACT_SILU] = silu_part},
       {[MS_ACT_GELU] = gelu_again, [MS_ACT_GELU_TANH] = gelu_tanh_again, [MS_ACT_SILU] = silu_again}};
   const int parts = parts_of(call), again = call->op != MS_OP_activation_backward_bias;
-  ms_run_parts(call, parts, ms_row_count(&call->in[0]), 1, by_activation[again][call->attrs.i[2]]);
+  ms_run_parts(call, parts, ms_row_count(&call->in[0]), 1, by_activation[again][call->attrs.product.activation]);
   if (call->op != MS_OP_activation_backward_recompute) store_bias_gradient(call, parts);
   return MS_OK;
 }

@@ -55,9 +55,9 @@ MS_INLINE void mask_block(const float *x, const uint32_t *words, uint32_t limit,
 
 MS_CLONES static void dropout_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
   (void)part;
-  const float p = (float)call->attrs.f[0], scale = (float)(1.0 / (1.0 - call->attrs.f[0]));
+  const float p = (float)call->attrs.mask.p, scale = (float)(1.0 / (1.0 - call->attrs.mask.p));
   const uint32_t limit = (uint32_t)__builtin_ceilf(p * 16777216.0f) << 8;
-  const mask m = {call->scalars->seed, (uint64_t)call->attrs.i[0], ms_pick_draw(),
+  const mask m = {call->scalars->seed, (uint64_t)call->attrs.mask.stream, ms_pick_draw(),
                   ms_batch_place_at(ms_batch_place_of(&call->attrs, ms_numel(&call->out[0])), &call->scalars->rows)};
   MS_BLOCK_BUFFER(x_buffer);
   MS_BLOCK_BUFFER(y_buffer);

@@ -5,7 +5,7 @@
 
 MS_CLONES static void fill_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
   (void)part;
-  const double value = call->attrs.f[0];
+  const double value = call->attrs.shape.value;
   switch (call->out[0].dtype) {
     case MS_F32: {
       float *y = call->out_data[0], x = (float)value;

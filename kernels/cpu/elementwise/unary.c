@@ -6,13 +6,13 @@
 #include "kernels/cpu/elementwise/activation.h"
 #include "kernels/cpu/parallel.h"
 
-/* Defines the loop of one op: `value` is an expression of x, alpha and beta. */
-#define UNARY(name, value)                                                                              \
+/* Defines the loop of one op: `value` is an expression of x, and of two attributes, a and b. */
+#define UNARY_OF(name, one, two, value)                                                                 \
   MS_CLONES static void name##_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) { \
     (void)part;                                                                                         \
-    const float alpha = (float)call->attrs.f[0], beta = (float)call->attrs.f[1];                        \
-    (void)alpha;                                                                                        \
-    (void)beta;                                                                                         \
+    const float a = (float)(one), b = (float)(two);                                                     \
+    (void)a;                                                                                            \
+    (void)b;                                                                                            \
     MS_BLOCK_BUFFER(x_buffer);                                                                          \
     MS_BLOCK_BUFFER(y_buffer);                                                                          \
     for (int64_t first = begin; first < end; first += MS_BLOCK) {                                       \
@@ -27,9 +27,11 @@
     }                                                                                                   \
   }
 
-UNARY(scale, beta + alpha * x)
+#define UNARY(name, value) UNARY_OF(name, 0, 0, value)
+
+UNARY_OF(scale, call->attrs.scale.alpha, call->attrs.scale.beta, b + a * x)
 UNARY(abs, fabsf(x))
-UNARY(clamp, x<alpha ? alpha : x> beta ? beta : x)
+UNARY_OF(clamp, call->attrs.clamp.min, call->attrs.clamp.max, x<a ? a : x> b ? b : x)
 UNARY(exp, ms_exp(x))
 UNARY(log, ms_log(x))
 UNARY(sqrt, sqrtf(x))

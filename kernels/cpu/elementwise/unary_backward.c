@@ -9,7 +9,7 @@
 #define UNARY_BACKWARD(name, value)                                                                     \
   MS_CLONES static void name##_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) { \
     (void)part;                                                                                         \
-    const float low = (float)call->attrs.f[0], high = (float)call->attrs.f[1];                          \
+    const float low = (float)call->attrs.clamp.min, high = (float)call->attrs.clamp.max;                \
     (void)low;                                                                                          \
     (void)high;                                                                                         \
     MS_BLOCK_BUFFER(a_buffer);                                                                          \

@@ -9,7 +9,8 @@ MS_CLONES static void part_of(const ms_kernel_call *call, int part, int64_t begi
   (void)part;
   const int to = call->out[0].dtype;
   ms_storage storage;
-  if (ms_storage_find((int)call->attrs.i[0], call->attrs.i[1], &storage)) return; /* prepare has found it */
+  if (ms_storage_find((int)call->attrs.stored.storage, call->attrs.stored.record, &storage))
+    return; /* prepare has found it */
   MS_BLOCK_BUFFER(buffer);
   for (int64_t first = begin, n; first < end; first += n) {
     n = end - first < MS_BLOCK - first % MS_BLOCK ? end - first : MS_BLOCK - first % MS_BLOCK;

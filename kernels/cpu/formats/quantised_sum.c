@@ -70,19 +70,19 @@ static void encode_kept(int dtype, float *x, place to, int64_t here, float *rest
 /* ---- quantise_pieces, quantise_pieces_kept ---- */
 
 static ms_pieces quantised_pieces(const ms_kernel_call *call) {
-  const int64_t *i = call->attrs.i;
-  return ms_pieces_asked((int)i[0], ms_numel(&call->in[0]), i[1], i[2]);
+  return ms_pieces_asked((int)call->attrs.pieces.dtype, ms_numel(&call->in[0]), call->attrs.pieces.pieces,
+                         call->attrs.pieces.stride);
 }
 
 MS_CLONES static void quantise_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
   (void)part;
-  const int dtype = (int)call->attrs.i[0];
+  const int dtype = (int)call->attrs.pieces.dtype;
   const int64_t n = ms_numel(&call->in[0]);
   const ms_pieces of = quantised_pieces(call);
   float x[MS_PIECE_BLOCK];
   for (int64_t i = begin; i < end; i++) {
     const int64_t piece = i / of.blocks, within = i % of.blocks * MS_PIECE_BLOCK;
-    const int64_t among = ms_piece_place(piece, call->attrs.i[1], call->attrs.i[3]);
+    const int64_t among = ms_piece_place(piece, call->attrs.pieces.pieces, call->attrs.pieces.group);
     const place to = place_of(&of, dtype, call->out_data[0], among, i % of.blocks);
     const int64_t first = piece * of.stride + within, behind = ms_least(n, (piece + 1) * of.stride);
     const int64_t here = first < behind ? ms_least(to.n, behind - first) : 0;
@@ -94,7 +94,7 @@ MS_CLONES static void quantise_part(const ms_kernel_call *call, int part, int64_
 }
 
 static int quantise(const ms_kernel_call *call) {
-  return run_blocks(call, quantised_pieces(call).blocks * call->attrs.i[1], quantise_part);
+  return run_blocks(call, quantised_pieces(call).blocks * call->attrs.pieces.pieces, quantise_part);
 }
 
 /* ---- sum_pieces, sum_pieces_kept, total_pieces ---- */
@@ -117,14 +117,14 @@ static void sum_block(int dtype, const ms_pieces *of, void *from, int64_t ranks,
 }
 
 static ms_pieces pieces_to_sum(const ms_kernel_call *call, int64_t *each) {
-  const int64_t *i = call->attrs.i;
-  return ms_pieces_to_sum((int)i[0], i[2], i[1], i[3], each);
+  return ms_pieces_to_sum((int)call->attrs.pieces.dtype, call->attrs.pieces.elements, call->attrs.pieces.pieces,
+                          call->attrs.pieces.each, each);
 }
 
 static void sum_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
   (void)part;
-  const int dtype = (int)call->attrs.i[0];
-  const int64_t ranks = call->attrs.i[1];
+  const int dtype = (int)call->attrs.pieces.dtype;
+  const int64_t ranks = call->attrs.pieces.pieces;
   int64_t each;
   const ms_pieces of = pieces_to_sum(call, &each);
   float sum[MS_PIECE_BLOCK];
@@ -146,33 +146,35 @@ static int sum(const ms_kernel_call *call) {
 
 static void total_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
   (void)part;
-  const int dtype = (int)call->attrs.i[1];
-  const int64_t n = call->attrs.i[3];
+  const int dtype = (int)call->attrs.pieces.dtype;
+  const int64_t n = call->attrs.pieces.elements;
   const ms_pieces of = ms_pieces_each(dtype, n);
   float sum[MS_PIECE_BLOCK], *y = call->out_data[0];
   for (int64_t block = begin; block < end; block++) {
     const int64_t first = block * MS_PIECE_BLOCK, here = ms_least(MS_PIECE_BLOCK, n - first);
-    sum_block(dtype, &of, (void *)(uintptr_t)call->in_data[0], call->attrs.i[2], 1, 0, block, sum);
-    if (call->attrs.i[0]) add(y + first, sum, here);
+    sum_block(dtype, &of, (void *)(uintptr_t)call->in_data[0], call->attrs.pieces.pieces, 1, 0, block, sum);
+    if (call->attrs.add) add(y + first, sum, here);
     else memcpy(y + first, sum, (size_t)here * sizeof *y);
   }
 }
 
 static int total(const ms_kernel_call *call) {
-  return run_blocks(call, ms_pieces_each((int)call->attrs.i[1], call->attrs.i[3]).blocks, total_part);
+  return run_blocks(call, ms_pieces_each((int)call->attrs.pieces.dtype, call->attrs.pieces.elements).blocks,
+                    total_part);
 }
 
 /* ---- restore_pieces ---- */
 
-/* Elements [begin, end) of the output, of which element 0 is element i4 of the vector. */
+/* Elements [begin, end) of the output, of which element 0 is element `first` of the vector. */
 MS_CLONES static void restore_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
   (void)part;
-  const int64_t *i = call->attrs.i;
-  const int dtype = (int)i[1], adds = i[0] != 0;
-  const ms_pieces of = ms_pieces_asked(dtype, i[3], i[2], i[5]);
+  const int dtype = (int)call->attrs.pieces.dtype, adds = call->attrs.add != 0;
+  const int64_t origin = call->attrs.pieces.first;
+  const ms_pieces of =
+      ms_pieces_asked(dtype, call->attrs.pieces.elements, call->attrs.pieces.pieces, call->attrs.pieces.stride);
   float x[MS_PIECE_BLOCK], *y = call->out_data[0];
   for (int64_t at = begin, n; at < end; at += n) {
-    const int64_t piece = (i[4] + at) / of.stride, within = (i[4] + at) % of.stride;
+    const int64_t piece = (origin + at) / of.stride, within = (origin + at) % of.stride;
     const place from = place_of(&of, dtype, (void *)(uintptr_t)call->in_data[0], piece, within / MS_PIECE_BLOCK);
     const int64_t skipped = within % MS_PIECE_BLOCK;
     n = ms_least(end - at, from.n - skipped);

@@ -36,12 +36,12 @@ static int is_class(int32_t target, int64_t classes) { return target >= 0 && tar
 
 /* The number of classes, in all parts. Logits after them are padding and do not contribute to the loss. */
 static int64_t classes_of(const ms_kernel_call *call) {
-  const int64_t parts = call->attrs.i[1] > 1 ? call->attrs.i[1] : 1;
-  return call->attrs.i[4] ? call->attrs.i[4] : ms_row_length(&call->in[LOGITS]) * parts;
+  const int64_t parts = call->attrs.loss.parts > 1 ? call->attrs.loss.parts : 1;
+  return call->attrs.loss.classes ? call->attrs.loss.classes : ms_row_length(&call->in[LOGITS]) * parts;
 }
 
 /* The class of the first column; 0 unless there are parts. */
-static int64_t first_of(const ms_kernel_call *call) { return call->attrs.i[3]; }
+static int64_t first_of(const ms_kernel_call *call) { return call->attrs.loss.first; }
 
 /* The columns that are classes. */
 static int64_t used_of(const ms_kernel_call *call) {
@@ -53,7 +53,7 @@ static int fail_on_target(const ms_kernel_call *call, int64_t row) {
   const int64_t classes = classes_of(call);
   return MS_FAIL(MS_EINVAL, "cross_entropy: target %d of row %lld is not in [0,%lld) and is not ignore_index (%lld)",
                  (int)((const int32_t *)call->in_data[TARGETS])[row], (long long)row, (long long)classes,
-                 (long long)call->attrs.i[0]);
+                 (long long)call->attrs.loss.ignore_index);
 }
 
 /* ---- forward ----------------------------------------------------------------------------------------------------- */
@@ -97,7 +97,7 @@ MS_INLINE float row_lse(const void *logits, int dtype, int64_t first, int64_t n)
 MS_INLINE int add_loss(const ms_kernel_call *call, int64_t row, float lse, partial *share) {
   const int64_t classes = classes_of(call), stride = ms_row_length(&call->in[LOGITS]);
   const int32_t target = ((const int32_t *)call->in_data[TARGETS])[row];
-  if (target == call->attrs.i[0]) return 1;
+  if (target == call->attrs.loss.ignore_index) return 1;
   if (!is_class(target, classes)) {
     share->bad_row = row;
     return 0;
@@ -168,7 +168,7 @@ const ms_kernel ms_cpu_cross_entropy = {.prepare = prepare_loss, .run = run_forw
 
 static int run_count(const ms_kernel_call *call) {
   const int32_t *targets = call->in_data[0];
-  const int64_t n = ms_numel(&call->in[0]), ignored = call->attrs.i[0];
+  const int64_t n = ms_numel(&call->in[0]), ignored = call->attrs.loss.ignore_index;
   int64_t counted = 0;
   for (int64_t r = 0; r < n; r++) counted += targets[r] != ignored;
   *(float *)call->out_data[0] = (float)counted;
@@ -181,7 +181,8 @@ const ms_kernel ms_cpu_count_targets = {.run = run_count};
 
 /* What this part of the classes adds: the log of its sum of exponentials, and the target's logit. */
 MS_CLONES static void added_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
-  const int64_t used = used_of(call), stride = ms_row_length(&call->in[LOGITS]), ignored = call->attrs.i[0];
+  const int64_t used = used_of(call), stride = ms_row_length(&call->in[LOGITS]),
+                ignored = call->attrs.loss.ignore_index;
   const int32_t *targets = call->in_data[TARGETS];
   const int dtype = call->in[LOGITS].dtype;
   float *added = call->out_data[0]; /* [rows][2] */
@@ -211,7 +212,8 @@ static float join_lse(const float *x, int64_t rows, int64_t parts) {
 }
 
 static void join_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
-  const int64_t classes = classes_of(call), parts = call->attrs.i[1], ignored = call->attrs.i[0], rows = rows_of(call);
+  const int64_t classes = classes_of(call), parts = call->attrs.loss.parts, ignored = call->attrs.loss.ignore_index,
+                rows = rows_of(call);
   const int32_t *targets = call->in_data[TARGETS];
   const float *added = call->in_data[ADDED];
   float *lse = call->out_data[1];
@@ -276,7 +278,8 @@ MS_INLINE void backward_row(const ms_kernel_call *call, int64_t first, int64_t n
  * ignored, so that nothing is written out of bounds. */
 MS_CLONES static void write_rows(const ms_kernel_call *call, int64_t begin, int64_t end, const float *lse,
                                  float scale) {
-  const int64_t classes = classes_of(call), stride = ms_row_length(&call->in[LOGITS]), ignored = call->attrs.i[0];
+  const int64_t classes = classes_of(call), stride = ms_row_length(&call->in[LOGITS]),
+                ignored = call->attrs.loss.ignore_index;
   const int64_t first = first_of(call), used = used_of(call);
   const int32_t *targets = call->in_data[TARGETS];
   for (int64_t r = begin; r < end; r++) {

@@ -36,12 +36,12 @@ static ms_kernel_call product_call(const ms_kernel_call *call, int op, int64_t r
   if (gradient) {
     one.in[1] = matrix(dtype, rows, call->in[1].dims[1]);
     one.out[0] = matrix(MS_F32, call->out[0].dims[1], call->out[0].dims[2]);
-    one.attrs.i[0] = 1;
-    if (op == MS_OP_matmul) one.attrs.i[7] = 1 + MS_F32;
+    one.attrs.product.trans_a = 1;
+    if (op == MS_OP_matmul) one.attrs.out_dtype = 1 + MS_F32;
   } else {
     one.in[1] = matrix(dtype, call->in[1].dims[1], call->in[1].dims[2]);
     one.out[0] = matrix(call->out[0].dtype, rows, call->out[0].dims[1]);
-    one.attrs.i[1] = call->attrs.i[1];
+    one.attrs.product.trans_b = call->attrs.product.trans_b;
   }
   return one;
 }
@@ -51,7 +51,7 @@ static ms_kernel_call cast_call(const ms_kernel_call *call) {
   ms_kernel_call cast = {.op = MS_OP_cast, .inputs = 1, .outputs = 1, .threads = call->threads};
   cast.in[0] = matrix(MS_F32, dw->dims[1], dw->dims[2]);
   cast.out[0] = matrix(dw->dtype, dw->dims[1], dw->dims[2]);
-  cast.attrs.i[7] = 1 + dw->dtype;
+  cast.attrs.out_dtype = 1 + dw->dtype;
   return cast;
 }
 

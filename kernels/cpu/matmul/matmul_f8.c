@@ -285,9 +285,9 @@ static int64_t take(int64_t *total, int64_t bytes) {
 /* The call of matmul that multiplies the values. */
 static ms_kernel_call matmul_of(const ms_kernel_call *call) {
   ms_kernel_call made = {.op = MS_OP_matmul, .inputs = 2, .outputs = 1, .threads = call->threads};
-  made.attrs.i[0] = call->attrs.i[0];
-  made.attrs.i[1] = call->attrs.i[1];
-  made.attrs.i[7] = 1 + MS_F32;
+  made.attrs.product.trans_a = call->attrs.product.trans_a;
+  made.attrs.product.trans_b = call->attrs.product.trans_b;
+  made.attrs.out_dtype = 1 + MS_F32;
   for (int i = 0; i < 2; i++) {
     made.in[i] = call->in[i];
     made.in[i].dtype = MS_BF16;

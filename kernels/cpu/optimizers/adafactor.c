@@ -33,7 +33,7 @@ MS_INLINE void find_in_row(const ms_factored *f, int64_t count, int64_t t, int64
 MS_CLONES static void rows_part(const ms_kernel_call *call, int part, int64_t first, int64_t last) {
   (void)part;
   const ms_factored f = ms_factored_of(&call->attrs);
-  const float factor = ((const float *)call->in_data[1])[2], most = ms_clip_of(&call->attrs);
+  const float factor = ((const float *)call->in_data[1])[2], most = ms_clip_of(call->attrs.factored.clip);
   const float *restrict gradient = call->in_data[0];
   float *restrict sums = call->out_data[0];
   const int64_t count = elements(call);
@@ -54,7 +54,7 @@ MS_CLONES static void rows_part(const ms_kernel_call *call, int part, int64_t fi
 /* Columns [column, column + n) of the part, of a matrix of it, down its rows. */
 MS_CLONES static void sum_columns(const ms_kernel_call *call, const ms_factored *f, int64_t matrix, int64_t column,
                                   int64_t n, double *sums) {
-  const float factor = ((const float *)call->in_data[1])[2], most = ms_clip_of(&call->attrs);
+  const float factor = ((const float *)call->in_data[1])[2], most = ms_clip_of(call->attrs.factored.clip);
   const float *gradient = call->in_data[0];
   const int64_t count = elements(call);
   int64_t t = f->first / f->part_columns, last = (f->first + count + f->part_columns - 1) / f->part_columns;
@@ -111,7 +111,7 @@ MS_CLONES static void average(const float *restrict sums, float *restrict averag
 
 static int run_average(const ms_kernel_call *call) {
   const ms_factored f = ms_factored_of(&call->attrs);
-  const float rest = ms_factor_rest(*(const float *)call->in_data[2], call->attrs.f[0]);
+  const float rest = ms_factor_rest(*(const float *)call->in_data[2], call->attrs.factored.beta2_decay);
   average(call->in_data[0], call->out_data[0], ms_numel(&call->out[0]), (double)f.columns, rest);
   average(call->in_data[1], call->out_data[1], ms_numel(&call->out[1]), (double)f.rows, rest);
   return MS_OK;
@@ -143,25 +143,24 @@ enum { GRADIENT, NORM, ROW_AVERAGES, COLUMN_AVERAGES, SQUARES, UPDATES, MEANS = 
 
 static void find_means(const ms_kernel_call *call) {
   const ms_factored f = ms_factored_of(&call->attrs);
-  const double *settings = call->attrs.f;
   const float *rows = call->in_data[ROW_AVERAGES];
   const float squares = *(const float *)call->in_data[SQUARES], updates = *(const float *)call->in_data[UPDATES];
   float *means = call->out_data[1];
   for (int64_t m = 0; m < f.matrices; m++) {
     double sum = 0.0;
     for (int64_t i = 0; i < f.rows; i++) sum += (double)rows[m * f.rows + i];
-    means[m] = (float)ms_factor_at_least(sum / (double)f.rows, settings[0]);
+    means[m] = (float)ms_factor_at_least(sum / (double)f.rows, call->attrs.factored.eps1);
   }
-  means[f.matrices] = (float)ms_factor_step(squares, (double)ms_factored_elements(&f), settings[1],
-                                            call->scalars->lr * settings[2], updates);
+  means[f.matrices] = (float)ms_factor_step(squares, (double)ms_factored_elements(&f), call->attrs.factored.eps2,
+                                            call->scalars->lr * call->attrs.factored.lr_scale, updates);
 }
 
 /* Runs [first, last) of RUN elements each. */
 MS_CLONES static void norm_part(const ms_kernel_call *call, int part, int64_t first, int64_t last) {
   (void)part;
   const ms_factored f = ms_factored_of(&call->attrs);
-  const float factor = ((const float *)call->in_data[NORM])[2], most = ms_clip_of(&call->attrs);
-  const float eps1 = (float)call->attrs.f[0];
+  const float factor = ((const float *)call->in_data[NORM])[2], most = ms_clip_of(call->attrs.factored.clip);
+  const float eps1 = (float)call->attrs.factored.eps1;
   const float *gradient = call->in_data[GRADIENT], *means = call->out_data[1];
   const int64_t count = elements(call);
   for (int64_t r = first; r < last; r++) {
@@ -197,13 +196,14 @@ static int run_norm(const ms_kernel_call *call) {
 MS_CLONES static void step_part(const ms_kernel_call *call, int part, int64_t first, int64_t last) {
   (void)part;
   const ms_factored f = ms_factored_of(&call->attrs);
-  const double *settings = call->attrs.f, rate = call->scalars->lr * settings[0];
-  const float factor = ((const float *)call->in_data[NORM])[2], most = ms_clip_of(&call->attrs);
-  const float eps1 = (float)settings[2], kept = (float)(1.0 - rate * settings[1]);
+  const double rate = call->scalars->lr * call->attrs.factored.lr_scale;
+  const float factor = ((const float *)call->in_data[NORM])[2], most = ms_clip_of(call->attrs.factored.clip);
+  const float eps1 = (float)call->attrs.factored.eps1;
+  const float kept = (float)(1.0 - rate * call->attrs.factored.weight_decay);
   const float *gradient = call->in_data[GRADIENT], *means = call->in_data[MEANS];
   const double squares = *(const float *)call->in_data[UPDATE_SQUARES];
   const double rms = sqrt(squares / (double)ms_factored_elements(&f));
-  const float by = (float)(means[f.matrices] / ms_factor_at_least(rms / settings[3], 1.0));
+  const float by = (float)(means[f.matrices] / ms_factor_at_least(rms / call->attrs.factored.d, 1.0));
   float *p = call->out_data[0];
   for (int64_t i = first, end; i < last; i = end) {
     const int64_t t = (f.first + i) / f.part_columns, column = (f.first + i) % f.part_columns, begin = i;

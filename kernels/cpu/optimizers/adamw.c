@@ -36,13 +36,14 @@ MS_CLONES static void adamw_part_of_bf16(const ms_kernel_call *call, int part, i
 
 static int run(const ms_kernel_call *call) {
   const int64_t n = ms_numel(&call->in[0]), records = ms_moment_records(n);
-  switch (call->attrs.i[3]) {
+  switch (call->attrs.update.moments) {
     case MS_ADAMW_F32: return ms_run_elements(call, n, adamw_part);
     case MS_ADAMW_BF16: return ms_run_elements(call, n, adamw_part_of_bf16);
     case MS_ADAMW_I8:
       ms_run_parts(call, ms_part_count(call, records, ms_call_bytes(call)), records, 1, ms_adamw_of_records);
       return MS_OK;
-    default: return MS_FAIL(MS_EINTERNAL, "adamw: no loop keeps moments of form %lld", (long long)call->attrs.i[3]);
+    default:
+      return MS_FAIL(MS_EINTERNAL, "adamw: no loop keeps moments of form %lld", (long long)call->attrs.update.moments);
   }
 }
 

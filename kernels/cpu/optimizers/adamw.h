@@ -16,23 +16,23 @@ typedef struct ms_adamw {
 
 MS_INLINE ms_adamw ms_adamw_of(const ms_kernel_call *call) {
   const ms_scalars *now = call->scalars;
-  const double *f = call->attrs.f;
-  double eps_value;
-  memcpy(&eps_value, &call->attrs.i[0], sizeof eps_value);
-  const int couples = call->attrs.i[5] != 0;
+  const double lr_scale = call->attrs.update.lr_scale, weight_decay = call->attrs.update.weight_decay;
+  const double beta1 = call->attrs.update.beta1, beta2 = call->attrs.update.beta2;
+  const int couples = call->attrs.update.coupled != 0;
   const double step = ((const float *)call->in_data[2])[0];
-  const double lr_value = now->lr * f[0], correction1 = 1.0 - pow(f[2], step), correction2 = 1.0 - pow(f[3], step);
-  return (ms_adamw){.keep = couples ? 1.0f : (float)(1.0 - lr_value * f[1]),
+  const double lr_value = now->lr * lr_scale, correction1 = 1.0 - pow(beta1, step),
+               correction2 = 1.0 - pow(beta2, step);
+  return (ms_adamw){.keep = couples ? 1.0f : (float)(1.0 - lr_value * weight_decay),
                     .step_size = (float)(lr_value / correction1),
                     .inverse_root = (float)(1.0 / sqrt(correction2)),
-                    .eps = (float)eps_value,
-                    .beta1 = (float)f[2],
-                    .rest1 = (float)(1.0 - f[2]),
-                    .beta2 = (float)f[3],
-                    .rest2 = (float)(1.0 - f[3]),
+                    .eps = (float)call->attrs.update.eps,
+                    .beta1 = (float)beta1,
+                    .rest1 = (float)(1.0 - beta1),
+                    .beta2 = (float)beta2,
+                    .rest2 = (float)(1.0 - beta2),
                     .factor = ((const float *)call->in_data[1])[2],
-                    .most = ms_clip_of(&call->attrs),
-                    .coupled = (float)f[1],
+                    .most = ms_clip_of(call->attrs.update.clip),
+                    .coupled = (float)weight_decay,
                     .couples = couples};
 }
 

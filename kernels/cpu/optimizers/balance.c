@@ -6,7 +6,7 @@
 
 MS_CLONES static void balance_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
   (void)part;
-  const float rate = (float)call->attrs.f[0];
+  const float rate = (float)call->attrs.balance.rate;
   const float *restrict gradient = call->in_data[0];
   float *restrict p = call->out_data[0];
 #pragma omp simd

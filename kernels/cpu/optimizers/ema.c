@@ -15,8 +15,8 @@
 
 MS_CLONES static void ema_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
   (void)part;
-  const double step = (double)call->scalars->step, decay = call->attrs.f[0];
-  const double now = call->attrs.i[0] ? fmin(decay, (1.0 + step) / (10.0 + step)) : decay;
+  const double step = (double)call->scalars->step, decay = call->attrs.ema.decay;
+  const double now = call->attrs.ema.warmup ? fmin(decay, (1.0 + step) / (10.0 + step)) : decay;
   const float rest = (float)(1.0 - now);
   const float *restrict p = call->in_data[0];
   float *restrict average = call->out_data[0];

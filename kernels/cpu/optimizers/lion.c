@@ -18,15 +18,16 @@ typedef struct lion {
 } lion;
 
 MS_INLINE lion lion_of(const ms_kernel_call *call) {
-  const double *f = call->attrs.f, rate = call->scalars->lr * f[0];
-  return (lion){.keep = (float)(1.0 - rate * f[1]),
+  const double rate = call->scalars->lr * call->attrs.update.lr_scale;
+  const double beta1 = call->attrs.update.beta1, beta2 = call->attrs.update.beta2;
+  return (lion){.keep = (float)(1.0 - rate * call->attrs.update.weight_decay),
                 .rate = (float)rate,
-                .beta1 = (float)f[2],
-                .rest1 = (float)(1.0 - f[2]),
-                .beta2 = (float)f[3],
-                .rest2 = (float)(1.0 - f[3]),
+                .beta1 = (float)beta1,
+                .rest1 = (float)(1.0 - beta1),
+                .beta2 = (float)beta2,
+                .rest2 = (float)(1.0 - beta2),
                 .factor = ((const float *)call->in_data[1])[2],
-                .most = ms_clip_of(&call->attrs)};
+                .most = ms_clip_of(call->attrs.update.clip)};
 }
 
 /* rate times the sign of c. Without branches, so that compilers contract the update alike in vectors and behind them.
@@ -62,10 +63,11 @@ MS_CLONES static void part_of_bf16(const ms_kernel_call *call, int part, int64_t
 
 static int run(const ms_kernel_call *call) {
   const int64_t n = ms_numel(&call->in[0]);
-  switch (call->attrs.i[3]) {
+  switch (call->attrs.update.moments) {
     case MS_ADAMW_F32: return ms_run_elements(call, n, part_of_f32);
     case MS_ADAMW_BF16: return ms_run_elements(call, n, part_of_bf16);
-    default: return MS_FAIL(MS_EINTERNAL, "lion: no loop keeps moments of form %lld", (long long)call->attrs.i[3]);
+    default:
+      return MS_FAIL(MS_EINTERNAL, "lion: no loop keeps moments of form %lld", (long long)call->attrs.update.moments);
   }
 }
 

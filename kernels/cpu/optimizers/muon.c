@@ -12,9 +12,9 @@
 
 MS_CLONES static void momentum_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
   (void)part;
-  const float momentum = (float)call->attrs.f[0], rest = (float)(1.0 - call->attrs.f[0]);
-  const float factor = ((const float *)call->in_data[1])[2], most = ms_clip_of(&call->attrs);
-  const float carried = call->attrs.i[0] ? momentum : 1.0f; /* how far u is from g on the way to b */
+  const float momentum = (float)call->attrs.update.momentum, rest = (float)(1.0 - call->attrs.update.momentum);
+  const float factor = ((const float *)call->in_data[1])[2], most = ms_clip_of(call->attrs.update.clip);
+  const float carried = call->attrs.update.nesterov ? momentum : 1.0f; /* how far u is from g on the way to b */
   const float *restrict gradient = call->in_data[0];
   float *restrict u = call->out_data[0], *restrict buffer = call->out_data[1];
 #pragma omp simd
@@ -27,8 +27,9 @@ MS_CLONES static void momentum_part(const ms_kernel_call *call, int part, int64_
 
 MS_CLONES static void apply_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
   (void)part;
-  const double rate = call->scalars->muon_lr * call->attrs.f[0];
-  const float kept = (float)(1.0 - rate * call->attrs.f[1]), by = (float)(rate * call->attrs.f[2]);
+  const double rate = call->scalars->muon_lr * call->attrs.update.lr_scale;
+  const float kept = (float)(1.0 - rate * call->attrs.update.weight_decay),
+              by = (float)(rate * call->attrs.update.adjust);
   const float *restrict x = call->in_data[0];
   float *restrict p = call->out_data[0];
 #pragma omp simd

@@ -12,7 +12,8 @@
 
 MS_CLONES static void plain_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
   (void)part;
-  const float lr = (float)call->scalars->lr, alpha = (float)call->attrs.f[1], share = (float)call->attrs.f[2];
+  const float lr = (float)call->scalars->lr, alpha = (float)call->attrs.outer_sgd.alpha,
+              share = (float)call->attrs.outer_sgd.share;
   const float *restrict d = call->in_data[0];
   float *restrict w = call->out_data[0], *restrict s = call->out_data[1];
 #pragma omp simd
@@ -25,9 +26,10 @@ MS_CLONES static void plain_part(const ms_kernel_call *call, int part, int64_t b
 
 MS_CLONES static void momentum_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
   (void)part;
-  const float lr = (float)call->scalars->lr, alpha = (float)call->attrs.f[1], share = (float)call->attrs.f[2];
-  const float momentum = (float)call->attrs.f[0];
-  const int nesterov = call->attrs.i[0] != 0;
+  const float lr = (float)call->scalars->lr, alpha = (float)call->attrs.outer_sgd.alpha,
+              share = (float)call->attrs.outer_sgd.share;
+  const float momentum = (float)call->attrs.outer_sgd.momentum;
+  const int nesterov = call->attrs.outer_sgd.nesterov != 0;
   /* s changes by -lr (own g + carried b). */
   const float own = nesterov ? 1.0f : 0.0f, carried = nesterov ? momentum : 1.0f;
   const float *restrict d = call->in_data[0];
@@ -42,7 +44,8 @@ MS_CLONES static void momentum_part(const ms_kernel_call *call, int part, int64_
 }
 
 static int run(const ms_kernel_call *call) {
-  return ms_run_elements(call, ms_numel(&call->in[0]), call->attrs.f[0] == 0.0 ? plain_part : momentum_part);
+  return ms_run_elements(call, ms_numel(&call->in[0]),
+                         call->attrs.outer_sgd.momentum == 0.0 ? plain_part : momentum_part);
 }
 
 const ms_kernel ms_cpu_outer_sgd = {.run = run};

@@ -23,9 +23,9 @@ MS_INLINE ms_bf16 ms_round_at_random(float x, uint32_t random) {
  * element i2 + at of the parameter on. Philox gives them in groups of four elements, of which a chunk can begin inside
  * one. */
 MS_INLINE const uint32_t *ms_rounding_words(const ms_kernel_call *call, int64_t at, uint32_t *drawn) {
-  const int64_t first = call->attrs.i[2] + at;
+  const int64_t first = call->attrs.update.first + at;
   const uint64_t updates = (uint64_t)((const float *)call->in_data[2])[0];
-  ms_pick_draw()((uint64_t)call->attrs.i[1], updates, (uint64_t)first / 4, drawn);
+  ms_pick_draw()((uint64_t)call->attrs.update.stream, updates, (uint64_t)first / 4, drawn);
   return drawn + first % 4;
 }
 

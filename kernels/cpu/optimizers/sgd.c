@@ -10,8 +10,9 @@
 
 MS_CLONES static void plain_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
   (void)part;
-  const float lr = (float)(call->scalars->lr * call->attrs.f[0]), decay = (float)call->attrs.f[1];
-  const float factor = ((const float *)call->in_data[1])[2], most = ms_clip_of(&call->attrs);
+  const float lr = (float)(call->scalars->lr * call->attrs.update.lr_scale),
+              decay = (float)call->attrs.update.weight_decay;
+  const float factor = ((const float *)call->in_data[1])[2], most = ms_clip_of(call->attrs.update.clip);
   const float *restrict gradient = call->in_data[0];
   float *restrict p = call->out_data[0];
   ms_bf16 *restrict copy = ms_call_copy(call);
@@ -25,10 +26,12 @@ MS_CLONES static void plain_part(const ms_kernel_call *call, int part, int64_t b
 
 MS_CLONES static void momentum_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
   (void)part;
-  const int first = ((const float *)call->in_data[2])[0] == 1.0f, nesterov = call->attrs.i[0] != 0;
-  const float lr = (float)(call->scalars->lr * call->attrs.f[0]), decay = (float)call->attrs.f[1];
-  const float momentum = (float)call->attrs.f[2], rest = first ? 1.0f : (float)(1.0 - call->attrs.f[3]);
-  const float factor = ((const float *)call->in_data[1])[2], most = ms_clip_of(&call->attrs);
+  const int first = ((const float *)call->in_data[2])[0] == 1.0f, nesterov = call->attrs.update.nesterov != 0;
+  const float lr = (float)(call->scalars->lr * call->attrs.update.lr_scale),
+              decay = (float)call->attrs.update.weight_decay;
+  const float momentum = (float)call->attrs.update.momentum,
+              rest = first ? 1.0f : (float)(1.0 - call->attrs.update.dampening);
+  const float factor = ((const float *)call->in_data[1])[2], most = ms_clip_of(call->attrs.update.clip);
   /* p changes by -lr (own g + carried b). */
   const float own = nesterov ? 1.0f : 0.0f, carried = nesterov ? momentum : 1.0f;
   const float *restrict gradient = call->in_data[0];
@@ -48,7 +51,7 @@ MS_CLONES static void momentum_part(const ms_kernel_call *call, int part, int64_
 }
 
 static int run(const ms_kernel_call *call) {
-  return ms_run_elements(call, ms_numel(&call->in[0]), call->attrs.f[2] == 0.0 ? plain_part : momentum_part);
+  return ms_run_elements(call, ms_numel(&call->in[0]), call->attrs.update.momentum == 0.0 ? plain_part : momentum_part);
 }
 
 const ms_kernel ms_cpu_sgd = {.run = run};

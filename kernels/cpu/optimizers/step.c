@@ -50,7 +50,7 @@ static int run_totals(const ms_kernel_call *call) {
   for (int64_t g = 0; g < groups; g++) {
     double sum = 0.0;
     for (int64_t i = 0; i < n; i++) sum += squares[g * n + i];
-    totals[g] = (float)(sum / (double)call->attrs.i[0]);
+    totals[g] = (float)(sum / (double)call->attrs.step.replicas);
   }
   memcpy(totals + groups, loss, (size_t)ms_numel(&call->in[1]) * sizeof *loss);
   return MS_OK;
@@ -59,12 +59,12 @@ static int run_totals(const ms_kernel_call *call) {
 static int run_norm(const ms_kernel_call *call) {
   const float *totals = call->in_data[0];
   float *out = call->out_data[0];
-  const int64_t groups = ms_step_groups(&call->attrs), group = call->attrs.i[2]; /* group 0: all of them */
+  const int64_t groups = ms_step_groups(&call->attrs), group = call->attrs.step.group; /* group 0: all of them */
   const int weighted = ms_numel(&call->in[0]) == groups + 2;
-  const double max_norm = call->attrs.f[0];
+  const double max_norm = call->attrs.step.max_norm;
   double squares = 0.0;
   for (int64_t g = group ? group - 1 : 0; g < (group ? group : groups); g++) squares += (double)totals[g];
-  const double divisor = weighted ? totals[groups + 1] : (double)call->attrs.i[0] * call->scalars->micro_batches;
+  const double divisor = weighted ? totals[groups + 1] : (double)call->attrs.step.ranks * call->scalars->micro_batches;
   const double share = divisor == 0.0 ? 0.0 : 1.0 / divisor, norm = sqrt(squares) * share;
   double factor = share;
   if (max_norm > 0.0 && max_norm < norm + 1e-6) factor *= max_norm / (norm + 1e-6);

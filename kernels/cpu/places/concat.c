@@ -9,10 +9,10 @@ static void concat_part(const ms_kernel_call *call, int part, int64_t begin, int
   (void)part;
   int64_t size = ms_dtype_size(call->out[0].dtype), bytes[MS_MAX_INPUTS];
   for (int i = 0; i < call->inputs; i++) {
-    ms_axis_view view = ms_view_axis(&call->in[i], call->attrs.i[0]);
+    ms_axis_view view = ms_view_axis(&call->in[i], call->attrs.cut.axis);
     bytes[i] = view.n * view.inner * size;
   }
-  ms_axis_view to = ms_view_axis(&call->out[0], call->attrs.i[0]);
+  ms_axis_view to = ms_view_axis(&call->out[0], call->attrs.cut.axis);
   char *y = (char *)call->out_data[0] + begin * to.n * to.inner * size;
   for (int64_t o = begin; o < end; o++)
     for (int i = 0; i < call->inputs; i++) {
@@ -23,7 +23,7 @@ static void concat_part(const ms_kernel_call *call, int part, int64_t begin, int
 
 static int run(const ms_kernel_call *call) {
   if (ms_numel(&call->out[0]) == 0) return MS_OK;
-  int64_t outer = ms_view_axis(&call->out[0], call->attrs.i[0]).outer;
+  int64_t outer = ms_view_axis(&call->out[0], call->attrs.cut.axis).outer;
   ms_run_parts(call, ms_part_count(call, outer, ms_call_bytes(call)), outer, 1, concat_part);
   return MS_OK;
 }

@@ -21,8 +21,8 @@ MS_INLINE void sum_lines(const void *x, void *y, ms_axis_view view, ms_line_grou
 }
 
 MS_INLINE void sum_groups(const ms_kernel_call *call, int64_t begin, int64_t end, int bf16) {
-  const ms_axis_view view = ms_view_axis(&call->in[0], call->attrs.i[0]);
-  const int reverse = call->attrs.i[1] != 0;
+  const ms_axis_view view = ms_view_axis(&call->in[0], call->attrs.cumsum.axis);
+  const int reverse = call->attrs.cumsum.reverse != 0;
   const void *x = call->in_data[0];
   void *y = call->out_data[0];
   for (int64_t g = begin; g < end; g++) {
@@ -41,7 +41,7 @@ MS_CLONES static void cumsum_part(const ms_kernel_call *call, int part, int64_t 
 
 static int run(const ms_kernel_call *call) {
   if (ms_numel(&call->in[0]) == 0) return MS_OK;
-  const int64_t groups = ms_groups_of_lines(ms_view_axis(&call->in[0], call->attrs.i[0]));
+  const int64_t groups = ms_groups_of_lines(ms_view_axis(&call->in[0], call->attrs.cumsum.axis));
   ms_run_parts(call, ms_part_count(call, groups, ms_call_bytes(call)), groups, 1, cumsum_part);
   return MS_OK;
 }

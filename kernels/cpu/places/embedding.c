@@ -33,7 +33,7 @@ static int check_tokens(const int32_t *tokens, int64_t n, int64_t rows) {
 static void forward_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
   const int32_t *tokens = call->in_data[1];
   const int64_t row_bytes = ms_row_length(&call->in[0]) * ms_dtype_size(call->in[0].dtype);
-  const int64_t rows = call->in[0].dims[0], first = call->attrs.i[3];
+  const int64_t rows = call->in[0].dims[0], first = call->attrs.table.first;
   (void)part;
   for (int64_t i = begin; i < end; i++) {
     const int64_t row = tokens[i] - first;
@@ -46,7 +46,7 @@ static void forward_part(const ms_kernel_call *call, int part, int64_t begin, in
 static int run_forward(const ms_kernel_call *call) {
   const int64_t n = ms_numel(&call->in[1]), bytes = 2 * ms_numel(&call->out[0]) * ms_dtype_size(call->out[0].dtype);
   const int64_t rows = call->in[0].dims[0] * ms_table_parts(&call->attrs);
-  MS_TRY(check_tokens(call->in_data[1], n, call->attrs.i[0] ? call->attrs.i[0] : rows));
+  MS_TRY(check_tokens(call->in_data[1], n, call->attrs.table.rows ? call->attrs.table.rows : rows));
   ms_run_parts(call, ms_part_count(call, n, bytes), n, 1, forward_part);
   return MS_OK;
 }
@@ -171,7 +171,7 @@ static int run_backward(const ms_kernel_call *call) {
   backward b = {call, workspace_of(call), call->out[0].dims[0], ms_numel(&call->in[0]), 1};
   b.parts = ms_part_count(call, b.rows, ms_call_bytes(call));
   MS_TRY(check_tokens(call->in_data[0], b.n, b.rows * ms_table_parts(&call->attrs)));
-  sort_positions(&b.sorted, call->in_data[0], b.n, call->attrs.i[3], b.rows);
+  sort_positions(&b.sorted, call->in_data[0], b.n, call->attrs.table.first, b.rows);
   b.n = b.sorted.start[b.rows];
   ms_team_run(b.parts, run_backward_part, &b);
   return MS_OK;

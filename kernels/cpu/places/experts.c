@@ -13,13 +13,13 @@
 /* ---- expert_order ------------------------------------------------------------------------------------------------ */
 
 static int prepare_order(ms_kernel_call *call) {
-  call->workspace_bytes = call->attrs.i[0] * (int64_t)sizeof(int32_t);
+  call->workspace_bytes = call->attrs.experts.experts * (int64_t)sizeof(int32_t);
   return MS_OK;
 }
 
 static int run_order(const ms_kernel_call *call) {
   const int32_t *index = call->in_data[0];
-  const int64_t experts = call->attrs.i[0], n = ms_numel(&call->in[0]);
+  const int64_t experts = call->attrs.experts.experts, n = ms_numel(&call->in[0]);
   int32_t *order = call->out_data[0], *places = call->out_data[1], *offsets = call->out_data[2],
           *next = call->workspace;
   memset(next, 0, (size_t)experts * sizeof *next);

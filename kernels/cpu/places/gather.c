@@ -11,13 +11,13 @@
 #include "kernels/cpu/parallel.h"
 
 static int check_index(const ms_kernel_call *call) {
-  const int64_t n = ms_view_axis(&call->in[0], call->attrs.i[0]).n, count = ms_numel(&call->in[1]);
+  const int64_t n = ms_view_axis(&call->in[0], call->attrs.cut.axis).n, count = ms_numel(&call->in[1]);
   const int32_t *index = call->in_data[1];
   for (int64_t i = 0; i < count; i++)
     if (index[i] < 0 || index[i] >= n)
       return MS_FAIL(MS_EINVAL, "%s: index %d at position %lld is not in [0,%lld), the elements of axis %d of x",
                      call->op == MS_OP_gather ? "gather" : "scatter_add", (int)index[i], (long long)i, (long long)n,
-                     ms_axis_of(&call->in[0], call->attrs.i[0]));
+                     ms_axis_of(&call->in[0], call->attrs.cut.axis));
   return MS_OK;
 }
 
@@ -28,8 +28,8 @@ static int check_index(const ms_kernel_call *call) {
 #define GATHER(type)                                                                            \
   static void gather_##type(const ms_kernel_call *call, int part, int64_t begin, int64_t end) { \
     (void)part;                                                                                 \
-    const ms_axis_view x_view = ms_view_axis(&call->in[0], call->attrs.i[0]);                   \
-    const ms_axis_view y_view = ms_view_axis(&call->out[0], call->attrs.i[0]);                  \
+    const ms_axis_view x_view = ms_view_axis(&call->in[0], call->attrs.cut.axis);               \
+    const ms_axis_view y_view = ms_view_axis(&call->out[0], call->attrs.cut.axis);              \
     const int64_t inner = x_view.inner, slab = y_view.n * inner;                                \
     const int32_t *index = call->in_data[1];                                                    \
     type *y = call->out_data[0];                                                                \
@@ -70,12 +70,12 @@ static int64_t copy_stride(ms_axis_view view) {
 }
 
 static int parts_of(const ms_kernel_call *call) {
-  const int64_t groups = ms_groups_of_lines(ms_view_axis(&call->in[0], call->attrs.i[0]));
+  const int64_t groups = ms_groups_of_lines(ms_view_axis(&call->in[0], call->attrs.cut.axis));
   return ms_part_count(call, groups, ms_call_bytes(call));
 }
 
 static int prepare_scatter_add(ms_kernel_call *call) {
-  const ms_axis_view view = ms_view_axis(&call->in[0], call->attrs.i[0]);
+  const ms_axis_view view = ms_view_axis(&call->in[0], call->attrs.cut.axis);
   call->workspace_bytes = parts_of(call) * copy_stride(view) * (int64_t)sizeof(float);
   return MS_OK;
 }
@@ -99,8 +99,8 @@ MS_INLINE void scatter_lines(const ms_kernel_call *call, ms_axis_view view, int6
 }
 
 MS_INLINE void scatter_groups(const ms_kernel_call *call, int64_t begin, int64_t end, float *lines, int bf16) {
-  const ms_axis_view view = ms_view_axis(&call->in[0], call->attrs.i[0]);
-  const int64_t m = ms_view_axis(&call->in[1], call->attrs.i[0]).n;
+  const ms_axis_view view = ms_view_axis(&call->in[0], call->attrs.cut.axis);
+  const int64_t m = ms_view_axis(&call->in[1], call->attrs.cut.axis).n;
   for (int64_t g = begin; g < end; g++) {
     const ms_line_group group = ms_lines_of(view, g);
     if (group.width == 1 && view.inner == 1) {
@@ -112,14 +112,14 @@ MS_INLINE void scatter_groups(const ms_kernel_call *call, int64_t begin, int64_t
 }
 
 MS_CLONES static void scatter_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
-  float *lines = (float *)call->workspace + part * copy_stride(ms_view_axis(&call->in[0], call->attrs.i[0]));
+  float *lines = (float *)call->workspace + part * copy_stride(ms_view_axis(&call->in[0], call->attrs.cut.axis));
   if (call->out[0].dtype == MS_BF16) scatter_groups(call, begin, end, lines, 1);
   else scatter_groups(call, begin, end, lines, 0);
 }
 
 static int run_scatter_add(const ms_kernel_call *call) {
   if (ms_numel(&call->out[0]) == 0) return MS_OK;
-  const int64_t groups = ms_groups_of_lines(ms_view_axis(&call->in[0], call->attrs.i[0]));
+  const int64_t groups = ms_groups_of_lines(ms_view_axis(&call->in[0], call->attrs.cut.axis));
   MS_TRY(check_index(call));
   ms_run_parts(call, parts_of(call), groups, 1, scatter_part);
   return MS_OK;

@@ -18,7 +18,7 @@ enum { TIME = 1, HEAD = 2, DEPTH = 3 };
 /* Determines a table. Compared byte by byte, so it must not contain padding. */
 typedef struct table_key {
   int64_t times, half;
-  ms_attrs attrs;
+  ms_op_attrs attrs;
 } table_key;
 
 /* Creates [T][2][D/2]: cosines and sines of each position; then the frequencies [D/2]. */
@@ -28,12 +28,12 @@ static int make_table(const void *data, void **object) {
   float *table = ms_calloc((times * 2 + 1) * half, (int64_t)sizeof *table);
   if (!table) return MS_ENOMEM;
   float *frequency = table + times * 2 * half;
-  const ms_part part = ms_part_of(key->attrs.i[4]);
-  const double turn = key->attrs.i[2] ? -1.0 : 1.0;
+  const ms_part part = ms_part_of(key->attrs.rope.part);
+  const double turn = key->attrs.rope.inverse ? -1.0 : 1.0;
   for (int64_t p = 0; p < half; p++) frequency[p] = ms_rope_frequency(&key->attrs, p, half);
   for (int64_t t = 0; t < times; t++)
     for (int64_t p = 0; p < half; p++) {
-      const float angle = (float)(ms_part_index(&part, t) + key->attrs.i[0]) * frequency[p];
+      const float angle = (float)(ms_part_index(&part, t) + key->attrs.rope.offset) * frequency[p];
       table[t * 2 * half + p] = (float)cos((double)angle);
       table[t * 2 * half + half + p] = (float)(turn * sin((double)angle));
     }
@@ -43,7 +43,7 @@ static int make_table(const void *data, void **object) {
 
 static int prepare(ms_kernel_call *call) {
   table_key key = {call->in[0].dims[TIME], call->in[0].dims[DEPTH] / 2, call->attrs};
-  key.attrs.i[1] = 0; /* the angles are the same for both kinds of pairs */
+  key.attrs.rope.interleaved = 0; /* the angles are the same for both kinds of pairs */
   return ms_shared_take(make_table, free, &key, sizeof key, &call->prepared);
 }
 
@@ -81,7 +81,7 @@ static int run(const ms_kernel_call *call) {
   static ms_part_fn *const by_kind[2][2] = {{halves_f32, halves_bf16}, {interleaved_f32, interleaved_bf16}};
   const int64_t rows = call->in[0].dims[0] * call->in[0].dims[TIME];
   ms_run_parts(call, ms_part_count(call, rows, ms_call_bytes(call)), rows, 1,
-               by_kind[call->attrs.i[1] != 0][call->in[0].dtype == MS_BF16]);
+               by_kind[call->attrs.rope.interleaved != 0][call->in[0].dtype == MS_BF16]);
   return MS_OK;
 }
 

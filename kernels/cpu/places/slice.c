@@ -7,8 +7,9 @@
 
 static void slice_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
   (void)part;
-  ms_axis_view from = ms_view_axis(&call->in[0], call->attrs.i[0]), to = ms_view_axis(&call->out[0], call->attrs.i[0]);
-  int64_t start = call->attrs.i[1] < 0 ? call->attrs.i[1] + from.n : call->attrs.i[1];
+  ms_axis_view from = ms_view_axis(&call->in[0], call->attrs.cut.axis),
+               to = ms_view_axis(&call->out[0], call->attrs.cut.axis);
+  int64_t start = call->attrs.cut.start < 0 ? call->attrs.cut.start + from.n : call->attrs.cut.start;
   int64_t bytes = from.inner * ms_dtype_size(call->in[0].dtype);
   const char *x = call->in_data[0];
   char *y = call->out_data[0];
@@ -18,9 +19,10 @@ static void slice_part(const ms_kernel_call *call, int part, int64_t begin, int6
 
 static void pad_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
   (void)part;
-  ms_axis_view from = ms_view_axis(&call->in[0], call->attrs.i[0]), to = ms_view_axis(&call->out[0], call->attrs.i[0]);
+  ms_axis_view from = ms_view_axis(&call->in[0], call->attrs.cut.axis),
+               to = ms_view_axis(&call->out[0], call->attrs.cut.axis);
   int64_t bytes = from.inner * ms_dtype_size(call->in[0].dtype);
-  int64_t before = call->attrs.i[1] * bytes, middle = from.n * bytes, all = to.n * bytes;
+  int64_t before = call->attrs.cut.before * bytes, middle = from.n * bytes, all = to.n * bytes;
   const char *x = call->in_data[0];
   char *y = call->out_data[0];
   for (int64_t o = begin; o < end; o++) {
@@ -33,9 +35,9 @@ static void pad_part(const ms_kernel_call *call, int part, int64_t begin, int64_
 
 static void roll_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
   (void)part;
-  const ms_axis_view view = ms_view_axis(&call->in[0], call->attrs.i[0]);
+  const ms_axis_view view = ms_view_axis(&call->in[0], call->attrs.cut.axis);
   const int64_t unit = view.inner * ms_dtype_size(call->in[0].dtype), all = view.n * unit;
-  const int64_t front = ms_rolled(view.n, call->attrs.i[1]) * unit;
+  const int64_t front = ms_rolled(view.n, call->attrs.cut.by) * unit;
   for (int64_t o = begin; o < end; o++) {
     const char *x = (const char *)call->in_data[0] + o * all;
     char *y = (char *)call->out_data[0] + o * all;
@@ -47,7 +49,7 @@ static void roll_part(const ms_kernel_call *call, int part, int64_t begin, int64
 static int run(const ms_kernel_call *call) {
   if (ms_numel(&call->out[0]) == 0) return MS_OK;
   ms_part_fn *part = call->op == MS_OP_pad ? pad_part : call->op == MS_OP_roll ? roll_part : slice_part;
-  int64_t outer = ms_view_axis(&call->out[0], call->attrs.i[0]).outer;
+  int64_t outer = ms_view_axis(&call->out[0], call->attrs.cut.axis).outer;
   int64_t bytes = 2 * ms_numel(&call->out[0]) * ms_dtype_size(call->out[0].dtype);
   ms_run_parts(call, ms_part_count(call, outer, bytes), outer, 1, part);
   return MS_OK;

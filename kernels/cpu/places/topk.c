@@ -10,14 +10,14 @@
 static int64_t heap_stride(int64_t k) { return (k + 7) / 8 * 8; }
 
 static int64_t lines_of(const ms_kernel_call *call) {
-  const ms_axis_view view = ms_view_axis(&call->in[0], call->attrs.i[0]);
+  const ms_axis_view view = ms_view_axis(&call->in[0], call->attrs.topk.axis);
   return view.outer * view.inner;
 }
 
 static int parts_of(const ms_kernel_call *call) { return ms_part_count(call, lines_of(call), ms_call_bytes(call)); }
 
 static int prepare(ms_kernel_call *call) {
-  call->workspace_bytes = parts_of(call) * heap_stride(call->attrs.i[1]) * (int64_t)sizeof(uint64_t);
+  call->workspace_bytes = parts_of(call) * heap_stride(call->attrs.topk.k) * (int64_t)sizeof(uint64_t);
   return MS_OK;
 }
 
@@ -41,8 +41,8 @@ static void push(uint64_t *heap, int64_t n, uint64_t key) {
 
 /* Leaves the largest k keys of a line in keys [k], the largest first. */
 MS_INLINE void select_line(const ms_kernel_call *call, ms_axis_view view, int64_t first, uint64_t *keys, int bf16) {
-  const int64_t k = call->attrs.i[1];
-  const int largest = call->attrs.i[2] != 0;
+  const int64_t k = call->attrs.topk.k;
+  const int largest = call->attrs.topk.largest != 0;
   for (int64_t i = 0; i < k; i++)
     push(keys, i, ms_order_key(ms_simd_load(call->in_data[0], first + i * view.inner, bf16), i, largest));
   for (int64_t i = k; i < view.n; i++) {
@@ -59,8 +59,8 @@ MS_INLINE void select_line(const ms_kernel_call *call, ms_axis_view view, int64_
 
 /* Lines [begin, end) of [outer][inner]. */
 MS_INLINE void select_lines(const ms_kernel_call *call, int64_t begin, int64_t end, uint64_t *keys, int bf16) {
-  const ms_axis_view view = ms_view_axis(&call->in[0], call->attrs.i[0]);
-  const int64_t k = call->attrs.i[1];
+  const ms_axis_view view = ms_view_axis(&call->in[0], call->attrs.topk.axis);
+  const int64_t k = call->attrs.topk.k;
   int32_t *indices = call->out_data[1];
   for (int64_t line = begin; line < end; line++) {
     const int64_t outer = line / view.inner, inner = line % view.inner, first = outer * view.n * view.inner + inner;
@@ -74,7 +74,7 @@ MS_INLINE void select_lines(const ms_kernel_call *call, int64_t begin, int64_t e
 }
 
 static void topk_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
-  uint64_t *keys = (uint64_t *)call->workspace + part * heap_stride(call->attrs.i[1]);
+  uint64_t *keys = (uint64_t *)call->workspace + part * heap_stride(call->attrs.topk.k);
   if (call->in[0].dtype == MS_BF16) select_lines(call, begin, end, keys, 1);
   else select_lines(call, begin, end, keys, 0);
 }

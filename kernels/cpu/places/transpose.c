@@ -24,7 +24,7 @@ static turn turn_of(const ms_kernel_call *call) {
   }
   turn t = {0};
   for (int d = 0; d < x->ndim; d++) {
-    int axis = ms_axis_of(x, call->attrs.i[d]);
+    int axis = ms_axis_of(x, call->attrs.permutation.p[d]);
     if (x->dims[axis] == 1) continue;
     if (t.ndim && t.from[t.ndim - 1] == strides[axis] * x->dims[axis]) {
       t.dims[t.ndim - 1] *= x->dims[axis];

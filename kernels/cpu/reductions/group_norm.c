@@ -21,7 +21,7 @@ typedef struct groups {
 
 static groups groups_of(const ms_kernel_call *call) {
   const ms_value_info *x = &call->in[X];
-  return (groups){x->dims[0], call->attrs.i[0], x->dims[1] / call->attrs.i[0], x->dims[2]};
+  return (groups){x->dims[0], call->attrs.norm.groups, x->dims[1] / call->attrs.norm.groups, x->dims[2]};
 }
 
 static int parts_of(const ms_kernel_call *call) {
@@ -54,7 +54,7 @@ MS_INLINE void normalise(const ms_kernel_call *call, int64_t begin, int64_t end,
   const void *x = call->in_data[X];
   float *stats = call->out_data[1];
   for (int64_t at = begin; at < end; at++) {
-    const float mean = mean_of(x, at * n, n, bf16), rstd = rstd_of(x, at * n, n, mean, call->attrs.f[0], bf16);
+    const float mean = mean_of(x, at * n, n, bf16), rstd = rstd_of(x, at * n, n, mean, call->attrs.norm.eps, bf16);
     stats[2 * at] = mean, stats[2 * at + 1] = rstd;
     for (int64_t c = 0; c < g.channels; c++) {
       const int64_t channel = at % g.groups * g.channels + c, first = at * n + c * g.pixels;

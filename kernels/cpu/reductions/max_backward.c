@@ -9,8 +9,8 @@
 enum { X, Y, DY };
 
 static ms_axis_view view_of(const ms_kernel_call *call) {
-  if (call->attrs.i[2]) return (ms_axis_view){1, ms_numel(&call->in[X]), 1};
-  return ms_view_axis(&call->in[X], call->attrs.i[0]);
+  if (call->attrs.reduce.all) return (ms_axis_view){1, ms_numel(&call->in[X]), 1};
+  return ms_view_axis(&call->in[X], call->attrs.reduce.axis);
 }
 
 static int is_largest(float x, float y) { return x == y || (x != x && y != y); }

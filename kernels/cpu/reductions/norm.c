@@ -51,7 +51,7 @@ MS_INLINE void add_row(const void *a, const void *b, void *sum, int bf16, int64_
 MS_INLINE void norm_rows(const ms_kernel_call *call, int part, int64_t begin, int64_t end, int bf16, int centred) {
   const int summed = call->op == MS_OP_add_layer_norm || call->op == MS_OP_add_rms_norm;
   const int64_t n = ms_row_length(&call->in[0]);
-  const float eps = (float)call->attrs.f[0];
+  const float eps = (float)call->attrs.norm.eps;
   const ms_value_info *of_channels = &call->in[1 + summed];
   const void *const *channels = &call->in_data[1 + summed];
   const float *gain = ms_block_in(channels[0], of_channels->dtype, 0, n, ms_scratch_row(call, part, SCRATCH, GAIN, n));

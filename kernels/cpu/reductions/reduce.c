@@ -168,8 +168,8 @@ int ms_reduce_run(const ms_kernel_call *call, ms_axis_view view, int reduction, 
 }
 
 static ms_axis_view view_of(const ms_kernel_call *call) {
-  if (call->attrs.i[2]) return (ms_axis_view){1, ms_numel(&call->in[0]), 1};
-  return ms_view_axis(&call->in[0], call->attrs.i[0]);
+  if (call->attrs.reduce.all) return (ms_axis_view){1, ms_numel(&call->in[0]), 1};
+  return ms_view_axis(&call->in[0], call->attrs.reduce.axis);
 }
 
 static int prepare(ms_kernel_call *call) {

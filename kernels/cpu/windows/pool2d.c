@@ -96,8 +96,8 @@ MS_INLINE void mean_planes(const ms_kernel_call *call, int64_t begin, int64_t en
       for (int64_t first = 0; first < p.across.out; first += MS_BLOCK) {
         const int64_t n = ms_block_length(first, p.across.out);
         const int64_t to = (plane * p.down.out + i) * p.across.out + first;
-        mean_block(&p, call->in_data[0], plane * p.down.in * p.across.in, i, first, n, sums, call->attrs.i[6] != 0,
-                   bf16);
+        mean_block(&p, call->in_data[0], plane * p.down.in * p.across.in, i, first, n, sums,
+                   call->attrs.windows.count_include_pad != 0, bf16);
         for (int64_t j = 0; j < n; j++) ms_simd_store(call->out_data[0], to + j, sums[j], bf16);
       }
 }
@@ -135,7 +135,7 @@ MS_INLINE void spread_means(const ms_kernel_call *call, const ms_pool *p, int64_
       const int64_t n = ms_block_length(first, a->out), from = (plane * p->down.out + i) * a->out + first;
       for (int64_t j = 0; j < n; j++)
         dy[j] = ms_simd_load(call->in_data[0], from + j, bf16) /
-                (float)ms_pool_divisor(p, i, first + j, call->attrs.i[6] != 0);
+                (float)ms_pool_divisor(p, i, first + j, call->attrs.windows.count_include_pad != 0);
       ms_window_taps(&p->down, i, &top, &bottom);
       for (int64_t r = top; r < bottom; r++)
         for (int64_t s = 0; s < a->size; s++) {

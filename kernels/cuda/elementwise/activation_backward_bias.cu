@@ -62,7 +62,7 @@ template <class T, class G> int run_typed(const ms_kernel_call *call) {
 }
 
 template <class T> int run_activation(const ms_kernel_call *call) {
-  switch (call->attrs.i[2]) {
+  switch (call->attrs.product.activation) {
     case MS_ACT_RELU: return run_typed<T, gradient_of<MS_ACT_RELU>>(call);
     case MS_ACT_GELU: return run_typed<T, gradient_of<MS_ACT_GELU>>(call);
     case MS_ACT_GELU_TANH: return run_typed<T, gradient_of<MS_ACT_GELU_TANH>>(call);

@@ -64,10 +64,10 @@ template <class T> int run_typed(const ms_kernel_call *call) {
   const int64_t n = ms_numel(&call->out[0]);
   const T *x = static_cast<const T *>(call->in_data[0]);
   T *y = static_cast<T *>(call->out_data[0]);
-  const float p = static_cast<float>(call->attrs.f[0]);
-  const mask m = {static_cast<uint64_t>(call->attrs.i[0]), ms_batch_place_of(&call->attrs, n),
+  const float p = static_cast<float>(call->attrs.mask.p);
+  const mask m = {static_cast<uint64_t>(call->attrs.mask.stream), ms_batch_place_of(&call->attrs, n),
                   static_cast<unsigned>(ceilf(p * 16777216.0f)) << 8,
-                  static_cast<float>(1.0 / (1.0 - call->attrs.f[0]))};
+                  static_cast<float>(1.0 / (1.0 - call->attrs.mask.p))};
   if (n == 0) return MS_OK;
   const int64_t vectors = ms_cuda_aligned(x) && ms_cuda_aligned(y) ? n / ms_lanes<T> : 0;
   const int64_t blocks = ms_cuda_ceil(n, static_cast<int64_t>(THREADS) * ms_lanes<T>);

@@ -37,7 +37,7 @@ int run_fill(const ms_kernel_call *call) {
   if (bytes == 0) return MS_OK;
   const int64_t vectors = ms_cuda_aligned(y) ? bytes / 16 : 0, blocks = ms_cuda_ceil(ms_cuda_ceil(bytes, 16), THREADS);
   return MS_CUDA_LAUNCH(fill, static_cast<unsigned>(blocks), THREADS, 0, call->stream, y, bytes, vectors,
-                        pattern_of(call->out[0].dtype, call->attrs.f[0]));
+                        pattern_of(call->out[0].dtype, call->attrs.shape.value));
 }
 
 int run_copy(const ms_kernel_call *call) {

@@ -42,7 +42,7 @@ template <class T> int run_typed(const ms_kernel_call *call) {
   switch (call->op) {
     case MS_OP_abs: return ms_run_elementwise<T, T, 1, 1>(call, abs_of{});
     case MS_OP_clamp: {
-      const clamp_of clamp = {static_cast<float>(call->attrs.f[0]), static_cast<float>(call->attrs.f[1])};
+      const clamp_of clamp = {static_cast<float>(call->attrs.clamp.min), static_cast<float>(call->attrs.clamp.max)};
       return ms_run_elementwise<T, T, 1, 1>(call, clamp);
     }
     case MS_OP_exp: return ms_run_elementwise<T, T, 1, 1>(call, exp_of{});
@@ -57,7 +57,7 @@ template <class T> int run_typed(const ms_kernel_call *call) {
     case MS_OP_gelu_tanh: return ms_run_elementwise<T, T, 1, 1>(call, gelu_tanh_of{});
     case MS_OP_silu: return ms_run_elementwise<T, T, 1, 1>(call, silu_of{});
     default: {
-      const scale_of scale = {static_cast<float>(call->attrs.f[0]), static_cast<float>(call->attrs.f[1])};
+      const scale_of scale = {static_cast<float>(call->attrs.scale.alpha), static_cast<float>(call->attrs.scale.beta)};
       return ms_run_elementwise<T, T, 1, 1>(call, scale);
     }
   }

@@ -35,7 +35,7 @@ template <class T> int run_typed(const ms_kernel_call *call) {
     case MS_OP_relu_backward: return ms_run_elementwise<T, T, 2, 1>(call, relu_of{});
     case MS_OP_abs_backward: return ms_run_elementwise<T, T, 2, 1>(call, abs_of{});
     case MS_OP_clamp_backward: {
-      const clamp_of clamp = {static_cast<float>(call->attrs.f[0]), static_cast<float>(call->attrs.f[1])};
+      const clamp_of clamp = {static_cast<float>(call->attrs.clamp.min), static_cast<float>(call->attrs.clamp.max)};
       return ms_run_elementwise<T, T, 2, 1>(call, clamp);
     }
     case MS_OP_gelu_backward: return ms_run_elementwise<T, T, 2, 1>(call, gelu_of{});

@@ -72,7 +72,7 @@ template <class Y> __global__ void __launch_bounds__(THREADS) widen(const ms_b16
 
 template <int DTYPE, class Y> int launch_decode(const ms_kernel_call *call, int64_t n, Y *y) {
   ms_storage storage;
-  MS_TRY(ms_storage_find(DTYPE, call->attrs.i[1], &storage));
+  MS_TRY(ms_storage_find(DTYPE, call->attrs.stored.record, &storage));
   const layout of = {__builtin_ctzll(static_cast<unsigned long long>(storage.elements)),
                      static_cast<int>(4 * storage.words)};
   const unsigned tiles = static_cast<unsigned>(ms_cuda_ceil(n, TILE));
@@ -86,7 +86,7 @@ template <class Y> int launch(const ms_kernel_call *call) {
   const int64_t n = ms_numel(&call->out[0]);
   Y *y = static_cast<Y *>(call->out_data[0]);
   if (n == 0) return MS_OK;
-  switch (call->attrs.i[0]) {
+  switch (call->attrs.stored.storage) {
     case MS_NF4: return launch_decode<MS_NF4>(call, n, y);
     case MS_I8: return launch_decode<MS_I8>(call, n, y);
     case MS_BF16:
@@ -94,7 +94,7 @@ template <class Y> int launch(const ms_kernel_call *call) {
                             static_cast<const ms_b16 *>(call->in_data[0]), n, y);
     default:
       return MS_FAIL(MS_EINTERNAL, "dequantise: no kernel reads parameters stored in %s",
-                     ms_dtype_name(static_cast<int>(call->attrs.i[0])));
+                     ms_dtype_name(static_cast<int>(call->attrs.stored.storage)));
   }
 }
 

@@ -166,12 +166,12 @@ float *rest_of(const ms_kernel_call *call) {
 }
 
 template <int DTYPE, class X> int quantise_from(const ms_kernel_call *call) {
-  const int64_t n = ms_numel(&call->in[0]), ranks = call->attrs.i[1];
-  const ms_pieces of = ms_pieces_asked(DTYPE, n, ranks, call->attrs.i[2]);
+  const int64_t n = ms_numel(&call->in[0]), ranks = call->attrs.pieces.pieces;
+  const ms_pieces of = ms_pieces_asked(DTYPE, n, ranks, call->attrs.pieces.stride);
   const int64_t blocks = of.blocks * ranks;
   if (blocks == 0) return MS_OK;
   return MS_CUDA_LAUNCH((quantise_blocks<DTYPE, X>), grid(blocks, WARPS), THREADS, 0, call->stream,
-                        static_cast<const X *>(call->in_data[0]), n, of, ranks, call->attrs.i[3],
+                        static_cast<const X *>(call->in_data[0]), n, of, ranks, call->attrs.pieces.group,
                         static_cast<uint32_t *>(call->out_data[0]), rest_of(call));
 }
 
@@ -180,9 +180,9 @@ template <int DTYPE> int quantise_as(const ms_kernel_call *call) {
 }
 
 template <int DTYPE> int sum_as(const ms_kernel_call *call) {
-  const int64_t ranks = call->attrs.i[1];
+  const int64_t ranks = call->attrs.pieces.pieces;
   int64_t each;
-  const ms_pieces of = ms_pieces_to_sum(DTYPE, call->attrs.i[2], ranks, call->attrs.i[3], &each);
+  const ms_pieces of = ms_pieces_to_sum(DTYPE, call->attrs.pieces.elements, ranks, call->attrs.pieces.each, &each);
   if (of.blocks == 0) return MS_OK;
   return MS_CUDA_LAUNCH((sum_blocks<DTYPE>), grid(each * of.blocks, WARPS), THREADS, 0, call->stream,
                         static_cast<const uint32_t *>(call->in_data[0]), static_cast<int>(ranks), each, of,
@@ -190,19 +190,20 @@ template <int DTYPE> int sum_as(const ms_kernel_call *call) {
 }
 
 template <int DTYPE> int total_as(const ms_kernel_call *call) {
-  const ms_pieces of = ms_pieces_each(DTYPE, call->attrs.i[3]);
+  const ms_pieces of = ms_pieces_each(DTYPE, call->attrs.pieces.elements);
   if (of.blocks == 0) return MS_OK;
   return MS_CUDA_LAUNCH((total_elements<DTYPE>), grid(of.elements, THREADS * EACH), THREADS, 0, call->stream,
-                        static_cast<const uint32_t *>(call->in_data[0]), static_cast<int>(call->attrs.i[2]), of,
-                        call->attrs.i[0] != 0, static_cast<float *>(call->out_data[0]));
+                        static_cast<const uint32_t *>(call->in_data[0]), static_cast<int>(call->attrs.pieces.pieces),
+                        of, call->attrs.add != 0, static_cast<float *>(call->out_data[0]));
 }
 
 template <int DTYPE, class Y> int restore_to(const ms_kernel_call *call) {
-  const int64_t *i = call->attrs.i, n = ms_numel(&call->out[0]), offset = i[4];
-  const ms_pieces of = ms_pieces_asked(DTYPE, i[3], i[2], i[5]);
+  const int64_t n = ms_numel(&call->out[0]), offset = call->attrs.pieces.first;
+  const ms_pieces of =
+      ms_pieces_asked(DTYPE, call->attrs.pieces.elements, call->attrs.pieces.pieces, call->attrs.pieces.stride);
   if (n == 0) return MS_OK;
   return MS_CUDA_LAUNCH((restore_elements<DTYPE, Y>), grid(n + offset % EACH, THREADS * EACH), THREADS, 0, call->stream,
-                        static_cast<const uint32_t *>(call->in_data[0]), of, offset, n, i[0] != 0,
+                        static_cast<const uint32_t *>(call->in_data[0]), of, offset, n, call->attrs.add != 0,
                         static_cast<Y *>(call->out_data[0]));
 }
 
@@ -215,34 +216,34 @@ int no_pieces_of(int64_t dtype) {
 }
 
 int quantise(const ms_kernel_call *call) {
-  switch (call->attrs.i[0]) {
+  switch (call->attrs.pieces.dtype) {
     case MS_I8: return quantise_as<MS_I8>(call);
     case MS_I4: return quantise_as<MS_I4>(call);
-    default: return no_pieces_of(call->attrs.i[0]);
+    default: return no_pieces_of(call->attrs.pieces.dtype);
   }
 }
 
 int sum(const ms_kernel_call *call) {
-  switch (call->attrs.i[0]) {
+  switch (call->attrs.pieces.dtype) {
     case MS_I8: return sum_as<MS_I8>(call);
     case MS_I4: return sum_as<MS_I4>(call);
-    default: return no_pieces_of(call->attrs.i[0]);
+    default: return no_pieces_of(call->attrs.pieces.dtype);
   }
 }
 
 int total(const ms_kernel_call *call) {
-  switch (call->attrs.i[1]) {
+  switch (call->attrs.pieces.dtype) {
     case MS_I8: return total_as<MS_I8>(call);
     case MS_I4: return total_as<MS_I4>(call);
-    default: return no_pieces_of(call->attrs.i[1]);
+    default: return no_pieces_of(call->attrs.pieces.dtype);
   }
 }
 
 int restore(const ms_kernel_call *call) {
-  switch (call->attrs.i[1]) {
+  switch (call->attrs.pieces.dtype) {
     case MS_I8: return restore_as<MS_I8>(call);
     case MS_I4: return restore_as<MS_I4>(call);
-    default: return no_pieces_of(call->attrs.i[1]);
+    default: return no_pieces_of(call->attrs.pieces.dtype);
   }
 }
 

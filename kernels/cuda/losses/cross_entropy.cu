@@ -32,10 +32,12 @@ struct shape {
 };
 
 shape shape_of(const ms_kernel_call *call) {
-  const int64_t stride = ms_row_length(&call->in[LOGITS]), parts = call->attrs.i[1] > 1 ? call->attrs.i[1] : 1;
-  const int64_t classes = call->attrs.i[4] ? call->attrs.i[4] : stride * parts, first = call->attrs.i[3];
+  const int64_t stride = ms_row_length(&call->in[LOGITS]),
+                parts = call->attrs.loss.parts > 1 ? call->attrs.loss.parts : 1;
+  const int64_t classes = call->attrs.loss.classes ? call->attrs.loss.classes : stride * parts,
+                first = call->attrs.loss.first;
   const int64_t left = classes - first, used = left < 0 ? 0 : left < stride ? left : stride;
-  return {ms_row_count(&call->in[LOGITS]), parts, classes, stride, call->attrs.i[0], first, used};
+  return {ms_row_count(&call->in[LOGITS]), parts, classes, stride, call->attrs.loss.ignore_index, first, used};
 }
 
 /* Threads of a row's block, which sums the row in the same order in all kernels. Of a long row in shared memory an SM
@@ -292,7 +294,7 @@ template <class T> int step(const ms_kernel_call *call) {
 
 int run_count(const ms_kernel_call *call) {
   return MS_CUDA_LAUNCH(count_of, 1, LAST_THREADS, 0, call->stream, static_cast<const int32_t *>(call->in_data[0]),
-                        ms_numel(&call->in[0]), call->attrs.i[0], static_cast<float *>(call->out_data[0]));
+                        ms_numel(&call->in[0]), call->attrs.loss.ignore_index, static_cast<float *>(call->out_data[0]));
 }
 
 int run_step(const ms_kernel_call *call) { return MS_CUDA_FLOATS(call->in[LOGITS].dtype, T, step<T>(call)); }

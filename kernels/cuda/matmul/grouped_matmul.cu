@@ -230,7 +230,7 @@ template <class Y> int run_sum(const ms_kernel_call *call, task t) {
 
 int run(const ms_kernel_call *call) {
   const int gradient = call->op == MS_OP_grouped_matmul_backward_weight;
-  const int turned = call->attrs.i[1] != 0;
+  const int turned = call->attrs.product.trans_b != 0;
   const int64_t inner = call->in[0].dims[1], columns = gradient ? call->out[0].dims[2] : call->out[0].dims[1];
   constexpr int UNIT = ms_unit<ms_b16>;
   const bool first = inner % UNIT == 0 && ms_cuda_aligned(call->in_data[0]);

@@ -152,7 +152,7 @@ static int decide_library(prepared_f8 *prepared, const ms_cublaslt *lt, const ms
       "], %s by %s, on this GPU of compute capability %d.%d; %s needs %d.%d or later: leave out the rules of "
       "fp8, or set MOONSHARD_CUDA_MATMUL=plain to compute them without tensor cores",
       lt->get_version(), p->m, p->k, p->k, p->n, ms_dtype_name(prepared->f8.a.dtype),
-      ms_dtype_name(prepared->f8.b.dtype), major, minor, ms_f8_recipe_name((int)call->attrs.i[3]), needs / 10,
+      ms_dtype_name(prepared->f8.b.dtype), major, minor, ms_f8_recipe_name((int)call->attrs.product.recipe), needs / 10,
       needs % 10);
 }
 

@@ -33,7 +33,7 @@ struct gradients {
 
 gradients gradients_of(const ms_kernel_call *call) {
   return {static_cast<const float *>(call->in_data[0]), static_cast<const float *>(call->in_data[1]),
-          ms_numel(&call->in[0]), ms_clip_of(&call->attrs), ms_factored_of(&call->attrs)};
+          ms_numel(&call->in[0]), ms_clip_of(call->attrs.factored.clip), ms_factored_of(&call->attrs)};
 }
 
 unsigned blocks_for(int64_t items, int64_t each) {
@@ -137,7 +137,7 @@ int run_average(const ms_kernel_call *call) {
   return MS_CUDA_LAUNCH(average, blocks_for(n, THREADS), THREADS, 0, call->stream,
                         static_cast<const float *>(call->in_data[0]), static_cast<const float *>(call->in_data[1]),
                         static_cast<const float *>(call->in_data[2]), static_cast<float *>(call->out_data[0]),
-                        static_cast<float *>(call->out_data[1]), rows, n, call->attrs.f[0],
+                        static_cast<float *>(call->out_data[1]), rows, n, call->attrs.factored.beta2_decay,
                         static_cast<double>(f.columns), static_cast<double>(f.rows));
 }
 
@@ -199,17 +199,16 @@ averages averages_of(const ms_kernel_call *call, const void *means, double eps1)
 
 int run_norm(const ms_kernel_call *call) {
   const gradients g = gradients_of(call);
-  const double *settings = call->attrs.f;
+  const auto &by = call->attrs.factored;
   const int64_t parts = ms_square_parts(call);
   double *sums = static_cast<double *>(call->workspace);
   MS_TRY(MS_CUDA_LAUNCH(find_means, blocks_for(g.f.matrices, 1), THREADS, 0, call->stream, g.f,
                         static_cast<const float *>(call->in_data[2]), static_cast<const float *>(call->in_data[4]),
                         static_cast<const float *>(call->in_data[5]), static_cast<float *>(call->out_data[1]),
-                        call->scalars, settings[0], settings[1], settings[2],
-                        static_cast<double>(ms_factored_elements(&g.f))));
+                        call->scalars, by.eps1, by.eps2, by.lr_scale, static_cast<double>(ms_factored_elements(&g.f))));
   if (parts)
     MS_TRY(MS_CUDA_LAUNCH(square_updates, static_cast<unsigned>(parts), THREADS, 0, call->stream, g,
-                          averages_of(call, call->out_data[1], settings[0]), sums));
+                          averages_of(call, call->out_data[1], by.eps1), sums));
   return MS_CUDA_LAUNCH(ms_add_parts<LAST_THREADS>, 1, LAST_THREADS, 0, call->stream, sums, parts,
                         static_cast<float *>(call->out_data[0]));
 }
@@ -227,13 +226,13 @@ __global__ void __launch_bounds__(THREADS)
 
 int run_step(const ms_kernel_call *call) {
   const gradients g = gradients_of(call);
-  const double *settings = call->attrs.f;
+  const auto &by = call->attrs.factored;
   if (g.count == 0) return MS_OK;
   const unsigned blocks = static_cast<unsigned>(ms_cuda_ceil(g.count, THREADS * EACH));
-  return MS_CUDA_LAUNCH(take_step, blocks, THREADS, 0, call->stream, g,
-                        averages_of(call, call->in_data[4], settings[2]), static_cast<float *>(call->out_data[0]),
-                        static_cast<const float *>(call->in_data[5]), call->scalars, settings[0], settings[1],
-                        settings[3], static_cast<double>(ms_factored_elements(&g.f)));
+  return MS_CUDA_LAUNCH(take_step, blocks, THREADS, 0, call->stream, g, averages_of(call, call->in_data[4], by.eps1),
+                        static_cast<float *>(call->out_data[0]), static_cast<const float *>(call->in_data[5]),
+                        call->scalars, by.lr_scale, by.weight_decay, by.d,
+                        static_cast<double>(ms_factored_elements(&g.f)));
 }
 
 int run(const ms_kernel_call *call) {

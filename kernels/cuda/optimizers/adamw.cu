@@ -41,7 +41,7 @@ struct adamw {
 };
 
 int launches(const ms_kernel_call *const *call, int calls) {
-  if (call[0]->attrs.i[3] == MS_ADAMW_I8) return ms_cuda_adamw_records(call[0]); /* each is alone */
+  if (call[0]->attrs.update.moments == MS_ADAMW_I8) return ms_cuda_adamw_records(call[0]); /* each is alone */
   return MS_CUDA_FLOATS(call[0]->out[1].dtype, M, (ms_update_launches<adamw, M>(call, calls)));
 }
 

@@ -43,10 +43,8 @@ struct ms_adamw {
 };
 
 static inline ms_adamw_setting ms_adamw_setting_of(const ms_kernel_call *call) {
-  ms_adamw_setting s = {call->attrs.f[0],         call->attrs.f[1],     call->attrs.f[2], call->attrs.f[3], 0.0,
-                        ms_clip_of(&call->attrs), call->attrs.i[5] != 0};
-  memcpy(&s.eps, &call->attrs.i[0], sizeof s.eps);
-  return s;
+  const auto &by = call->attrs.update;
+  return {by.lr_scale, by.weight_decay, by.beta1, by.beta2, by.eps, ms_clip_of(by.clip), by.coupled != 0};
 }
 
 /* The update of a step, which one thread of a block makes of the factors. */

@@ -18,7 +18,7 @@ int run(const ms_kernel_call *call) {
   if (n == 0) return MS_OK;
   return MS_CUDA_LAUNCH(balance, static_cast<unsigned>(ms_cuda_ceil(n, THREADS)), THREADS, 0, call->stream,
                         static_cast<const float *>(call->in_data[0]), static_cast<float *>(call->out_data[0]), n,
-                        static_cast<float>(call->attrs.f[0]));
+                        static_cast<float>(call->attrs.balance.rate));
 }
 
 } // namespace

@@ -48,7 +48,8 @@ int run(const ms_kernel_call *call) {
   const int aligned = ms_cuda_aligned(weights) && ms_cuda_aligned(average);
   const int64_t wanted = ms_cuda_ceil(n, THREADS * V), blocks = wanted < BLOCKS ? wanted : BLOCKS;
   return MS_CUDA_LAUNCH(ema, static_cast<unsigned>(blocks), THREADS, 0, call->stream, weights, average, n,
-                        aligned ? n / V : 0, call->attrs.f[0], static_cast<int>(call->attrs.i[0]), call->scalars);
+                        aligned ? n / V : 0, call->attrs.ema.decay, static_cast<int>(call->attrs.ema.warmup),
+                        call->scalars);
 }
 
 } // namespace

@@ -27,14 +27,14 @@ struct lion {
   setting s;
   factors by;
   static setting setting_of(const ms_kernel_call *call) {
-    const double *f = call->attrs.f;
-    return {f[0],
-            f[1],
-            static_cast<float>(f[2]),
-            static_cast<float>(1.0 - f[2]),
-            static_cast<float>(f[3]),
-            static_cast<float>(1.0 - f[3]),
-            ms_clip_of(&call->attrs)};
+    const auto &by = call->attrs.update;
+    return {by.lr_scale,
+            by.weight_decay,
+            static_cast<float>(by.beta1),
+            static_cast<float>(1.0 - by.beta1),
+            static_cast<float>(by.beta2),
+            static_cast<float>(1.0 - by.beta2),
+            ms_clip_of(by.clip)};
   }
   static __device__ factors factors_of(const setting &s, const ms_scalars *now, const float *norm, const float *) {
     const double rate = now->lr * s.lr_scale;

@@ -71,20 +71,20 @@ int run(const ms_kernel_call *call) {
   const int64_t n = ms_numel(&call->in[0]);
   const float *in = static_cast<const float *>(call->in_data[0]);
   float *out = static_cast<float *>(call->out_data[0]);
-  const double *f = call->attrs.f;
+  const auto &by = call->attrs.update;
   bool aligned = ms_cuda_aligned(in) && ms_cuda_aligned(out);
   if (n == 0) return MS_OK;
   if (call->op == MS_OP_muon_apply)
-    return launch(call, weight_step{in, out, call->scalars, f[0], f[1], f[2]}, n, aligned);
+    return launch(call, weight_step{in, out, call->scalars, by.lr_scale, by.weight_decay, by.adjust}, n, aligned);
   float *buffer = static_cast<float *>(call->out_data[1]);
   aligned = aligned && ms_cuda_aligned(buffer);
-  const float back = call->attrs.i[0] ? 1.0f - static_cast<float>(f[0]) : 0.0f;
+  const float back = by.nesterov ? 1.0f - static_cast<float>(by.momentum) : 0.0f;
   const momentum_step step = {in,
                               static_cast<const float *>(call->in_data[1]),
                               out,
                               buffer,
-                              ms_clip_of(&call->attrs),
-                              static_cast<float>(1.0 - f[0]),
+                              ms_clip_of(by.clip),
+                              static_cast<float>(1.0 - by.momentum),
                               back};
   return launch(call, step, n, aligned);
 }

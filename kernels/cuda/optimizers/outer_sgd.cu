@@ -53,10 +53,10 @@ int run(const ms_kernel_call *call) {
   const float *d = static_cast<const float *>(call->in_data[0]);
   float *w = static_cast<float *>(call->out_data[0]), *s = static_cast<float *>(call->out_data[1]),
         *b = static_cast<float *>(call->out_data[2]);
-  const double *f = call->attrs.f;
-  const bool has_momentum = f[0] != 0.0, nesterov = has_momentum && call->attrs.i[0] != 0;
-  const float momentum = static_cast<float>(f[0]);
-  const outer_step step = {momentum, static_cast<float>(f[1]), static_cast<float>(f[2]), nesterov ? 1.0f : 0.0f,
+  const auto &by = call->attrs.outer_sgd;
+  const bool has_momentum = by.momentum != 0.0, nesterov = has_momentum && by.nesterov != 0;
+  const float momentum = static_cast<float>(by.momentum);
+  const outer_step step = {momentum, static_cast<float>(by.alpha), static_cast<float>(by.share), nesterov ? 1.0f : 0.0f,
                            nesterov ? momentum : 1.0f};
   if (n == 0) return MS_OK;
   const int aligned =

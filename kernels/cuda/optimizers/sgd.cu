@@ -34,8 +34,9 @@ template <int HAS> struct sgd {
   factors by;
   float most, decay, momentum, own, carried;
   static setting setting_of(const ms_kernel_call *call) {
-    const double *f = call->attrs.f;
-    return {f[0], f[1], f[3], static_cast<float>(f[2]), ms_clip_of(&call->attrs), call->attrs.i[0] != 0};
+    const auto &by = call->attrs.update;
+    return {by.lr_scale,         by.weight_decay, by.dampening, static_cast<float>(by.momentum),
+            ms_clip_of(by.clip), by.nesterov != 0};
   }
   static __device__ factors factors_of(const setting &s, const ms_scalars *now, const float *norm,
                                        const float *updates) {
@@ -63,8 +64,8 @@ template <int HAS> struct sgd {
 };
 
 int launches(const ms_kernel_call *const *call, int calls) {
-  return call[0]->attrs.f[2] != 0.0 ? ms_update_launches<sgd<1>, float>(call, calls)
-                                    : ms_update_launches<sgd<0>, float>(call, calls);
+  return call[0]->attrs.update.momentum != 0.0 ? ms_update_launches<sgd<1>, float>(call, calls)
+                                               : ms_update_launches<sgd<0>, float>(call, calls);
 }
 
 int run_together(const ms_kernel_call *const *call, int calls) { return ms_update_together(call, calls, launches); }

@@ -77,15 +77,15 @@ int run_totals(const ms_kernel_call *call) {
   return MS_CUDA_LAUNCH(totals_of, 1, MS_WARP, 0, call->stream, static_cast<const float *>(call->in_data[0]), groups,
                         ms_numel(&call->in[0]) / groups, static_cast<const float *>(call->in_data[1]),
                         ms_numel(&call->in[1]), static_cast<float *>(call->out_data[0]),
-                        static_cast<double>(call->attrs.i[0]));
+                        static_cast<double>(call->attrs.step.replicas));
 }
 
 int run_norm(const ms_kernel_call *call) {
   const int groups = static_cast<int>(ms_step_groups(&call->attrs));
   return MS_CUDA_LAUNCH(norm_of, 1, 1, 0, call->stream, static_cast<const float *>(call->in_data[0]), groups,
-                        static_cast<int>(call->attrs.i[2]), ms_numel(&call->in[0]) == groups + 2,
-                        static_cast<float *>(call->out_data[0]), static_cast<double>(call->attrs.i[0]),
-                        call->attrs.f[0], call->scalars);
+                        static_cast<int>(call->attrs.step.group), ms_numel(&call->in[0]) == groups + 2,
+                        static_cast<float *>(call->out_data[0]), static_cast<double>(call->attrs.step.ranks),
+                        call->attrs.step.max_norm, call->scalars);
 }
 
 } // namespace

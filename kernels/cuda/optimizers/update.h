@@ -193,8 +193,8 @@ template <class U, class M> int ms_update_launches(const ms_kernel_call *const *
                            n,
                            s.lr_scale,
                            s.weight_decay,
-                           static_cast<uint64_t>(c->attrs.i[1]),
-                           c->attrs.i[2]};
+                           static_cast<uint64_t>(c->attrs.update.stream),
+                           c->attrs.update.first};
     for (int k = 0; k < U::MOMENTS; k++) part.moment[k] = c->out_data[1 + k];
     list.of[list.parts] = part;
     list.first_block[list.parts++] = static_cast<uint32_t>(blocks);

@@ -56,10 +56,10 @@ __global__ void __launch_bounds__(THREADS) sum_columns(const T *x, T *y, ms_axis
 }
 
 template <class T> int run_typed(const ms_kernel_call *call) {
-  const ms_axis_view view = ms_view_axis(&call->in[0], call->attrs.i[0]);
+  const ms_axis_view view = ms_view_axis(&call->in[0], call->attrs.cumsum.axis);
   const T *x = static_cast<const T *>(call->in_data[0]);
   T *y = static_cast<T *>(call->out_data[0]);
-  const int reverse = call->attrs.i[1] != 0;
+  const int reverse = call->attrs.cumsum.reverse != 0;
   if (view.outer * view.n * view.inner == 0) return MS_OK;
   if (view.inner == 1)
     return MS_CUDA_LAUNCH(sum_rows<T>, static_cast<unsigned>(view.outer), view.n <= 2 * MS_WARP ? MS_WARP : THREADS, 0,

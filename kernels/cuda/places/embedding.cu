@@ -13,8 +13,8 @@ struct table_part {
 };
 
 table_part part_of(const ms_kernel_call *call) {
-  const int64_t rows = call->in[0].dims[0], first = call->attrs.i[3];
-  return {first, first + rows, call->attrs.i[0] ? call->attrs.i[0] : rows * ms_table_parts(&call->attrs)};
+  const int64_t rows = call->in[0].dims[0], first = call->attrs.table.first;
+  return {first, first + rows, call->attrs.table.rows ? call->attrs.table.rows : rows * ms_table_parts(&call->attrs)};
 }
 
 /* y [n][row_units] = rows of w [part.end - part.first][row_units] selected by tokens [n]. */

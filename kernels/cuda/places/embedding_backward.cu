@@ -112,7 +112,7 @@ int run(const ms_kernel_call *call) {
     MS_TRY(ms_cuda_status(cudaMemcpyAsync(call->out_data[0], call->in_data[2], bytes, cudaMemcpyDeviceToDevice, stream),
                           "cudaMemcpyAsync"));
   if (g.n == 0) return MS_OK;
-  const ms_sorted_rows rows = {call->attrs.i[3], g.rows, g.rows * ms_table_parts(&call->attrs)};
+  const ms_sorted_rows rows = {call->attrs.table.first, g.rows, g.rows * ms_table_parts(&call->attrs)};
   MS_TRY(ms_sort_positions(static_cast<const int32_t *>(call->in_data[0]), g.n, rows, call->workspace, call->op,
                            call->fault, call->stream, &g.sorted));
   g.partial = reinterpret_cast<float *>(static_cast<char *>(call->workspace) + ms_sort_bytes(g.n));

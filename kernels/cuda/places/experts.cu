@@ -33,7 +33,7 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 int run_order(const ms_kernel_call *call) {
-  const int64_t n = ms_numel(&call->in[0]), experts = call->attrs.i[0];
+  const int64_t n = ms_numel(&call->in[0]), experts = call->attrs.experts.experts;
   ms_sorted sorted = {nullptr, nullptr};
   if (n > 0)
     MS_TRY(ms_sort_positions(static_cast<const int32_t *>(call->in_data[0]), n, {0, experts, experts}, call->workspace,

@@ -10,7 +10,7 @@ constexpr int THREADS = 256;
 /* y [runs][length] of x [a b][length], in units. */
 template <class U>
 __global__ void __launch_bounds__(THREADS)
-    fold(const U *x, U *y, int64_t runs, int64_t length, int64_t a, int64_t b, ms_attrs attrs) {
+    fold(const U *x, U *y, int64_t runs, int64_t length, int64_t a, int64_t b, ms_op_attrs attrs) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x;
   if (i >= runs * length) return;
   const int64_t from = ms_fold_source(&attrs, a, b, i / length);

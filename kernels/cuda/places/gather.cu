@@ -35,8 +35,8 @@ template <class U> int run_units(const ms_kernel_call *call) {
   if (count == 0) return MS_OK;
   return MS_CUDA_LAUNCH(gather<U>, blocks_of(count), THREADS, 0, call->stream, static_cast<const U *>(call->in_data[0]),
                         static_cast<const int32_t *>(call->in_data[1]), static_cast<U *>(call->out_data[0]),
-                        ms_view_axis(&call->in[0], call->attrs.i[0]), ms_view_axis(&call->in[1], call->attrs.i[0]).n,
-                        call->fault);
+                        ms_view_axis(&call->in[0], call->attrs.cut.axis),
+                        ms_view_axis(&call->in[1], call->attrs.cut.axis).n, call->fault);
 }
 
 int run_gather(const ms_kernel_call *call) {
@@ -70,8 +70,8 @@ template <class X, class Y> __global__ void __launch_bounds__(THREADS) convert(c
 }
 
 template <class T> int add(const ms_kernel_call *call, float *sums) {
-  const ms_axis_view view = ms_view_axis(&call->in[0], call->attrs.i[0]);
-  const int64_t lines = view.outer * view.inner, m = ms_view_axis(&call->in[1], call->attrs.i[0]).n;
+  const ms_axis_view view = ms_view_axis(&call->in[0], call->attrs.cut.axis);
+  const int64_t lines = view.outer * view.inner, m = ms_view_axis(&call->in[1], call->attrs.cut.axis).n;
   int64_t owners = 1;
   while (owners * 2 <= view.n && owners * 2 <= m && lines * owners * 2 <= MOST_OWNERS) owners *= 2;
   return MS_CUDA_LAUNCH(scatter<T>, blocks_of(lines * owners), THREADS, 0, call->stream,

@@ -16,7 +16,7 @@ constexpr int64_t BLOCKS = 2112;
 struct rotation {
   int64_t batch, times, heads, half, offset, per_block; /* per_block: sequences per block */
   double sign;
-  ms_attrs attrs;
+  ms_op_attrs attrs;
   ms_part part; /* which of the positions these are */
 };
 
@@ -76,7 +76,7 @@ template <int V, class T, bool INTERLEAVED> int launch_turn(const ms_kernel_call
 
 template <class T> int run_typed(const ms_kernel_call *call, const rotation &r) {
   constexpr int V = ms_lanes<T>;
-  const int interleaved = call->attrs.i[1] != 0, width = interleaved ? 2 : 1;
+  const int interleaved = call->attrs.rope.interleaved != 0, width = interleaved ? 2 : 1;
   const int vectors =
       r.half * width % V == 0 && ms_cuda_aligned(call->in_data[0]) && ms_cuda_aligned(call->out_data[0]);
   if (vectors) return interleaved ? launch_turn<V, T, true>(call, r) : launch_turn<V, T, false>(call, r);
@@ -89,11 +89,11 @@ int run(const ms_kernel_call *call) {
                 dims[TIME],
                 dims[HEAD],
                 dims[DEPTH] / 2,
-                call->attrs.i[0],
+                call->attrs.rope.offset,
                 1,
-                call->attrs.i[2] ? -1.0 : 1.0,
+                call->attrs.rope.inverse ? -1.0 : 1.0,
                 call->attrs,
-                ms_part_of(call->attrs.i[4])};
+                ms_part_of(call->attrs.rope.part)};
   if (ms_numel(&call->in[0]) == 0) return MS_OK;
   const int64_t slices = ms_cuda_ceil(BLOCKS, r.times);
   r.per_block = ms_cuda_ceil(r.batch, slices < r.batch ? slices : r.batch);

@@ -38,30 +38,30 @@ int run_cut(const ms_kernel_call *call, int input, cut c) {
 
 /* What leaves at the end enters in front; then comes the rest. */
 int run_roll(const ms_kernel_call *call) {
-  const ms_axis_view view = ms_view_axis(&call->in[0], call->attrs.i[0]);
+  const ms_axis_view view = ms_view_axis(&call->in[0], call->attrs.cut.axis);
   const int64_t unit = view.inner * ms_dtype_size(call->in[0].dtype), all = view.n * unit;
   if (all == 0) return MS_OK;
-  const int64_t front = ms_rolled(view.n, call->attrs.i[1]) * unit, rest = all - front;
+  const int64_t front = ms_rolled(view.n, call->attrs.cut.by) * unit, rest = all - front;
   MS_TRY(run_cut(call, 0, {view.outer, front, all, 0, all, -rest}));
   return run_cut(call, 0, {view.outer, rest, all, front, all, 0});
 }
 
 int run_slice(const ms_kernel_call *call) {
   if (call->op == MS_OP_roll) return run_roll(call);
-  const ms_axis_view from = ms_view_axis(&call->in[0], call->attrs.i[0]),
-                     to = ms_view_axis(&call->out[0], call->attrs.i[0]);
+  const ms_axis_view from = ms_view_axis(&call->in[0], call->attrs.cut.axis),
+                     to = ms_view_axis(&call->out[0], call->attrs.cut.axis);
   const int64_t bytes = from.inner * ms_dtype_size(call->in[0].dtype);
-  const int64_t start = call->attrs.i[1] < 0 ? call->attrs.i[1] + from.n : call->attrs.i[1];
-  const int64_t shift = call->op == MS_OP_pad ? call->attrs.i[1] : -start;
+  const int64_t start = call->attrs.cut.start < 0 ? call->attrs.cut.start + from.n : call->attrs.cut.start;
+  const int64_t shift = call->op == MS_OP_pad ? call->attrs.cut.before : -start;
   return run_cut(call, 0, {to.outer, to.n * bytes, to.n * bytes, 0, from.n * bytes, shift * bytes});
 }
 
 int run_concat(const ms_kernel_call *call) {
-  const ms_axis_view to = ms_view_axis(&call->out[0], call->attrs.i[0]);
+  const ms_axis_view to = ms_view_axis(&call->out[0], call->attrs.cut.axis);
   const int64_t bytes = to.inner * ms_dtype_size(call->out[0].dtype);
   int64_t first = 0;
   for (int i = 0; i < call->inputs; i++) {
-    const int64_t length = ms_view_axis(&call->in[i], call->attrs.i[0]).n * bytes;
+    const int64_t length = ms_view_axis(&call->in[i], call->attrs.cut.axis).n * bytes;
     MS_TRY(run_cut(call, i, {to.outer, length, to.n * bytes, first, length, 0}));
     first += length;
   }

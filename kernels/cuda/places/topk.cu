@@ -35,12 +35,12 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 template <class T> int run_typed(const ms_kernel_call *call) {
-  const ms_axis_view view = ms_view_axis(&call->in[0], call->attrs.i[0]);
+  const ms_axis_view view = ms_view_axis(&call->in[0], call->attrs.topk.axis);
   if (view.outer * view.n * view.inner == 0) return MS_OK;
-  return MS_CUDA_LAUNCH(select<T>, static_cast<unsigned>(view.outer * view.inner),
-                        view.n <= 4 * MS_WARP ? MS_WARP : THREADS, 0, call->stream,
-                        static_cast<const T *>(call->in_data[0]), static_cast<T *>(call->out_data[0]),
-                        static_cast<int32_t *>(call->out_data[1]), view, call->attrs.i[1], call->attrs.i[2] != 0);
+  return MS_CUDA_LAUNCH(
+      select<T>, static_cast<unsigned>(view.outer * view.inner), view.n <= 4 * MS_WARP ? MS_WARP : THREADS, 0,
+      call->stream, static_cast<const T *>(call->in_data[0]), static_cast<T *>(call->out_data[0]),
+      static_cast<int32_t *>(call->out_data[1]), view, call->attrs.topk.k, call->attrs.topk.largest != 0);
 }
 
 int run(const ms_kernel_call *call) { return MS_CUDA_FLOATS(call->in[0].dtype, T, run_typed<T>(call)); }

@@ -123,7 +123,7 @@ ms_broadcast axes_of(const ms_kernel_call *call) {
   }
   ms_broadcast t = {};
   for (int d = 0; d < x->ndim; d++) {
-    const int axis = ms_axis_of(x, call->attrs.i[d]);
+    const int axis = ms_axis_of(x, call->attrs.permutation.p[d]);
     int64_t *from = t.strides[0];
     if (x->dims[axis] == 1) continue;
     if (t.ndim && from[t.ndim - 1] == strides[axis] * x->dims[axis]) {

@@ -71,8 +71,8 @@ ms_columns ms_axis_columns(const ms_kernel_call *call, ms_axis_view view) {
 }
 
 ms_axis_view ms_reduce_view(const ms_kernel_call *call) {
-  if (call->attrs.i[2]) return (ms_axis_view){1, ms_numel(&call->in[0]), 1};
-  return ms_view_axis(&call->in[0], call->attrs.i[0]);
+  if (call->attrs.reduce.all) return (ms_axis_view){1, ms_numel(&call->in[0]), 1};
+  return ms_view_axis(&call->in[0], call->attrs.reduce.axis);
 }
 
 int ms_cuda_prepare_reduce(ms_kernel_call *call) {

@@ -20,7 +20,7 @@ static const struct {
   enum kernel kernel;
   int flags;
 } table[MS_OP_COUNT] = {
-#define MS_OP(name, min, max, outputs, attrs, shape, axes, gradient, flops, work, kernel, flags, ...) \
+#define MS_OP(name, min, max, outputs, members, attrs, shape, axes, gradient, flops, work, kernel, flags, ...) \
   {KERNEL_##kernel, flags},
 #include "kernels/ops.def"
 #undef MS_OP

@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(THREADS) add_images(const float *sums, Y *dgai
 
 sizes sizes_of(const ms_kernel_call *call) {
   const ms_value_info &x = call->in[0];
-  const int64_t groups = call->attrs.i[0], channels = x.dims[1] / groups;
+  const int64_t groups = call->attrs.norm.groups, channels = x.dims[1] / groups;
   return {x.dims[0], groups, channels, x.dims[2], channels * x.dims[2]};
 }
 
@@ -99,7 +99,7 @@ template <class T, class G> int run_forward(const ms_kernel_call *call) {
   return MS_CUDA_LAUNCH((forward<T, G>), static_cast<unsigned>(s.images * s.groups), THREADS, 0, call->stream,
                         static_cast<const T *>(call->in_data[0]), static_cast<const G *>(call->in_data[1]),
                         static_cast<const G *>(call->in_data[2]), static_cast<T *>(call->out_data[0]),
-                        static_cast<float *>(call->out_data[1]), s, static_cast<float>(call->attrs.f[0]));
+                        static_cast<float *>(call->out_data[1]), s, static_cast<float>(call->attrs.norm.eps));
 }
 
 template <class Y> int run_images(const ms_kernel_call *call, const sizes &s) {

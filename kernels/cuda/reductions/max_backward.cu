@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(THREADS) mark_columns(const T *x, const T *y, 
 
 template <class T> int run_typed(const ms_kernel_call *call) {
   ms_axis_view view = {1, ms_numel(&call->in[X]), 1};
-  if (!call->attrs.i[2]) view = ms_view_axis(&call->in[X], call->attrs.i[0]);
+  if (!call->attrs.reduce.all) view = ms_view_axis(&call->in[X], call->attrs.reduce.axis);
   const T *x = static_cast<const T *>(call->in_data[X]), *y = static_cast<const T *>(call->in_data[Y]);
   const T *dy = static_cast<const T *>(call->in_data[DY]);
   T *dx = static_cast<T *>(call->out_data[0]);

@@ -126,7 +126,7 @@ template <class T, class G> int run_typed(const ms_kernel_call *call) {
                              static_cast<float *>(call->out_data[1]),
                              ms_row_count(&call->in[0]),
                              ms_row_length(&call->in[0]),
-                             static_cast<float>(call->attrs.f[0]),
+                             static_cast<float>(call->attrs.norm.eps),
                              centred};
   if (a.rows * a.n == 0) return MS_OK;
   const int aligned = ms_cuda_aligned(a.a) && ms_cuda_aligned(a.b) && ms_cuda_aligned(a.gain) &&

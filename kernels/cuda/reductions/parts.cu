@@ -92,7 +92,7 @@ int check_dtypes(const ms_move &move) {
 
 int run_accumulate(const ms_kernel_call *call) {
   const ms_move part = {
-      call->in_data[0], call->out_data[0], ms_numel(&call->out[0]), call->in[0].dtype, MS_F32, call->attrs.i[0] != 0,
+      call->in_data[0], call->out_data[0], ms_numel(&call->out[0]), call->in[0].dtype, MS_F32, call->attrs.add != 0,
       nullptr};
   return ms_cuda_move(&part, 1, call->stream);
 }

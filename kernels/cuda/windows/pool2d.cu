@@ -111,7 +111,8 @@ template <class T> int run_max_typed(const ms_kernel_call *call) {
 }
 
 template <class T> int run_mean_typed(const ms_kernel_call *call) {
-  const int backward = call->op == MS_OP_avg_pool2d_backward, count_padding = call->attrs.i[6] != 0;
+  const int backward = call->op == MS_OP_avg_pool2d_backward,
+            count_padding = call->attrs.windows.count_include_pad != 0;
   const ms_pool p = ms_pool_of(call, backward);
   const T *from = static_cast<const T *>(call->in_data[0]);
   T *to = static_cast<T *>(call->out_data[0]);

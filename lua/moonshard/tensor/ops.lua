@@ -31,41 +31,40 @@ local ops = {}
 ---@field max_inputs integer
 ---@field differentiable boolean
 ---@field across boolean along a mesh dimension: collectives.lua has it with arguments of its own
----@field slots table<string, { real: boolean, index: integer }>
----@field lists table<string, { first: integer, count: integer, ndim: integer? }>
+---@field attributes table<string, string> "integer" or "number" by name
+---@field lists table<string, { letter: string, count: integer, ndim: boolean }>
 local rows = {}
 ops.rows = rows
 
--- Parses "axis:i0=-1 keepdim:i1=0" to slots by name; d0, d1, ... ndim to the list `shape`, p0, p1, ... to `axes`.
-local function read_slots(text)
-  local slots, lists, numbered = {}, {}, { d = {}, p = {} }
-  for name, kind, index in text:gmatch("([%w_]+):([if])(%d+)=%S+") do
+-- Parses "axis=-1 eps=1e-5" to types by name: a default with a point, an exponent or inf is a number's. d0, d1, ...
+-- ndim make the list `shape`, p0, p1, ... `axes`.
+local function parse_attributes(text)
+  local attributes, lists, count = {}, {}, { d = 0, p = 0 }
+  for name, default in text:gmatch("([%w_]+)=(%S+)") do
     local letter = name:match("^([dp])%d$")
-    if letter then
-      table.insert(numbered[letter], tonumber(index))
-    else
-      slots[name] = { real = kind == "f", index = tonumber(index) }
-    end
+    if letter then count[letter] = count[letter] + 1
+    else attributes[name] = default:find("[%.ei]") and "number" or "integer" end
   end
-  if #numbered.d > 0 then
-    lists.shape = { first = numbered.d[1], count = #numbered.d, ndim = slots.ndim.index }
-    slots.ndim = nil
+  if count.d > 0 then
+    lists.shape = { letter = "d", count = count.d, ndim = true }
+    attributes.ndim = nil
   end
-  if #numbered.p > 0 then lists.axes = { first = numbered.p[1], count = #numbered.p } end
-  return slots, lists
+  if count.p > 0 then lists.axes = { letter = "p", count = count.p, ndim = false } end
+  return attributes, lists
 end
 
 local function read_row(index)
   local info = ffi.new("ms_op_info")
   engine.check(C.ms_op_describe(index, info))
   local name = ffi.string(info.name)
-  local slots, lists = read_slots(ffi.string(info.attrs))
+  local attributes, lists = parse_attributes(ffi.string(info.attrs))
   local defaults = ffi.new("ms_attrs")
   engine.check(C.ms_op_defaults(info.name, defaults))
   return {
-    name = name, doc = ffi.string(info.doc), outputs = info.outputs, slots = slots, lists = lists, defaults = defaults,
+    name = name, doc = ffi.string(info.doc), outputs = info.outputs, attributes = attributes, lists = lists,
+    defaults = defaults,
     min_inputs = info.min_inputs, max_inputs = info.max_inputs,
-    differentiable = info.differentiable ~= 0, internal = info.internal ~= 0, across = slots.ranks ~= nil,
+    differentiable = info.differentiable ~= 0, internal = info.internal ~= 0, across = attributes.ranks ~= nil,
   }
 end
 
@@ -77,30 +76,32 @@ local function integer_of(row, name, value)
   errors.invalid("%s: %s must be an integer, not %s", row.name, name, options.describe(value))
 end
 
+local function set(row, attrs, name, value) engine.check(C.ms_attrs_set(row.name, attrs, name, value)) end
+
 local function set_list(row, attrs, name, list, values)
   if type(values) ~= "table" or #values > list.count then
     errors.raise("MS_ESHAPE", "%s: %s must be a list of at most %d integers", row.name, name, list.count)
   end
   for i = 1, #values do
-    attrs.i[list.first + i - 1] = integer_of(row, ("item %d of %s"):format(i, name), values[i])
+    set(row, attrs, list.letter .. i - 1, integer_of(row, ("item %d of %s"):format(i, name), values[i]))
   end
-  if list.ndim then attrs.i[list.ndim] = #values end
+  if list.ndim then set(row, attrs, "ndim", #values) end
 end
 
 local function set_attribute(row, attrs, name, value)
-  local slot = row.slots[name]
-  if slot and slot.real then
+  local kind = row.attributes[name]
+  if kind == "number" then
     if type(value) ~= "number" then
       errors.invalid("%s: %s must be a number, not %s", row.name, name, options.describe(value))
     end
-    attrs.f[slot.index] = value
-  elseif slot then
-    attrs.i[slot.index] = integer_of(row, name, value)
+    set(row, attrs, name, value)
+  elseif kind then
+    set(row, attrs, name, integer_of(row, name, value))
   elseif row.lists[name] then
     set_list(row, attrs, name, row.lists[name], value)
   else
     local valid = {}
-    for key in pairs(row.slots) do valid[key] = true end
+    for key in pairs(row.attributes) do valid[key] = true end
     for key in pairs(row.lists) do valid[key] = true end
     errors.raise("MS_ENAME", "%s: no attribute %s: %s", row.name, tostring(name), nearest.advice(tostring(name), valid))
   end
@@ -260,7 +261,7 @@ end
 
 local function add_row(lines, row)
   local attributes = {}
-  for key in pairs(row.slots) do attributes[#attributes + 1] = key end
+  for key in pairs(row.attributes) do attributes[#attributes + 1] = key end
   for key in pairs(row.lists) do attributes[#attributes + 1] = key end
   table.sort(attributes)
   local taken = row.min_inputs == row.max_inputs and row.min_inputs or row.min_inputs .. " to " .. row.max_inputs

@@ -59,8 +59,8 @@ static void retype(tape *t, int v, int dtype, int *done) {
   *done = 0;
   if (root < 0) return;
   ms_node *maker = &graph->nodes[graph->values[root].node];
-  if (maker->outputs != 1 || !ms_op_has(maker->op, "out_dtype:i7")) return;
-  maker->attrs.i[7] = 1 + dtype;
+  if (maker->outputs != 1 || !ms_op_has(maker->op, "out_dtype")) return;
+  maker->attrs.out_dtype = 1 + dtype;
   for (; v != root; v = graph->nodes[graph->values[v].node].in[0]) graph->values[v].info.dtype = dtype;
   graph->values[root].info.dtype = dtype;
   *done = 1;
@@ -176,7 +176,7 @@ static int settle_param_gradients(tape *t) {
 
 static int run_backward(tape *t) {
   ms_graph *graph = t->graph;
-  ms_attrs one = {.i = {1, 1, 1, 1, 1, 1, 0, 1 + MS_F32}, .f = {1}};
+  ms_op_attrs one = {.out_dtype = 1 + MS_F32, .shape = {.d = {1, 1, 1, 1, 1, 1}, .value = 1}};
   int seed;
   MS_TRY(mark_wanted(t));
   if (!t->wanted[graph->loss]) return MS_OK;

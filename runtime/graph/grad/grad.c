@@ -3,33 +3,33 @@
 
 #include "graph/infer/infer.h"
 
-int ms_emit_unary(ms_graph *graph, int op, int x, const ms_attrs *attrs, int *out) {
+int ms_emit_unary(ms_graph *graph, int op, int x, const ms_op_attrs *attrs, int *out) {
   return ms_graph_emit(graph, op, 1, &x, attrs, out);
 }
 
-int ms_emit_binary(ms_graph *graph, int op, int a, int b, const ms_attrs *attrs, int *out) {
+int ms_emit_binary(ms_graph *graph, int op, int a, int b, const ms_op_attrs *attrs, int *out) {
   int in[2] = {a, b};
   return ms_graph_emit(graph, op, 2, in, attrs, out);
 }
 
 /* Adds -0, which leaves every number as it is: the gradient of -x at dy = 0 is -0. */
 int ms_emit_scale(ms_graph *graph, int x, double alpha, int *out) {
-  ms_attrs attrs = {.f = {alpha, -0.0}};
+  ms_op_attrs attrs = {.scale = {.alpha = alpha, .beta = -0.0}};
   return ms_emit_unary(graph, MS_OP_scale, x, &attrs, out);
 }
 
 int ms_emit_shaped(ms_graph *graph, int op, int x, const ms_value_info *shape, int *out) {
-  ms_attrs attrs = {.i = {1, 1, 1, 1, 1, 1, shape->ndim, 0}};
+  ms_op_attrs attrs = {.shape = {.d = {1, 1, 1, 1, 1, 1}, .ndim = shape->ndim}};
   if (ms_same_shape(ms_info_of(graph, x), shape)) {
     *out = x;
     return MS_OK;
   }
-  for (int d = 0; d < shape->ndim; d++) attrs.i[d] = shape->dims[d];
+  for (int d = 0; d < shape->ndim; d++) attrs.shape.d[d] = shape->dims[d];
   return ms_emit_unary(graph, op, x, &attrs, out);
 }
 
 int ms_emit_cast(ms_graph *graph, int x, int dtype, int *out) {
-  ms_attrs attrs = {.i = {[7] = 1 + dtype}};
+  ms_op_attrs attrs = {.out_dtype = 1 + dtype};
   return ms_emit_unary(graph, MS_OP_cast, x, &attrs, out);
 }
 

@@ -10,14 +10,14 @@
 
 #include "graph/graph.h"
 
-#define MS_OP(name, low, high, outputs, attrs, rule, axes, gradient, ...) \
+#define MS_OP(name, low, high, outputs, members, attrs, rule, axes, gradient, ...) \
   int ms_grad_##gradient(ms_graph *graph, int node, const int *dy, const int *needs, int *dx);
 #include "kernels/ops.def"
 #undef MS_OP
 
 /* Each emits one node with one output; attrs NULL uses the row's defaults. */
-int ms_emit_unary(ms_graph *graph, int op, int x, const ms_attrs *attrs, int *out);
-int ms_emit_binary(ms_graph *graph, int op, int a, int b, const ms_attrs *attrs, int *out);
+int ms_emit_unary(ms_graph *graph, int op, int x, const ms_op_attrs *attrs, int *out);
+int ms_emit_binary(ms_graph *graph, int op, int a, int b, const ms_op_attrs *attrs, int *out);
 int ms_emit_scale(ms_graph *graph, int x, double alpha, int *out);
 /* Reshapes x with `op` (reshape, broadcast_to or sum_to); returns x itself if it already has that shape. */
 int ms_emit_shaped(ms_graph *graph, int op, int x, const ms_value_info *shape, int *out);

@@ -89,7 +89,7 @@ int ms_grad_minimum(ms_graph *graph, int node, const int *dy, const int *needs, 
 int ms_grad_where(ms_graph *graph, int node, const int *dy, const int *needs, int *dx) {
   const ms_node n = graph->nodes[node];
   int zero;
-  ms_attrs scalar_zero = {.i = {1, 1, 1, 1, 1, 1, 0, 1 + ms_info_of(graph, dy[0])->dtype}};
+  ms_op_attrs scalar_zero = {.out_dtype = 1 + ms_info_of(graph, dy[0])->dtype, .shape = {.d = {1, 1, 1, 1, 1, 1}}};
   MS_TRY(ms_graph_emit(graph, MS_OP_fill, 0, NULL, &scalar_zero, &zero));
   for (int i = 1; i < 3; i++) {
     int chosen[3] = {n.in[0], i == 1 ? dy[0] : zero, i == 1 ? zero : dy[0]};
@@ -102,7 +102,7 @@ int ms_grad_where(ms_graph *graph, int node, const int *dy, const int *needs, in
 
 int ms_grad_scale(ms_graph *graph, int node, const int *dy, const int *needs, int *dx) {
   (void)needs;
-  return ms_emit_scale(graph, dy[0], graph->nodes[node].attrs.f[0], &dx[0]);
+  return ms_emit_scale(graph, dy[0], graph->nodes[node].attrs.scale.alpha, &dx[0]);
 }
 
 /* dx = dy y */
@@ -174,7 +174,7 @@ int ms_grad_swiglu(ms_graph *graph, int node, const int *dy, const int *needs, i
 /* Drops the same elements and scales the others by the same 1 / (1 - p). */
 int ms_grad_dropout(ms_graph *graph, int node, const int *dy, const int *needs, int *dx) {
   (void)needs;
-  ms_attrs attrs = graph->nodes[node].attrs;
+  ms_op_attrs attrs = graph->nodes[node].attrs;
   return ms_emit_unary(graph, MS_OP_dropout, dy[0], &attrs, &dx[0]);
 }
 

@@ -10,7 +10,7 @@ static int both_gradients(ms_graph *graph, const ms_node *n, int other, int dy, 
                           int *dx) {
   int in[4] = {dy, n->in[1], n->in[2], n->inputs == 4 ? n->in[3] : -1};
   const int products[3] = {rows, sorted, n->in[2]};
-  const ms_attrs none = {0};
+  const ms_op_attrs none = {0};
   if (needs[0]) MS_TRY(ms_graph_emit(graph, other, n->inputs, in, &none, &dx[0]));
   if (n->inputs < 4 || !needs[3]) return MS_OK;
   return ms_graph_emit(graph, MS_OP_expert_weights_backward, 3, products, &none, &dx[3]);
@@ -29,17 +29,17 @@ int ms_grad_expert_combine(ms_graph *graph, int node, const int *dy, const int *
 /* In each group dw = x' dy, or for w' dy' x; dx = dy w', or dy w. The weight's first, as of a matmul. */
 int ms_grad_grouped_matmul(ms_graph *graph, int node, const int *dy, const int *needs, int *dx) {
   const ms_node n = graph->nodes[node];
-  const int turned = n.attrs.i[1] != 0;
+  const int turned = n.attrs.product.trans_b != 0;
   if (needs[1]) {
     const int in[3] = {turned ? dy[0] : n.in[0], turned ? n.in[0] : dy[0], n.in[2]};
-    ms_attrs attrs = {0};
+    ms_op_attrs attrs = {0};
     int dtype;
     MS_TRY(ms_grad_dtype(graph, n.in[1], &dtype));
-    attrs.i[7] = 1 + dtype;
+    attrs.out_dtype = 1 + dtype;
     MS_TRY(ms_graph_emit(graph, MS_OP_grouped_matmul_backward_weight, 3, in, &attrs, &dx[1]));
   }
   if (!needs[0]) return MS_OK;
   const int in[3] = {dy[0], n.in[1], n.in[2]};
-  const ms_attrs attrs = {.i = {0, !turned}};
+  const ms_op_attrs attrs = {.product = {.trans_b = !turned}};
   return ms_graph_emit(graph, MS_OP_grouped_matmul, 3, in, &attrs, &dx[0]);
 }

@@ -9,20 +9,20 @@
 /* A product of the gradient of `of`: rounded to 8 bits if its recipe rounds this one (enum ms_f8_product). */
 static int emit_product(ms_graph *graph, const ms_node *of, int product, int a, int trans_a, int b, int trans_b,
                         int *out) {
-  ms_attrs attrs = {.i = {trans_a, trans_b}};
-  if (of->op != MS_OP_matmul_f8 || !ms_f8_rounds((int)of->attrs.i[3], product))
+  ms_op_attrs attrs = {.product = {.trans_a = trans_a, .trans_b = trans_b}};
+  if (of->op != MS_OP_matmul_f8 || !ms_f8_rounds((int)of->attrs.product.recipe, product))
     return ms_emit_binary(graph, MS_OP_matmul, a, b, &attrs, out);
-  attrs.i[3] = of->attrs.i[3];
-  attrs.i[4] = product;
+  attrs.product.recipe = of->attrs.product.recipe;
+  attrs.product.product = product;
   return ms_emit_binary(graph, MS_OP_matmul_f8, a, b, &attrs, out);
 }
 
 /* Swaps the last two axes. */
 static int emit_swapped(ms_graph *graph, int x, int *out) {
   int ndim = ms_info_of(graph, x)->ndim;
-  ms_attrs attrs = {.i = {0, 1, 2, 3, 4, 5}};
-  attrs.i[ndim - 2] = ndim - 1;
-  attrs.i[ndim - 1] = ndim - 2;
+  ms_op_attrs attrs = {.permutation = {.p = {0, 1, 2, 3, 4, 5}}};
+  attrs.permutation.p[ndim - 2] = ndim - 1;
+  attrs.permutation.p[ndim - 1] = ndim - 2;
   return ms_emit_unary(graph, MS_OP_transpose, x, &attrs, out);
 }
 
@@ -37,12 +37,12 @@ static int emit_folded(ms_graph *graph, int x, int *out) {
 /* The gradient of the activation's input. Only relu's can be computed from its result. */
 static int before_activation(ms_graph *graph, const ms_node *n, int dy, int *dz) {
   *dz = dy;
-  if (n->attrs.i[2] == MS_ACT_NONE) return MS_OK;
-  if (n->attrs.i[2] != MS_ACT_RELU)
+  if (n->attrs.product.activation == MS_ACT_NONE) return MS_OK;
+  if (n->attrs.product.activation != MS_ACT_RELU)
     return ms_graph_in_scope(graph, MS_FAIL(MS_EUNSUPPORTED,
                                             "matmul: activation %" PRId64 " cannot be differentiated here; "
                                             "apply it as a separate op",
-                                            n->attrs.i[2]));
+                                            n->attrs.product.activation));
   return ms_emit_binary(graph, MS_OP_relu_backward, n->out[0], dy, NULL, dz);
 }
 
@@ -64,7 +64,7 @@ static int left_gradient(ms_graph *graph, const ms_node *of, int b, int trans_a,
 int ms_grad_matmul(ms_graph *graph, int node, const int *dy, const int *needs, int *dx) {
   const ms_node n = graph->nodes[node];
   ms_value_info a_info = *ms_info_of(graph, n.in[0]);
-  int a = n.in[0], b = n.in[1], trans_a = n.attrs.i[0] != 0, trans_b = n.attrs.i[1] != 0, dz;
+  int a = n.in[0], b = n.in[1], trans_a = n.attrs.product.trans_a != 0, trans_b = n.attrs.product.trans_b != 0, dz;
   int shared = ms_info_of(graph, b)->ndim == 2 && a_info.ndim > 2; /* one b for all leading dimensions of a */
   int swap_back = shared && trans_a;
   MS_TRY(before_activation(graph, &n, dy[0], &dz));
@@ -91,15 +91,16 @@ int ms_grad_matmul(ms_graph *graph, int node, const int *dy, const int *needs, i
 int ms_grad_embedding(ms_graph *graph, int node, const int *dy, const int *needs, int *dx) {
   (void)needs;
   const ms_node n = graph->nodes[node];
-  ms_attrs attrs = {.i = {ms_info_of(graph, n.in[0])->dims[0], n.attrs.i[1], n.attrs.i[2], n.attrs.i[3]}};
+  ms_op_attrs attrs = {.table = n.attrs.table};
+  attrs.table.rows = ms_info_of(graph, n.in[0])->dims[0];
   return ms_emit_binary(graph, MS_OP_embedding_backward, n.in[1], dy[0], &attrs, &dx[0]);
 }
 
 /* The transpose of a rotation is the inverse rotation. */
 int ms_grad_rope(ms_graph *graph, int node, const int *dy, const int *needs, int *dx) {
   (void)needs;
-  ms_attrs attrs = graph->nodes[node].attrs;
-  attrs.i[2] = !attrs.i[2];
+  ms_op_attrs attrs = graph->nodes[node].attrs;
+  attrs.rope.inverse = !attrs.rope.inverse;
   return ms_emit_unary(graph, MS_OP_rope, dy[0], &attrs, &dx[0]);
 }
 
@@ -148,18 +149,18 @@ int ms_grad_linear_cross_entropy_join(ms_graph *graph, int node, const int *dy, 
   const ms_node n = graph->nodes[node];
   const int biased = n.inputs == 5, db = biased && needs[4], b = biased ? n.in[4] : -1;
   const int in[7] = {n.in[0], n.in[1], n.in[2], n.out[1], n.out[2], dy[0], b};
-  ms_attrs attrs = n.attrs;
+  ms_op_attrs attrs = n.attrs;
   int dtype, out[MS_MAX_OUTPUTS], op = MS_OP_linear_cross_entropy_backward_x;
   MS_TRY(ms_grad_refuse(graph, node, dy, 1));
   if (dy[0] < 0) return MS_OK;
   if (needs[1] || db) {
     op = db ? MS_OP_linear_cross_entropy_backward_bias : MS_OP_linear_cross_entropy_backward;
     MS_TRY(ms_grad_dtype(graph, n.in[1], &dtype));
-    attrs.i[7] = 1 + dtype;
+    attrs.out_dtype = 1 + dtype;
   }
   if (db) {
     MS_TRY(ms_grad_dtype(graph, b, &dtype));
-    attrs.i[6] = 1 + dtype;
+    attrs.loss.bias_dtype = 1 + dtype;
   }
   MS_TRY(ms_graph_emit(graph, op, 6 + biased, in, &attrs, out));
   dx[0] = out[0];

@@ -19,7 +19,7 @@ static int normalized_gradient(ms_graph *graph, const ms_node *n, const norm_for
   int in[5] = {form->summed ? n->out[2] : n->in[0], n->in[form->gain], n->out[1], dy, residual};
   int out[3], dtype;
   MS_TRY(ms_grad_dtype(graph, n->in[form->gain], &dtype));
-  ms_attrs attrs = {.i = {[7] = 1 + dtype}};
+  ms_op_attrs attrs = {.out_dtype = 1 + dtype};
   MS_TRY(ms_graph_emit(graph, form->backward, residual < 0 ? 4 : 5, in, &attrs, out));
   *dx = out[0];
   for (int c = 0; c < form->channels; c++) dx_channels[c] = out[1 + c];
@@ -65,7 +65,7 @@ int ms_grad_group_norm(ms_graph *graph, int node, const int *dy, const int *need
   MS_TRY(ms_grad_refuse(graph, node, dy, 1));
   if (dy[0] < 0) return MS_OK;
   MS_TRY(ms_grad_dtype(graph, n.in[1], &dtype));
-  const ms_attrs attrs = {.i = {n.attrs.i[0], [7] = 1 + dtype}};
+  const ms_op_attrs attrs = {.out_dtype = 1 + dtype, .norm = {.groups = n.attrs.norm.groups}};
   MS_TRY(ms_graph_emit(graph, MS_OP_group_norm_backward, 4, in, &attrs, out));
   for (int i = 0; i < 3; i++)
     if (needs[i]) dx[i] = out[i];

@@ -13,7 +13,7 @@ static int spread(ms_graph *graph, int node, int dy, double alpha, int *dx) {
   const ms_node n = graph->nodes[node];
   ms_value_info x = *ms_info_of(graph, n.in[0]), kept = x;
   for (int d = 0; d < x.ndim; d++)
-    if (n.attrs.i[2] || d == n.attrs.i[0]) kept.dims[d] = 1;
+    if (n.attrs.reduce.all || d == n.attrs.reduce.axis) kept.dims[d] = 1;
   if (alpha != 1) MS_TRY(ms_emit_scale(graph, dy, alpha, &dy));
   MS_TRY(in_dtype_of(graph, &x, dy, &dy));
   MS_TRY(ms_emit_shaped(graph, MS_OP_reshape, dy, &kept, &dy));
@@ -54,34 +54,34 @@ int ms_grad_reshape(ms_graph *graph, int node, const int *dy, const int *needs, 
 int ms_grad_transpose(ms_graph *graph, int node, const int *dy, const int *needs, int *dx) {
   (void)needs;
   const ms_node n = graph->nodes[node];
-  ms_attrs inverse = {.i = {0, 1, 2, 3, 4, 5}};
-  for (int d = 0; d < ms_info_of(graph, dy[0])->ndim; d++) inverse.i[n.attrs.i[d]] = d;
+  ms_op_attrs inverse = {.permutation = {.p = {0, 1, 2, 3, 4, 5}}};
+  for (int d = 0; d < ms_info_of(graph, dy[0])->ndim; d++) inverse.permutation.p[n.attrs.permutation.p[d]] = d;
   return ms_emit_unary(graph, MS_OP_transpose, dy[0], &inverse, &dx[0]);
 }
 
 int ms_grad_slice(ms_graph *graph, int node, const int *dy, const int *needs, int *dx) {
   (void)needs;
   const ms_node n = graph->nodes[node];
-  int64_t axis = n.attrs.i[0], size = ms_info_of(graph, n.in[0])->dims[axis];
-  ms_attrs attrs = {.i = {axis, n.attrs.i[1], size - n.attrs.i[2]}};
+  int64_t axis = n.attrs.cut.axis, size = ms_info_of(graph, n.in[0])->dims[axis];
+  ms_op_attrs attrs = {.cut = {.axis = axis, .before = n.attrs.cut.start, .after = size - n.attrs.cut.stop}};
   return ms_emit_unary(graph, MS_OP_pad, dy[0], &attrs, &dx[0]);
 }
 
 static int slice_of(ms_graph *graph, int x, int64_t axis, int64_t start, int64_t length, int *out) {
-  ms_attrs attrs = {.i = {axis, start, start + length}};
+  ms_op_attrs attrs = {.cut = {.axis = axis, .start = start, .stop = start + length}};
   return ms_emit_unary(graph, MS_OP_slice, x, &attrs, out);
 }
 
 int ms_grad_pad(ms_graph *graph, int node, const int *dy, const int *needs, int *dx) {
   (void)needs;
   const ms_node n = graph->nodes[node];
-  int64_t axis = n.attrs.i[0];
-  return slice_of(graph, dy[0], axis, n.attrs.i[1], ms_info_of(graph, n.in[0])->dims[axis], &dx[0]);
+  int64_t axis = n.attrs.cut.axis;
+  return slice_of(graph, dy[0], axis, n.attrs.cut.before, ms_info_of(graph, n.in[0])->dims[axis], &dx[0]);
 }
 
 int ms_grad_concat(ms_graph *graph, int node, const int *dy, const int *needs, int *dx) {
   const ms_node n = graph->nodes[node];
-  int64_t axis = n.attrs.i[0], start = 0;
+  int64_t axis = n.attrs.cut.axis, start = 0;
   for (int i = 0; i < n.inputs; i++) {
     int64_t length = ms_info_of(graph, n.in[i])->dims[axis];
     if (needs[i]) MS_TRY(slice_of(graph, dy[0], axis, start, length, &dx[i]));

@@ -73,7 +73,8 @@ int ms_check_channels(const ms_node *node, const ms_value_info *x, const ms_valu
 }
 
 int ms_check_axis(const ms_node *node, int ndim, int *axis) {
-  int64_t asked = node->attrs.i[0];
+  ms_op_attrs attrs = node->attrs;
+  const int64_t asked = *ms_op_integer(node->op, &attrs, "axis");
   if (asked < -ndim || asked >= ndim)
     return MS_FAIL(MS_EINVAL, "%s: there is no axis %" PRId64 " among %d; it must be from %d to %d", ms_node_name(node),
                    asked, ndim, -ndim, ndim - 1);
@@ -83,7 +84,7 @@ int ms_check_axis(const ms_node *node, int ndim, int *axis) {
 
 int ms_asked_dtype(const ms_node *node, int kept, int uses, int *dtype) {
   char allowed[MS_DTYPE_LIST];
-  const int64_t asked = node->attrs.i[7];
+  const int64_t asked = node->attrs.out_dtype;
   *dtype = asked >= 1 && asked <= MS_DTYPES ? (int)asked - 1 : kept;
   if (asked == 0 || (asked == 1 + *dtype && ms_dtype_may(*dtype, uses))) return MS_OK;
   return MS_FAIL(MS_EDTYPE, "%s: out_dtype %" PRId64 "; it must be 0 (keep), or 1 + the number of %s",
@@ -91,13 +92,13 @@ int ms_asked_dtype(const ms_node *node, int kept, int uses, int *dtype) {
 }
 
 int ms_asked_shape(const ms_node *node, int64_t smallest, ms_value_info *shape) {
-  int64_t ndim = node->attrs.i[6];
+  int64_t ndim = node->attrs.shape.ndim;
   if (ndim < 0 || ndim > MS_MAX_DIMS)
     return MS_FAIL(MS_ESHAPE, "%s: a shape of %" PRId64 " dimensions; it can have 0 to %d", ms_node_name(node), ndim,
                    MS_MAX_DIMS);
   shape->ndim = (int)ndim;
   for (int d = 0; d < shape->ndim; d++) {
-    shape->dims[d] = node->attrs.i[d];
+    shape->dims[d] = node->attrs.shape.d[d];
     if (shape->dims[d] < smallest)
       return MS_FAIL(MS_ESHAPE, "%s: size %" PRId64 " of dimension %d; it must be at least %" PRId64,
                      ms_node_name(node), shape->dims[d], d, smallest);

@@ -12,7 +12,7 @@
 #include "base/error.h"
 #include "graph/graph.h"
 
-#define MS_OP(name, low, high, outputs, attrs, rule, ...) \
+#define MS_OP(name, low, high, outputs, members, attrs, rule, ...) \
   int ms_infer_##rule(const ms_node *node, const ms_value_info *in, ms_value_info *out);
 #include "kernels/ops.def"
 #undef MS_OP
@@ -35,9 +35,9 @@ int ms_check_same_dtype(const ms_node *node, const ms_value_info *a, const char 
                         const char *what_b);
 /* Checks that v is [D], with D the size of x's last axis, and has dtype f32 or x's dtype. */
 int ms_check_channels(const ms_node *node, const ms_value_info *x, const ms_value_info *v, const char *what);
-/* The axis in attribute slot i0; negative numbers count from the end. */
+/* The attribute axis; negative numbers count from the end. */
 int ms_check_axis(const ms_node *node, int ndim, int *axis);
-/* The dtype in slot i7 (out_dtype), which must support `uses`; `kept`, unchecked, if the slot is 0. */
+/* The attribute out_dtype, which must support `uses`; `kept`, unchecked, if it is 0. */
 int ms_asked_dtype(const ms_node *node, int kept, int uses, int *dtype);
 /* The shape in slots d0..d5 and ndim; every size is at least `smallest`. Does not touch the dtype. */
 int ms_asked_shape(const ms_node *node, int64_t smallest, ms_value_info *shape);

@@ -4,14 +4,13 @@
 #include "graph/infer/infer.h"
 
 static int check_ranks(const ms_node *node) {
-  if (node->attrs.i[1] >= 1 && node->attrs.i[1] <= MS_MAX_RANKS) return MS_OK;
-  return MS_FAIL(MS_EINVAL, "%s: %" PRId64 " ranks; it must be 1 to %d", ms_node_name(node), node->attrs.i[1],
+  if (node->attrs.across.ranks >= 1 && node->attrs.across.ranks <= MS_MAX_RANKS) return MS_OK;
+  return MS_FAIL(MS_EINVAL, "%s: %" PRId64 " ranks; it must be 1 to %d", ms_node_name(node), node->attrs.across.ranks,
                  MS_MAX_RANKS);
 }
 
 /* The axis that an attribute names. */
-static int check_own_axis(const ms_node *node, const ms_value_info *x, int slot, int *axis) {
-  const int64_t asked = node->attrs.i[slot];
+static int check_own_axis(const ms_node *node, const ms_value_info *x, int64_t asked, int *axis) {
   *axis = (int)asked;
   if (asked >= 0 && asked < x->ndim) return MS_OK;
   return MS_FAIL(MS_EINVAL, "%s: no axis %" PRId64 " of a value with %d axes", ms_node_name(node), asked, x->ndim);
@@ -28,9 +27,9 @@ static int check_divides(const ms_node *node, const ms_value_info *x, int axis, 
 /* The axis of the value that all ranks have parts of. */
 static int join_axis(const ms_node *node, const ms_value_info *x, int axis, ms_value_info *out) {
   char text[MS_SHAPE_TEXT];
-  if (!__builtin_mul_overflow(x->dims[axis], node->attrs.i[1], &out->dims[axis])) return MS_OK;
+  if (!__builtin_mul_overflow(x->dims[axis], node->attrs.across.ranks, &out->dims[axis])) return MS_OK;
   return MS_FAIL(MS_ESHAPE, "%s: axis %d of %s on each of %" PRId64 " ranks is too long", ms_node_name(node), axis,
-                 ms_shape_text(x, text), node->attrs.i[1]);
+                 ms_shape_text(x, text), node->attrs.across.ranks);
 }
 
 /* Only what can be summed has a sum or a maximum over ranks. */
@@ -45,8 +44,8 @@ int ms_infer_all_reduce(const ms_node *node, const ms_value_info *in, ms_value_i
 int ms_infer_all_gather(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
   int axis;
   MS_TRY(check_ranks(node));
-  MS_TRY(check_own_axis(node, &in[0], 2, &axis));
-  MS_TRY(check_divides(node, &in[0], axis, node->attrs.i[3]));
+  MS_TRY(check_own_axis(node, &in[0], node->attrs.across.along, &axis));
+  MS_TRY(check_divides(node, &in[0], axis, node->attrs.across.outer));
   out[0] = in[0];
   return join_axis(node, &in[0], axis, &out[0]);
 }
@@ -56,11 +55,12 @@ int ms_infer_split(const ms_node *node, const ms_value_info *in, ms_value_info *
   int axis;
   int64_t parts;
   MS_TRY(check_ranks(node));
-  MS_TRY(check_own_axis(node, &in[0], 2, &axis));
-  if (__builtin_mul_overflow(node->attrs.i[1], node->attrs.i[3], &parts)) parts = INT64_MAX; /* divides nothing */
+  MS_TRY(check_own_axis(node, &in[0], node->attrs.across.along, &axis));
+  if (__builtin_mul_overflow(node->attrs.across.ranks, node->attrs.across.outer, &parts))
+    parts = INT64_MAX; /* divides nothing */
   MS_TRY(check_divides(node, &in[0], axis, parts));
   out[0] = in[0];
-  out[0].dims[axis] /= node->attrs.i[1];
+  out[0].dims[axis] /= node->attrs.across.ranks;
   return MS_OK;
 }
 
@@ -70,20 +70,20 @@ int ms_infer_reduce_scatter(const ms_node *node, const ms_value_info *in, ms_val
 }
 
 static int check_local_kind(const ms_node *node) {
-  const int64_t kind = node->attrs.i[3];
+  const int64_t kind = node->attrs.across.kind;
   if (kind >= MS_LOCAL_REPLICATE && kind <= MS_LOCAL_PARTIAL) return MS_OK;
   return MS_FAIL(MS_EINVAL, "%s: there is no kind %" PRId64 " (enum ms_local_kind)", ms_node_name(node), kind);
 }
 
 /* What each rank has of a value; from_local: the value of which each has this. */
 static int infer_border(const ms_node *node, const ms_value_info *in, ms_value_info *out, int enters) {
-  const int64_t ranks = node->attrs.i[1];
+  const int64_t ranks = node->attrs.across.ranks;
   int axis;
   MS_TRY(check_ranks(node));
   MS_TRY(check_local_kind(node));
   out[0] = in[0];
-  if (node->attrs.i[3] != MS_LOCAL_SHARD) return MS_OK;
-  MS_TRY(check_own_axis(node, &in[0], 2, &axis));
+  if (node->attrs.across.kind != MS_LOCAL_SHARD) return MS_OK;
+  MS_TRY(check_own_axis(node, &in[0], node->attrs.across.along, &axis));
   if (!enters) return join_axis(node, &in[0], axis, &out[0]);
   MS_TRY(check_divides(node, &in[0], axis, ranks));
   out[0].dims[axis] /= ranks;
@@ -101,11 +101,11 @@ int ms_infer_from_local(const ms_node *node, const ms_value_info *in, ms_value_i
 int ms_infer_all_to_all(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
   int split, concat;
   MS_TRY(check_ranks(node));
-  MS_TRY(check_own_axis(node, &in[0], 2, &split));
-  MS_TRY(check_own_axis(node, &in[0], 3, &concat));
-  MS_TRY(check_divides(node, &in[0], split, node->attrs.i[1]));
+  MS_TRY(check_own_axis(node, &in[0], node->attrs.across.split_axis, &split));
+  MS_TRY(check_own_axis(node, &in[0], node->attrs.across.concat_axis, &concat));
+  MS_TRY(check_divides(node, &in[0], split, node->attrs.across.ranks));
   out[0] = in[0];
-  out[0].dims[split] /= node->attrs.i[1];
+  out[0].dims[split] /= node->attrs.across.ranks;
   const ms_value_info parted = out[0];
   return join_axis(node, &parted, concat, &out[0]);
 }

@@ -80,11 +80,11 @@ int ms_infer_same(const ms_node *node, const ms_value_info *in, ms_value_info *o
   MS_TRY(ms_check_float(node, &in[0], "x"));
   if (in[0].ndim == 0 && (node->op == MS_OP_softmax || node->op == MS_OP_log_softmax))
     return MS_FAIL(MS_ESHAPE, "%s: x is a scalar; it needs a last axis", ms_node_name(node));
-  if (node->op == MS_OP_clamp && !(node->attrs.f[0] <= node->attrs.f[1]))
-    return MS_FAIL(MS_EINVAL, "clamp: min is %g and max is %g; min must not exceed max", node->attrs.f[0],
-                   node->attrs.f[1]);
-  if (node->op == MS_OP_dropout && !(node->attrs.f[0] >= 0 && node->attrs.f[0] < 1))
-    return MS_FAIL(MS_EINVAL, "dropout: p is %g; it must be at least 0 and below 1", node->attrs.f[0]);
+  if (node->op == MS_OP_clamp && !(node->attrs.clamp.min <= node->attrs.clamp.max))
+    return MS_FAIL(MS_EINVAL, "clamp: min is %g and max is %g; min must not exceed max", node->attrs.clamp.min,
+                   node->attrs.clamp.max);
+  if (node->op == MS_OP_dropout && !(node->attrs.mask.p >= 0 && node->attrs.mask.p < 1))
+    return MS_FAIL(MS_EINVAL, "dropout: p is %g; it must be at least 0 and below 1", node->attrs.mask.p);
   out[0] = in[0];
   return MS_OK;
 }
@@ -132,18 +132,18 @@ int ms_infer_swiglu_backward_recompute(const ms_node *node, const ms_value_info 
 int ms_infer_activation_backward_bias(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
   MS_TRY(ms_infer_same2(node, in, out));
   if (in[0].ndim < 1) return MS_FAIL(MS_ESHAPE, "%s: a scalar has no last axis to keep", ms_node_name(node));
-  if (node->attrs.i[2] < MS_ACT_RELU || node->attrs.i[2] > MS_ACT_SILU)
+  if (node->attrs.product.activation < MS_ACT_RELU || node->attrs.product.activation > MS_ACT_SILU)
     return MS_FAIL(MS_EINVAL, "%s: activation %lld; it must be 1 (relu), 2 (gelu), 3 (gelu_tanh) or 4 (silu)",
-                   ms_node_name(node), (long long)node->attrs.i[2]);
+                   ms_node_name(node), (long long)node->attrs.product.activation);
   out[1] = (ms_value_info){.ndim = 1, .dims = {in[0].dims[in[0].ndim - 1]}};
   return ms_asked_dtype(node, in[0].dtype, MS_DTYPE_FLOAT, &out[1].dtype);
 }
 
 /* Activations that can be recomputed from the gradient's own input; not relu, whose gradient reads the result. */
 static int check_recomputed(const ms_node *node) {
-  if (node->attrs.i[2] >= MS_ACT_GELU && node->attrs.i[2] <= MS_ACT_SILU) return MS_OK;
+  if (node->attrs.product.activation >= MS_ACT_GELU && node->attrs.product.activation <= MS_ACT_SILU) return MS_OK;
   return MS_FAIL(MS_EINVAL, "%s: activation %lld; it must be 2 (gelu), 3 (gelu_tanh) or 4 (silu)", ms_node_name(node),
-                 (long long)node->attrs.i[2]);
+                 (long long)node->attrs.product.activation);
 }
 
 int ms_infer_activation_backward_recompute(const ms_node *node, const ms_value_info *in, ms_value_info *out) {

@@ -6,7 +6,7 @@
 
 int ms_infer_expert_order(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
   char text[MS_SHAPE_TEXT];
-  const int64_t experts = node->attrs.i[0], choices = ms_numel(&in[0]);
+  const int64_t experts = node->attrs.experts.experts, choices = ms_numel(&in[0]);
   MS_TRY(ms_check_dtype(node, &in[0], MS_I32, "the index"));
   if (experts < 1 || experts >= INT32_MAX)
     return MS_FAIL(MS_EINVAL, "expert_order: experts is %" PRId64 "; it must be 1 to %d", experts, INT32_MAX - 1);
@@ -81,7 +81,7 @@ static int check_offsets(const ms_node *node, const ms_value_info *offsets) {
 
 int ms_infer_grouped_matmul(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
   char text_x[MS_SHAPE_TEXT], text_w[MS_SHAPE_TEXT];
-  const int turned = node->attrs.i[1] != 0;
+  const int turned = node->attrs.product.trans_b != 0;
   MS_TRY(ms_check_float(node, &in[0], "x"));
   MS_TRY(ms_check_same_dtype(node, &in[0], "x", &in[1], "w"));
   MS_TRY(check_offsets(node, &in[2]));

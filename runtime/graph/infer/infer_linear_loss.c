@@ -41,7 +41,7 @@ int ms_infer_linear_cross_entropy_part(const ms_node *node, const ms_value_info 
 
 int ms_infer_linear_cross_entropy_join(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
   MS_TRY(check_operands(node, in));
-  const ms_value_info added = {.dtype = MS_F32, .ndim = 3, .dims = {node->attrs.i[1], ms_rows(&in[0]), 2}};
+  const ms_value_info added = {.dtype = MS_F32, .ndim = 3, .dims = {node->attrs.loss.parts, ms_rows(&in[0]), 2}};
   MS_TRY(ms_check_same_shape(node, &in[3], "what the parts add", &added, "parts, rows, 2"));
   out[0] = out[2] = (ms_value_info){.dtype = MS_F32};
   out[1] = (ms_value_info){.dtype = MS_F32, .ndim = 1, .dims = {ms_rows(&in[0])}};
@@ -77,7 +77,7 @@ int ms_infer_linear_cross_entropy_backward_bias(const ms_node *node, const ms_va
   MS_TRY(ms_infer_linear_cross_entropy_backward(node, in, out));
   out[3] = out[2];
   out[2] = in[ms_loss_bias_of(node->op, node->inputs)];
-  asks.attrs.i[7] = node->attrs.i[6];
+  asks.attrs.out_dtype = node->attrs.loss.bias_dtype;
   return ms_asked_dtype(&asks, out[2].dtype, MS_DTYPE_FLOAT, &out[2].dtype);
 }
 

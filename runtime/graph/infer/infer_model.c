@@ -37,16 +37,16 @@ static int check_matmul_operands(const ms_node *node, const ms_value_info *a, co
 
 int ms_infer_matmul(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
   char text_a[MS_SHAPE_TEXT], text_b[MS_SHAPE_TEXT];
-  int trans_a = node->attrs.i[0] != 0, trans_b = node->attrs.i[1] != 0;
+  int trans_a = node->attrs.product.trans_a != 0, trans_b = node->attrs.product.trans_b != 0;
   MS_TRY(check_matmul_operands(node, &in[0], &in[1]));
   matrix a = matrix_of(&in[0], trans_a), b = matrix_of(&in[1], trans_b);
   if (a.columns != b.rows)
     return MS_FAIL(MS_ESHAPE, "matmul: inner dimensions differ: %s%s x %s%s", ms_shape_text(&in[0], text_a),
                    trans_a ? " transposed" : "", ms_shape_text(&in[1], text_b), trans_b ? " transposed" : "");
-  if (node->attrs.i[2] < MS_ACT_NONE || node->attrs.i[2] > MS_ACT_SILU)
+  if (node->attrs.product.activation < MS_ACT_NONE || node->attrs.product.activation > MS_ACT_SILU)
     return MS_FAIL(MS_EINVAL,
                    "matmul: activation %" PRId64 "; it must be 0 (none), 1 (relu), 2 (gelu), 3 (gelu_tanh) or 4 (silu)",
-                   node->attrs.i[2]);
+                   node->attrs.product.activation);
   out[0] = in[0];
   out[0].dims[in[0].ndim - 2] = a.rows;
   out[0].dims[in[0].ndim - 1] = b.columns;
@@ -65,14 +65,15 @@ int ms_infer_matmul_add(const ms_node *node, const ms_value_info *in, ms_value_i
 
 /* The summed axis and the columns of the result are multiples of what products of codes add at a time. */
 int ms_infer_matmul_f8(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
-  const int64_t recipe = node->attrs.i[3], product = node->attrs.i[4];
+  const int64_t recipe = node->attrs.product.recipe, product = node->attrs.product.product;
   MS_TRY(ms_infer_matmul(node, in, out));
   if (recipe <= MS_FP8_NONE || !ms_f8_recipe_name((int)recipe) || product < 0 || product >= MS_F8_PRODUCTS ||
       !ms_f8_rounds((int)recipe, (int)product))
     return MS_FAIL(MS_EINVAL, "matmul_f8: recipe %" PRId64 " has no product %" PRId64, recipe, product);
-  if (in[1].ndim != 2 || (in[0].ndim > 2 && node->attrs.i[0]))
+  if (in[1].ndim != 2 || (in[0].ndim > 2 && node->attrs.product.trans_a))
     return MS_FAIL(MS_ESHAPE, "matmul_f8: b must be a matrix, and a that is transposed, too");
-  const int64_t inner = in[1].dims[node->attrs.i[1] != 0], columns = in[1].dims[!node->attrs.i[1]];
+  const int64_t inner = in[1].dims[node->attrs.product.trans_b != 0],
+                columns = in[1].dims[!node->attrs.product.trans_b];
   const int multiple = ms_f8_multiple((int)recipe);
   if (inner % multiple || columns % multiple)
     return MS_FAIL(MS_ESHAPE,
@@ -119,9 +120,9 @@ int ms_infer_embedding(const ms_node *node, const ms_value_info *in, ms_value_in
   if (in[1].ndim == MS_MAX_DIMS)
     return MS_FAIL(MS_ESHAPE, "embedding: tokens are %s; they can have at most %d dimensions",
                    ms_shape_text(&in[1], text), MS_MAX_DIMS - 1);
-  const int64_t parts = ms_table_parts(&node->attrs), rows = in[0].dims[0] * parts, first = node->attrs.i[3];
-  if (node->attrs.i[0] < 0 || node->attrs.i[0] > rows)
-    return MS_FAIL(MS_EINVAL, "embedding: rows %" PRId64 "; w is %s: it must be 0 to %" PRId64, node->attrs.i[0],
+  const int64_t parts = ms_table_parts(&node->attrs), rows = in[0].dims[0] * parts, first = node->attrs.table.first;
+  if (node->attrs.table.rows < 0 || node->attrs.table.rows > rows)
+    return MS_FAIL(MS_EINVAL, "embedding: rows %" PRId64 "; w is %s: it must be 0 to %" PRId64, node->attrs.table.rows,
                    ms_shape_text(&in[0], text), rows);
   if (first < 0 || first % in[0].dims[0] || first >= rows)
     return MS_FAIL(MS_EINVAL,
@@ -141,9 +142,9 @@ int ms_infer_embedding_backward(const ms_node *node, const ms_value_info *in, ms
   tokens.ndim--;
   if (in[1].ndim < 1) return MS_FAIL(MS_ESHAPE, "embedding_backward: dy is a scalar; it must be [...,D]");
   MS_TRY(ms_check_same_shape(node, &in[0], "tokens", &tokens, "dy without its last axis"));
-  if (node->attrs.i[0] < 1)
-    return MS_FAIL(MS_EINVAL, "embedding_backward: rows %" PRId64 "; it must be at least 1", node->attrs.i[0]);
-  out[0] = (ms_value_info){.ndim = 2, .dims = {node->attrs.i[0], in[1].dims[in[1].ndim - 1]}};
+  if (node->attrs.table.rows < 1)
+    return MS_FAIL(MS_EINVAL, "embedding_backward: rows %" PRId64 "; it must be at least 1", node->attrs.table.rows);
+  out[0] = (ms_value_info){.ndim = 2, .dims = {node->attrs.table.rows, in[1].dims[in[1].ndim - 1]}};
   MS_TRY(ms_asked_dtype(node, in[1].dtype, MS_DTYPE_FLOAT, &out[0].dtype));
   if (node->inputs < 3) return MS_OK;
   MS_TRY(ms_check_same_shape(node, &in[2], "the other gradient", &out[0], "the result"));
@@ -157,15 +158,15 @@ int ms_infer_rope(const ms_node *node, const ms_value_info *in, ms_value_info *o
   if (in[0].dims[3] % 2)
     return MS_FAIL(MS_ESHAPE, "rope: x is %s; its last dimension must be even, since pairs are rotated",
                    ms_shape_text(&in[0], text));
-  const ms_attrs *attrs = &node->attrs;
-  if (!(attrs->f[0] > 0)) return MS_FAIL(MS_EINVAL, "rope: theta %g; it must be positive", attrs->f[0]);
-  if (attrs->i[3] < 0)
+  const ms_op_attrs *attrs = &node->attrs;
+  if (!(attrs->rope.theta > 0)) return MS_FAIL(MS_EINVAL, "rope: theta %g; it must be positive", attrs->rope.theta);
+  if (attrs->rope.original < 0)
     return MS_FAIL(MS_EINVAL,
                    "rope: original %" PRId64 "; it must be the context length of the original training, or 0",
-                   attrs->i[3]);
-  if (attrs->i[3] && !(attrs->f[1] > 0 && attrs->f[2] > 0 && attrs->f[3] > attrs->f[2]))
+                   attrs->rope.original);
+  if (attrs->rope.original && !(attrs->rope.factor > 0 && attrs->rope.low > 0 && attrs->rope.high > attrs->rope.low))
     return MS_FAIL(MS_EINVAL, "rope: factor %g, low %g, high %g; they must be positive, and high must exceed low",
-                   attrs->f[1], attrs->f[2], attrs->f[3]);
+                   attrs->rope.factor, attrs->rope.low, attrs->rope.high);
   out[0] = in[0];
   return MS_OK;
 }
@@ -252,9 +253,9 @@ int ms_infer_cross_entropy(const ms_node *node, const ms_value_info *in, ms_valu
   rows.ndim--;
   MS_TRY(ms_check_same_shape(node, &rows, "logits without the last axis", &in[1], "targets"));
   const int64_t logits = in[0].dims[in[0].ndim - 1];
-  if (node->attrs.i[4] < 0 || node->attrs.i[4] > logits)
+  if (node->attrs.loss.classes < 0 || node->attrs.loss.classes > logits)
     return MS_FAIL(MS_EINVAL, "cross_entropy: classes %" PRId64 "; a row has %" PRId64 " logits: it must be 0 to that",
-                   node->attrs.i[4], logits);
+                   node->attrs.loss.classes, logits);
   out[0] = out[2] = (ms_value_info){.dtype = MS_F32};
   out[1] = (ms_value_info){.dtype = MS_F32, .ndim = 1, .dims = {ms_rows(&in[0])}};
   return MS_OK;
@@ -291,7 +292,7 @@ int ms_infer_cross_entropy_part(const ms_node *node, const ms_value_info *in, ms
 }
 
 int ms_infer_cross_entropy_join(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
-  const ms_value_info added = {.dtype = MS_F32, .ndim = 3, .dims = {node->attrs.i[1], ms_rows(&in[0]), 2}};
+  const ms_value_info added = {.dtype = MS_F32, .ndim = 3, .dims = {node->attrs.loss.parts, ms_rows(&in[0]), 2}};
   MS_TRY(ms_check_same_shape(node, &in[2], "what the parts add", &added, "parts, rows, 2"));
   out[0] = out[2] = (ms_value_info){.dtype = MS_F32};
   out[1] = (ms_value_info){.dtype = MS_F32, .ndim = 1, .dims = {ms_rows(&in[0])}};

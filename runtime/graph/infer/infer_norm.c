@@ -114,7 +114,7 @@ static int check_of_channel(const ms_node *node, const ms_value_info *x, const m
 
 static int check_groups(const ms_node *node, const ms_value_info *x, const ms_value_info *gain) {
   char text[MS_SHAPE_TEXT];
-  const int64_t groups = node->attrs.i[0];
+  const int64_t groups = node->attrs.norm.groups;
   MS_TRY(ms_check_float(node, x, "x"));
   MS_TRY(ms_check_ndim(node, x, 3, "x", "[N,C,S]"));
   MS_TRY(check_of_channel(node, x, gain, "the gain"));
@@ -124,7 +124,7 @@ static int check_groups(const ms_node *node, const ms_value_info *x, const ms_va
 }
 
 static ms_value_info group_norm_stats(const ms_node *node, const ms_value_info *x) {
-  return (ms_value_info){.dtype = MS_F32, .ndim = 3, .dims = {x->dims[0], node->attrs.i[0], 2}};
+  return (ms_value_info){.dtype = MS_F32, .ndim = 3, .dims = {x->dims[0], node->attrs.norm.groups, 2}};
 }
 
 int ms_infer_group_norm(const ms_node *node, const ms_value_info *in, ms_value_info *out) {

@@ -17,7 +17,7 @@ int ms_infer_cumsum(const ms_node *node, const ms_value_info *in, ms_value_info 
 
 int ms_infer_topk(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
   char text[MS_SHAPE_TEXT];
-  const int64_t k = node->attrs.i[1];
+  const int64_t k = node->attrs.topk.k;
   int axis;
   MS_TRY(ms_check_float(node, &in[0], "x"));
   MS_TRY(ms_check_axis(node, in[0].ndim, &axis));

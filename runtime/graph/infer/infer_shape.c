@@ -5,7 +5,7 @@
 #include "graph/infer/infer.h"
 
 static int reduced_shape(const ms_node *node, const ms_value_info *x, ms_value_info *out) {
-  int keep = node->attrs.i[1] != 0, all = node->attrs.i[2] != 0, axis = -1;
+  int keep = node->attrs.reduce.keepdim != 0, all = node->attrs.reduce.all != 0, axis = -1;
   if (!all) MS_TRY(ms_check_axis(node, x->ndim, &axis));
   out->ndim = 0;
   for (int d = 0; d < x->ndim; d++) {
@@ -19,11 +19,11 @@ int ms_infer_reduce(const ms_node *node, const ms_value_info *in, ms_value_info 
   MS_TRY(ms_check_float(node, &in[0], "x"));
   MS_TRY(reduced_shape(node, &in[0], &out[0]));
   out[0].dtype = in[0].dtype;
-  return ms_op_has(node->op, "out_dtype:i7") ? ms_asked_dtype(node, in[0].dtype, MS_DTYPE_FLOAT, &out[0].dtype) : MS_OK;
+  return ms_op_has(node->op, "out_dtype") ? ms_asked_dtype(node, in[0].dtype, MS_DTYPE_FLOAT, &out[0].dtype) : MS_OK;
 }
 
 int ms_infer_redistribute(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
-  const int64_t axis = node->attrs.i[1];
+  const int64_t axis = node->attrs.across.along;
   if (axis < -1 || axis >= in[0].ndim)
     return MS_FAIL(MS_EINVAL, "redistribute: no axis %" PRId64 " of a value with %d axes", axis, in[0].ndim);
   out[0] = in[0];
@@ -56,7 +56,7 @@ int ms_infer_transpose(const ms_node *node, const ms_value_info *in, ms_value_in
   int seen[MS_MAX_DIMS] = {0}, ndim = in[0].ndim;
   out[0] = in[0];
   for (int d = 0; d < ndim; d++) {
-    int64_t p = node->attrs.i[d];
+    int64_t p = node->attrs.permutation.p[d];
     if (p < 0 || p >= ndim || seen[p])
       return MS_FAIL(MS_EINVAL,
                      "transpose: axis %" PRId64 " at position %d; each axis from 0 to %d must occur exactly once", p, d,
@@ -70,7 +70,7 @@ int ms_infer_transpose(const ms_node *node, const ms_value_info *in, ms_value_in
 int ms_infer_slice(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
   char text[MS_SHAPE_TEXT];
   int axis;
-  int64_t start = node->attrs.i[1], stop = node->attrs.i[2];
+  int64_t start = node->attrs.cut.start, stop = node->attrs.cut.stop;
   MS_TRY(ms_check_axis(node, in[0].ndim, &axis));
   if (start < 0 || start >= stop || stop > in[0].dims[axis])
     return MS_FAIL(MS_ESHAPE,
@@ -83,7 +83,7 @@ int ms_infer_slice(const ms_node *node, const ms_value_info *in, ms_value_info *
 
 int ms_infer_pad(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
   int axis;
-  int64_t before = node->attrs.i[1], after = node->attrs.i[2];
+  int64_t before = node->attrs.cut.before, after = node->attrs.cut.after;
   MS_TRY(ms_check_axis(node, in[0].ndim, &axis));
   if (before < 0 || after < 0 || before > INT32_MAX || after > INT32_MAX)
     return MS_FAIL(MS_EINVAL, "pad: %" PRId64 " before and %" PRId64 " after; they must not be negative, nor above %d",

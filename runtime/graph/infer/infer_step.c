@@ -30,8 +30,8 @@ static int check_vector(const ms_node *node, const ms_value_info *x, int64_t n, 
 int ms_infer_fold(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
   MS_TRY(ms_check_ndim(node, &in[0], 3, "the input", "[a,b,run]"));
   out[0] = in[0];
-  if (node->attrs.i[0] == MS_FOLD_TAKE) out[0].dims[1] = 1;
-  else if (node->attrs.i[0] == MS_FOLD_PUT) out[0].dims[1] = node->attrs.i[2];
+  if (node->attrs.fold.what == MS_FOLD_TAKE) out[0].dims[1] = 1;
+  else if (node->attrs.fold.what == MS_FOLD_PUT) out[0].dims[1] = node->attrs.fold.ranks;
   else out[0].dims[0] = in[0].dims[1], out[0].dims[1] = in[0].dims[0];
   return MS_OK;
 }
@@ -41,7 +41,7 @@ int ms_infer_dequantise(const ms_node *node, const ms_value_info *in, ms_value_i
   ms_storage storage;
   MS_TRY(ms_check_ndim(node, &in[0], 1, "the input", "[words]"));
   MS_TRY(ms_check_dtype(node, &in[0], MS_I32, "the input"));
-  MS_TRY(ms_storage_find((int)node->attrs.i[0], node->attrs.i[1], &storage));
+  MS_TRY(ms_storage_find((int)node->attrs.stored.storage, node->attrs.stored.record, &storage));
   out[0] = vector(in[0].dims[0] / storage.words * storage.elements);
   return ms_asked_dtype(node, MS_F32, MS_DTYPE_FLOAT, &out[0].dtype);
 }
@@ -69,30 +69,32 @@ static void keep_rest(const ms_node *node, int64_t n, ms_value_info *out) {
 }
 
 int ms_infer_quantise_pieces(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
-  const int64_t *i = node->attrs.i;
+  const int64_t dtype = node->attrs.pieces.dtype, count = node->attrs.pieces.pieces;
+  const int64_t stride = node->attrs.pieces.stride, group = node->attrs.pieces.group;
   MS_TRY(ms_check_ndim(node, &in[0], 1, "the input", "[n]"));
   MS_TRY(ms_check_float(node, &in[0], "the input"));
   const int64_t n = in[0].dims[0];
-  MS_TRY(check_pieces(node, i[0], i[1], n));
-  if (i[2] < 0 || (i[2] && (i[1] - 1) * i[2] > n))
+  MS_TRY(check_pieces(node, dtype, count, n));
+  if (stride < 0 || (stride && (count - 1) * stride > n))
     return MS_FAIL(MS_ESHAPE, "%s: %lld pieces of %lld elements, of %lld", ms_op_row_of(node->op)->name,
-                   (long long)i[1], (long long)i[2], (long long)n);
-  if (i[3] < 0 || (i[3] && i[1] % i[3]))
-    return MS_FAIL(MS_ESHAPE, "%s: %lld pieces for groups of %lld ranks", ms_op_row_of(node->op)->name, (long long)i[1],
-                   (long long)i[3]);
-  const ms_pieces pieces = ms_pieces_asked((int)i[0], n, i[1], i[2]);
-  out[0] = (ms_value_info){.dtype = MS_I32, .ndim = 1, .dims = {i[1] * pieces.words}};
+                   (long long)count, (long long)stride, (long long)n);
+  if (group < 0 || (group && count % group))
+    return MS_FAIL(MS_ESHAPE, "%s: %lld pieces for groups of %lld ranks", ms_op_row_of(node->op)->name,
+                   (long long)count, (long long)group);
+  const ms_pieces pieces = ms_pieces_asked((int)dtype, n, count, stride);
+  out[0] = (ms_value_info){.dtype = MS_I32, .ndim = 1, .dims = {count * pieces.words}};
   keep_rest(node, n, out);
   return MS_OK;
 }
 
 int ms_infer_sum_pieces(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
-  const int64_t *i = node->attrs.i;
-  MS_TRY(check_pieces(node, i[0], i[1], i[2]));
-  if (i[3] < 0) return MS_FAIL(MS_ESHAPE, "%s: %lld pieces each", ms_op_row_of(node->op)->name, (long long)i[3]);
+  const int64_t dtype = node->attrs.pieces.dtype, count = node->attrs.pieces.pieces;
+  const int64_t elements = node->attrs.pieces.elements, asked = node->attrs.pieces.each;
+  MS_TRY(check_pieces(node, dtype, count, elements));
+  if (asked < 0) return MS_FAIL(MS_ESHAPE, "%s: %lld pieces each", ms_op_row_of(node->op)->name, (long long)asked);
   int64_t each;
-  const ms_pieces pieces = ms_pieces_to_sum((int)i[0], i[2], i[1], i[3], &each);
-  MS_TRY(check_words(node, &in[0], i[1] * each * pieces.words));
+  const ms_pieces pieces = ms_pieces_to_sum((int)dtype, elements, count, asked, &each);
+  MS_TRY(check_words(node, &in[0], count * each * pieces.words));
   out[0] = in[0];
   out[0].dims[0] = each * pieces.words;
   keep_rest(node, each * pieces.elements, out);
@@ -100,23 +102,26 @@ int ms_infer_sum_pieces(const ms_node *node, const ms_value_info *in, ms_value_i
 }
 
 int ms_infer_total_pieces(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
-  const int64_t *i = node->attrs.i;
-  MS_TRY(check_pieces(node, i[1], i[2], i[3]));
-  MS_TRY(check_words(node, &in[0], i[2] * ms_pieces_each((int)i[1], i[3]).words));
-  out[0] = vector(i[3]);
+  const int64_t dtype = node->attrs.pieces.dtype, count = node->attrs.pieces.pieces;
+  const int64_t elements = node->attrs.pieces.elements;
+  MS_TRY(check_pieces(node, dtype, count, elements));
+  MS_TRY(check_words(node, &in[0], count * ms_pieces_each((int)dtype, elements).words));
+  out[0] = vector(elements);
   return MS_OK;
 }
 
 int ms_infer_restore_pieces(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
-  const int64_t *i = node->attrs.i;
-  MS_TRY(check_pieces(node, i[1], i[2], i[3]));
-  if (i[5] < 0 || i[5] % MS_PIECE_ALIGN || (i[5] && i[2] * i[5] < i[3]))
-    return MS_FAIL(MS_ESHAPE, "restore_pieces: %lld pieces of %lld elements, of %lld", (long long)i[2], (long long)i[5],
-                   (long long)i[3]);
-  MS_TRY(check_words(node, &in[0], i[2] * ms_pieces_asked((int)i[1], i[3], i[2], i[5]).words));
-  if (i[4] < 0 || i[4] > i[3])
-    return MS_FAIL(MS_ESHAPE, "restore_pieces: element %lld of %lld", (long long)i[4], (long long)i[3]);
-  out[0] = vector(i[3] - i[4]);
+  const int64_t dtype = node->attrs.pieces.dtype, count = node->attrs.pieces.pieces;
+  const int64_t elements = node->attrs.pieces.elements, stride = node->attrs.pieces.stride;
+  const int64_t first = node->attrs.pieces.first;
+  MS_TRY(check_pieces(node, dtype, count, elements));
+  if (stride < 0 || stride % MS_PIECE_ALIGN || (stride && count * stride < elements))
+    return MS_FAIL(MS_ESHAPE, "restore_pieces: %lld pieces of %lld elements, of %lld", (long long)count,
+                   (long long)stride, (long long)elements);
+  MS_TRY(check_words(node, &in[0], count * ms_pieces_asked((int)dtype, elements, count, stride).words));
+  if (first < 0 || first > elements)
+    return MS_FAIL(MS_ESHAPE, "restore_pieces: element %lld of %lld", (long long)first, (long long)elements);
+  out[0] = vector(elements - first);
   return ms_asked_dtype(node, MS_F32, MS_DTYPE_FLOAT, &out[0].dtype);
 }
 
@@ -160,7 +165,7 @@ int ms_infer_step_totals(const ms_node *node, const ms_value_info *in, ms_value_
 }
 
 int ms_infer_step_norm(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
-  const int64_t groups = ms_step_groups(&node->attrs), group = node->attrs.i[2];
+  const int64_t groups = ms_step_groups(&node->attrs), group = node->attrs.step.group;
   if (group < 0 || group > groups)
     return MS_FAIL(MS_EINVAL, "step_norm: group %lld of %lld", (long long)group, (long long)groups);
   MS_TRY(check_vector(node, &in[0], groups + (ms_numel(&in[0]) == groups + 2 ? 2 : 1), "totals"));
@@ -181,16 +186,16 @@ int ms_infer_optimizer(const ms_node *node, const ms_value_info *in, ms_value_in
   MS_TRY(ms_check_dtype(node, &in[2], MS_F32, "the count of updates"));
   for (int i = 0; i < node->outputs; i++) out[i] = in[0];
   if (node->op == MS_OP_adamw || node->op == MS_OP_lion) {
-    const ms_moment_form *form = ms_moment_form_in(node->attrs.i[3]);
+    const ms_moment_form *form = ms_moment_form_in(node->attrs.update.moments);
     if (!form || (node->op == MS_OP_lion && form->block))
       return MS_FAIL(MS_EINVAL, "%s: moments %lld: it has no such form", ms_op_row_of(node->op)->name,
-                     (long long)node->attrs.i[3]);
+                     (long long)node->attrs.update.moments);
     for (int i = 1; i < node->outputs; i++) {
       out[i] = vector(ms_moment_count(form, in[0].dims[0]));
       out[i].dtype = form->kept;
     }
   }
-  int without_momentum = node->op == MS_OP_sgd && node->attrs.f[2] == 0;
+  int without_momentum = node->op == MS_OP_sgd && node->attrs.update.momentum == 0;
   if (without_momentum) out[1] = vector(0);
   return MS_OK;
 }
@@ -199,7 +204,7 @@ int ms_infer_outer_sgd(const ms_node *node, const ms_value_info *in, ms_value_in
   MS_TRY(ms_check_ndim(node, &in[0], 1, "the sum of differences", "[n]"));
   MS_TRY(ms_check_dtype(node, &in[0], MS_F32, "the sum of differences"));
   out[0] = out[1] = in[0];
-  out[2] = node->attrs.f[0] == 0 ? vector(0) : in[0];
+  out[2] = node->attrs.outer_sgd.momentum == 0 ? vector(0) : in[0];
   return MS_OK;
 }
 
@@ -212,12 +217,12 @@ int ms_infer_muon_momentum(const ms_node *node, const ms_value_info *in, ms_valu
 }
 
 int ms_infer_muon_orthogonalise(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
-  const int64_t *i = node->attrs.i;
+  const int64_t steps = node->attrs.orthogonalise.steps, dtype = node->attrs.orthogonalise.dtype;
   MS_TRY(ms_check_ndim(node, &in[0], 2, "the matrix", "[m,n]"));
   MS_TRY(ms_check_dtype(node, &in[0], MS_F32, "the matrix"));
-  if (i[0] < 1 || i[1] < MS_ORTHOGONALISE_F32 || i[1] > MS_ORTHOGONALISE_BF16)
+  if (steps < 1 || dtype < MS_ORTHOGONALISE_F32 || dtype > MS_ORTHOGONALISE_BF16)
     return MS_FAIL(MS_EINVAL, "muon_orthogonalise: %lld steps with dtype %lld: at least one step, dtype 0 or 1",
-                   (long long)i[0], (long long)i[1]);
+                   (long long)steps, (long long)dtype);
   out[0] = in[0];
   return MS_OK;
 }
@@ -259,7 +264,9 @@ int ms_infer_adafactor_sums(const ms_node *node, const ms_value_info *in, ms_val
 }
 
 int ms_infer_adafactor_average(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
-  ms_factored f = {.rows = node->attrs.i[3], .columns = node->attrs.i[5], .matrices = node->attrs.i[6]};
+  ms_factored f = {.rows = node->attrs.factored.rows,
+                   .columns = node->attrs.factored.columns,
+                   .matrices = node->attrs.factored.matrices};
   f.run = f.stride = f.columns;
   MS_TRY(check_factored(node, &f));
   MS_TRY(check_vector(node, &in[0], ms_factored_row_count(&f), "the sums of rows"));

@@ -46,16 +46,14 @@ static int results_of(const ms_node *node, ms_window *down, ms_window *across, c
   return count_outputs(node, across, "width", &out[1]);
 }
 
-/* The sizes in slots f0 and f1. */
+/* The sizes that the attributes ask for. */
 static int asked_sizes(const ms_node *node, int64_t *sizes) {
-  static const char *const names[] = {"height", "width"};
-  for (int k = 0; k < 2; k++) {
-    const double asked = node->attrs.f[k];
-    if (!(asked >= 1 && asked <= MS_MOST_WINDOW) || asked != (double)(int64_t)asked)
-      return MS_FAIL(MS_ESHAPE, "%s: %s is %g; it must be a whole number from 1 on", ms_node_name(node), names[k],
-                     asked);
-    sizes[k] = (int64_t)asked;
-  }
+  sizes[0] = node->attrs.windows.height;
+  sizes[1] = node->attrs.windows.width;
+  for (int k = 0; k < 2; k++)
+    if (sizes[k] < 1 || sizes[k] > MS_MOST_WINDOW)
+      return MS_FAIL(MS_ESHAPE, "%s: %s is %" PRId64 "; it must be 1 or more", ms_node_name(node),
+                     k ? "width" : "height", sizes[k]);
   return MS_OK;
 }
 
@@ -63,7 +61,7 @@ static int asked_sizes(const ms_node *node, int64_t *sizes) {
 
 static int check_groups(const ms_node *node, const ms_value_info *w, int64_t channels) {
   char text[MS_SHAPE_TEXT];
-  const int64_t groups = node->attrs.i[6];
+  const int64_t groups = node->attrs.windows.groups;
   MS_TRY(check_number(node, "groups", groups, 1));
   if (channels % groups || w->dims[0] % groups || w->dims[1] != channels / groups)
     return MS_FAIL(MS_ESHAPE,
@@ -113,9 +111,9 @@ int ms_infer_conv2d_backward_input(const ms_node *node, const ms_value_info *in,
   MS_TRY(check_image(node, &in[0], "dy", "[N,O,H,W]"));
   MS_TRY(check_image(node, &in[1], "w", "[O,C/groups,KH,KW]"));
   MS_TRY(ms_check_same_dtype(node, &in[0], "dy", &in[1], "w"));
-  MS_TRY(check_number(node, "groups", node->attrs.i[6], 1));
+  MS_TRY(check_number(node, "groups", node->attrs.windows.groups, 1));
   out[0] = in[0];
-  out[0].dims[1] = in[1].dims[1] * node->attrs.i[6];
+  out[0].dims[1] = in[1].dims[1] * node->attrs.windows.groups;
   MS_TRY(asked_sizes(node, &out[0].dims[2]));
   return check_result(node, &out[0], &in[1], &in[0]);
 }
@@ -124,10 +122,10 @@ int ms_infer_conv2d_backward_weight(const ms_node *node, const ms_value_info *in
   MS_TRY(check_image(node, &in[0], "x", "[N,C,H,W]"));
   MS_TRY(check_image(node, &in[1], "dy", "[N,O,H,W]"));
   MS_TRY(ms_check_same_dtype(node, &in[0], "x", &in[1], "dy"));
-  MS_TRY(check_number(node, "groups", node->attrs.i[6], 1));
+  MS_TRY(check_number(node, "groups", node->attrs.windows.groups, 1));
   out[0] = in[0];
   out[0].dims[0] = in[1].dims[1];
-  out[0].dims[1] = in[0].dims[1] / node->attrs.i[6];
+  out[0].dims[1] = in[0].dims[1] / node->attrs.windows.groups;
   MS_TRY(asked_sizes(node, &out[0].dims[2]));
   MS_TRY(ms_asked_dtype(node, in[0].dtype, MS_DTYPE_FLOAT, &out[0].dtype));
   return check_result(node, &in[0], &out[0], &in[1]);

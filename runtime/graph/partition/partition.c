@@ -57,7 +57,8 @@ static int place_input(ms_walk *w, const ms_value *input, ms_placed_value *place
 /* The ranks are given the whole input, and take their part of it. */
 static int cut_input(ms_walk *w, ms_placed_value *placed) {
   const ms_placement p = placed->place;
-  const ms_attrs attrs = {.i = {w->spec->dim, w->spec->ranks, p.axis, p.outer, 0, p.folded}};
+  const ms_op_attrs attrs = {
+      .across = {.dim = w->spec->dim, .ranks = w->spec->ranks, .along = p.axis, .outer = p.outer, .folded = p.folded}};
   if (p.kind != MS_SHARD) return MS_OK;
   return ms_graph_emit(w->result->graph, MS_OP_split, 1, &placed->local, &attrs, &placed->local);
 }
@@ -130,14 +131,14 @@ static void place_outputs(ms_walk *w, const ms_placed_node *c) {
 /* A mean of parts is a summand of the mean once it is divided by the number of ranks. */
 static int average(ms_walk *w, const ms_placed_node *c) {
   ms_placed_value *placed = &w->values[c->node->out[0]];
-  const ms_attrs attrs = {.f = {1.0 / (double)w->spec->ranks}};
+  const ms_op_attrs attrs = {.scale = {.alpha = 1.0 / (double)w->spec->ranks}};
   return ms_walk_emit(w, c->node, MS_OP_scale, 1, &c->node->out[0], &attrs, &placed->local);
 }
 
 /* A hint: the value is converted as it says, and is its own result. */
 static int redistribute(ms_walk *w, const ms_node *node) {
   const ms_placed_value *x = &w->values[node->in[0]];
-  const int axis = (int)node->attrs.i[1];
+  const int axis = (int)node->attrs.across.along;
   const ms_placement to = axis < 0 ? invariant : w->spec->divides_samples ? ms_shard_folded(axis) : ms_shard(axis, 1);
   ms_placed_value made = {.place = to, .forms = -1, .wanted = x->wanted, .fixed = x->fixed};
   MS_TRY(check_shard(w, "the value of", "redistribute", &w->traced->values[node->in[0]].info, to));
@@ -169,7 +170,7 @@ static int place_nodes(ms_walk *w) {
   ms_graph *local = w->result->graph;
   for (int n = 0; n < w->traced->n_nodes; n++) {
     const ms_node *node = &w->traced->nodes[n];
-    const int is_hint = node->op == MS_OP_redistribute && node->attrs.i[0] == w->spec->dim;
+    const int is_hint = node->op == MS_OP_redistribute && node->attrs.across.dim == w->spec->dim;
     int rc = ms_graph_set_scope(local, node->scope);
     if (!rc && is_hint) rc = redistribute(w, node);
     else if (!rc) rc = ms_walk_crosses(w, node) ? ms_walk_cross(w, node) : place_node(w, node);

@@ -24,7 +24,7 @@ static const ms_placement invariant = {MS_INVARIANT, 0, 0, 0}, replicate = {MS_R
 static int is_by_hand(int op) { return (ms_op_row_of(op)->flags & MS_OP_BY_HAND) == MS_OP_BY_HAND; }
 
 int ms_walk_crosses(const ms_walk *w, const ms_node *node) {
-  return is_by_hand(node->op) && node->attrs.i[0] == w->spec->dim;
+  return is_by_hand(node->op) && node->attrs.across.dim == w->spec->dim;
 }
 
 /* ---- errors ----------------------------------------------------------------------------------------------------- */
@@ -71,7 +71,7 @@ int ms_walk_decide_by_hand(const ms_walk *w, ms_placed_node *c) {
 /* What all ranks together move: for reports. */
 static ms_value_info whole_of(const ms_walk *w, const ms_node *node) {
   ms_value_info x = w->traced->values[node->in[0]].info;
-  if (node->op == MS_OP_all_to_all) x.dims[node->attrs.i[3]] *= w->spec->ranks;
+  if (node->op == MS_OP_all_to_all) x.dims[node->attrs.across.concat_axis] *= w->spec->ranks;
   if (node->op == MS_OP_shift && !x.ndim) x.dims[x.ndim++] = 1;
   if (node->op == MS_OP_shift) x.dims[0] *= w->spec->ranks;
   return x;
@@ -94,11 +94,11 @@ static int record(ms_walk *w, const ms_node *node, ms_placement to) {
 
 /* The result of a sum, of a gather or of copy_to is its input until it is read; others are made at once. */
 static int collect(ms_walk *w, const ms_node *node, ms_placed_value *made) {
-  const int largest = node->op == MS_OP_all_reduce && node->attrs.i[2];
+  const int largest = node->op == MS_OP_all_reduce && node->attrs.across.max;
   int in;
   MS_TRY(ms_walk_convert(w, node->in[0], replicate, node, &in));
   made->local = in;
-  if (node->op == MS_OP_all_gather) made->place = ms_shard((int)node->attrs.i[2], 1);
+  if (node->op == MS_OP_all_gather) made->place = ms_shard((int)node->attrs.across.along, 1);
   else if (node->op == MS_OP_all_reduce) made->place = largest ? invariant : partial;
   else made->place = own;
   if (node->op == MS_OP_copy_to && w->values[node->in[0]].place.kind != MS_LOCAL) made->place = replicate;
@@ -127,12 +127,12 @@ static int check_parameters(const ms_walk *w, const ms_node *node, ms_placement 
 
 static int enter(ms_walk *w, const ms_node *node, ms_placed_value *made) {
   const ms_placed_value *x = &w->values[node->in[0]];
-  const int64_t kind = node->attrs.i[3];
+  const int64_t kind = node->attrs.across.kind;
   ms_placement to = whole_place(x);
   if (x->by_hand)
     return MS_FAIL(MS_EINVAL, "to_local over %s: its input comes from to_local already; end that with from_local",
                    w->spec->name);
-  if (kind == MS_LOCAL_SHARD) to = ms_shard((int)node->attrs.i[2], 1);
+  if (kind == MS_LOCAL_SHARD) to = ms_shard((int)node->attrs.across.along, 1);
   if (kind == MS_LOCAL_PARTIAL) to = partial;
   MS_TRY(check_parameters(w, node, to));
   MS_TRY(ms_walk_convert(w, node->in[0], to, node, &made->local));
@@ -141,8 +141,8 @@ static int enter(ms_walk *w, const ms_node *node, ms_placed_value *made) {
 }
 
 static int leave(ms_walk *w, const ms_node *node, ms_placed_value *made) {
-  const int64_t kind = node->attrs.i[3];
-  made->place = kind == MS_LOCAL_SHARD     ? ms_shard((int)node->attrs.i[2], 1)
+  const int64_t kind = node->attrs.across.kind;
+  made->place = kind == MS_LOCAL_SHARD     ? ms_shard((int)node->attrs.across.along, 1)
                 : kind == MS_LOCAL_PARTIAL ? partial
                                            : whole_place(&w->values[node->in[0]]);
   made->by_hand = 0;

@@ -25,20 +25,20 @@
 typedef struct step {
   int from, to; /* enum ms_placement_kind */
   int op, backward;
-  int option; /* all_gather: split; split: pad */
+  int split, pad; /* its attributes */
 } step;
 
 static const step steps[] = {
-    {MS_INVARIANT, MS_REPLICATE, MS_OP_copy_to, MS_OP_all_reduce, 0},
-    {MS_INVARIANT, MS_SHARD, MS_OP_split, MS_OP_all_gather, 0},
-    {MS_REPLICATE, MS_INVARIANT, MS_OP_unvary, -1, 0},
-    {MS_REPLICATE, MS_SHARD, MS_OP_split, -1, 1},
-    {MS_REPLICATE, MS_PARTIAL, MS_OP_once, -1, 0},
-    {MS_SHARD, MS_INVARIANT, MS_OP_all_gather, -1, 1},
-    {MS_SHARD, MS_REPLICATE, MS_OP_all_gather, MS_OP_reduce_scatter, 0},
-    {MS_SHARD, MS_SHARD, MS_OP_all_to_all, MS_OP_all_to_all, 0},
-    {MS_PARTIAL, MS_INVARIANT, MS_OP_all_reduce, -1, 0},
-    {MS_PARTIAL, MS_SHARD, MS_OP_reduce_scatter, MS_OP_all_gather, 0},
+    {MS_INVARIANT, MS_REPLICATE, MS_OP_copy_to, MS_OP_all_reduce, 0, 0},
+    {MS_INVARIANT, MS_SHARD, MS_OP_split, MS_OP_all_gather, 0, 0},
+    {MS_REPLICATE, MS_INVARIANT, MS_OP_unvary, -1, 0, 0},
+    {MS_REPLICATE, MS_SHARD, MS_OP_split, -1, 0, 1},
+    {MS_REPLICATE, MS_PARTIAL, MS_OP_once, -1, 0, 0},
+    {MS_SHARD, MS_INVARIANT, MS_OP_all_gather, -1, 1, 0},
+    {MS_SHARD, MS_REPLICATE, MS_OP_all_gather, MS_OP_reduce_scatter, 0, 0},
+    {MS_SHARD, MS_SHARD, MS_OP_all_to_all, MS_OP_all_to_all, 0, 0},
+    {MS_PARTIAL, MS_INVARIANT, MS_OP_all_reduce, -1, 0, 0},
+    {MS_PARTIAL, MS_SHARD, MS_OP_reduce_scatter, MS_OP_all_gather, 0, 0},
 };
 enum { N_STEPS = sizeof steps / sizeof steps[0] };
 
@@ -53,12 +53,13 @@ static const step *step_between(const ms_placed_value *x, ms_placement from, ms_
   return NULL;
 }
 
-static ms_attrs attrs_of(const ms_walk *w, const step *s, ms_placement from, ms_placement to) {
+static ms_op_attrs attrs_of(const ms_walk *w, const step *s, ms_placement from, ms_placement to) {
   const ms_placement shard = from.kind == MS_SHARD ? from : to;
-  ms_attrs attrs = {.i = {w->spec->dim, w->spec->ranks}};
-  if (s->op == MS_OP_all_to_all) attrs.i[2] = to.axis, attrs.i[3] = from.axis;
+  ms_op_attrs attrs = {.across = {.dim = w->spec->dim, .ranks = w->spec->ranks}};
+  if (s->op == MS_OP_all_to_all) attrs.across.split_axis = to.axis, attrs.across.concat_axis = from.axis;
   else if (shard.kind == MS_SHARD) {
-    attrs.i[2] = shard.axis, attrs.i[3] = shard.outer, attrs.i[4] = s->option, attrs.i[5] = shard.folded;
+    attrs.across.along = shard.axis, attrs.across.outer = shard.outer, attrs.across.folded = shard.folded;
+    attrs.across.split = s->split, attrs.across.pad = s->pad;
   }
   return attrs;
 }
@@ -80,7 +81,8 @@ static int is_reduction(int op) {
   return op == MS_OP_all_reduce || op == MS_OP_reduce_scatter || op == MS_OP_all_to_all;
 }
 
-int ms_walk_emit(ms_walk *w, const ms_node *owner, int op, int inputs, const int *in, const ms_attrs *attrs, int *out) {
+int ms_walk_emit(ms_walk *w, const ms_node *owner, int op, int inputs, const int *in, const ms_op_attrs *attrs,
+                 int *out) {
   ms_graph *local = w->result->graph;
   MS_TRY(ms_graph_emit(local, op, inputs, in, attrs, out));
   if (!owner) return MS_OK;
@@ -95,7 +97,7 @@ static int take_step(ms_walk *w, const step *s, int v, ms_placed_form source, ms
                      int *out) {
   const int maker = w->traced->values[v].node;
   const ms_node *place = source.place.kind == MS_PARTIAL && maker >= 0 ? &w->traced->nodes[maker] : reader;
-  const ms_attrs attrs = attrs_of(w, s, source.place, to);
+  const ms_op_attrs attrs = attrs_of(w, s, source.place, to);
   MS_TRY(ms_graph_set_scope(w->result->graph, place ? place->scope : ""));
   MS_TRY(ms_walk_emit(w, place, s->op, 1, &source.local, &attrs, out));
   return ms_walk_record(w, (ms_conversion){

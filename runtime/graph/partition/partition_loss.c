@@ -28,19 +28,20 @@ int ms_walk_divides_loss(const ms_walk *w, ms_placed_node *c) {
   c->joins = 1;
   c->takes[1] = invariant;
   for (int o = 0; o < c->node->outputs; o++) c->makes[o] = invariant;
-  c->attrs.i[1] = w->spec->ranks;
-  c->attrs.i[2] = w->spec->dim;
+  c->attrs.loss.parts = w->spec->ranks;
+  c->attrs.loss.dim = w->spec->dim;
   return 1;
 }
 
-static int emit(ms_walk *w, const ms_node *loss, int op, int inputs, const int *in, const ms_attrs *attrs, int *out) {
+static int emit(ms_walk *w, const ms_node *loss, int op, int inputs, const int *in, const ms_op_attrs *attrs,
+                int *out) {
   MS_TRY(ms_walk_emit(w, loss, op, inputs, in, attrs, out));
   w->result->graph->nodes[w->result->graph->n_nodes - 1].regather = MS_REGATHER_NEVER; /* two numbers a row */
   return MS_OK;
 }
 
 int ms_walk_gather_loss(ms_walk *w, const ms_placed_node *c, int *in) {
-  const ms_attrs alike = {.i = {w->spec->dim, w->spec->ranks, 0, 1, 1}};
+  const ms_op_attrs alike = {.across = {.dim = w->spec->dim, .ranks = w->spec->ranks, .outer = 1, .split = 1}};
   int own;
   MS_TRY(emit(w, c->node, MS_OP_cross_entropy_part, 2, in, &c->attrs, &own));
   MS_TRY(emit(w, c->node, MS_OP_all_gather, 1, &own, &alike, &in[2]));
@@ -56,7 +57,7 @@ int ms_walk_gather_loss(ms_walk *w, const ms_placed_node *c, int *in) {
 
 int ms_walk_weigh_loss(ms_walk *w, const ms_placed_node *c) {
   const int loss = c->node->out[0], count = c->node->out[2];
-  const ms_attrs over = {.i = {w->spec->dim, w->spec->ranks}}, none = {.i = {0}};
+  const ms_op_attrs over = {.across = {.dim = w->spec->dim, .ranks = w->spec->ranks}}, none = {0};
   int all;
   MS_TRY(emit(w, c->node, MS_OP_all_reduce, 1, &count, &over, &all));
   MS_TRY(ms_walk_record(w, (ms_conversion){

@@ -147,7 +147,7 @@ static void divide(const ms_walk *w, ms_placed_node *c, const division *by) {
   }
   c->averages = is_lost(c, by->label) && axes->join == MS_JOIN_MEAN;
   c->attrs = ms_axes_part_attrs(c->node, axes, &c->out[0], by->label, w->spec->ranks);
-  if (by->label == axes->contiguous) c->attrs.i[2] = w->spec->dim;
+  if (by->label == axes->contiguous) c->attrs.table.dim = w->spec->dim;
   const int axis = axis_with(axes->in[0], c->in[0].ndim, by->label);
   const ms_part part = {.ranks = (int)w->spec->ranks, .dim = w->spec->dim, .folded = by->folded};
   if (axis >= 0) ms_axes_place(c->node->op, axes, &c->in[0], axis, by->outer, part, &c->attrs);
@@ -213,7 +213,7 @@ static int divide_reshape(const ms_walk *w, ms_placed_node *c) {
     c->spread = x->spread;
     c->takes[0] = x->place;
     c->makes[0] = (ms_placement){MS_SHARD, d, blocks / before, x->place.folded};
-    c->attrs.i[d] /= w->spec->ranks;
+    c->attrs.shape.d[d] /= w->spec->ranks;
     return MS_OK;
   }
   if (!x->spread) return ms_walk_cuts(w, c);
@@ -225,15 +225,15 @@ static int divide_reshape(const ms_walk *w, ms_placed_node *c) {
 static int slices_blocks(const ms_walk *w, ms_placed_node *c) {
   const ms_placed_value *x = ms_walk_input(w, c, 0);
   const int axis = x->place.axis;
-  const int64_t block = c->in[0].dims[axis] / x->place.outer, start = c->attrs.i[1], stop = c->attrs.i[2];
-  if (c->attrs.i[0] != axis || start % block || stop % block || x->place.folded) return 0;
+  const int64_t block = c->in[0].dims[axis] / x->place.outer, start = c->attrs.cut.start, stop = c->attrs.cut.stop;
+  if (c->attrs.cut.axis != axis || start % block || stop % block || x->place.folded) return 0;
   c->divided = 1;
   c->settled = x->settled;
   c->spread = x->spread;
   c->takes[0] = x->place;
   c->makes[0] = ms_shard(axis, (stop - start) / block);
-  c->attrs.i[1] /= w->spec->ranks;
-  c->attrs.i[2] /= w->spec->ranks;
+  c->attrs.cut.start /= w->spec->ranks;
+  c->attrs.cut.stop /= w->spec->ranks;
   return 1;
 }
 

@@ -15,13 +15,13 @@ enum { LARGEST_JOINED = 64 << 10 }; /* bytes of a gradient */
 
 typedef struct summing {
   ms_graph *graph;
-  ms_attrs across;
+  ms_op_attrs across;
   int traced; /* nodes before the pass */
   int *after; /* [nodes] of a new one: the old one that it follows */
   int capacity;
 } summing;
 
-static int emit(summing *s, int op, int inputs, const int *in, const ms_attrs *attrs, int after, int *out) {
+static int emit(summing *s, int op, int inputs, const int *in, const ms_op_attrs *attrs, int after, int *out) {
   MS_TRY(ms_graph_emit(s->graph, op, inputs, in, attrs, out));
   MS_TRY(ms_grow((void **)&s->after, &s->capacity, s->graph->n_nodes, sizeof *s->after));
   s->after[s->graph->n_nodes - 1] = after;
@@ -30,15 +30,15 @@ static int emit(summing *s, int op, int inputs, const int *in, const ms_attrs *a
 }
 
 static int reshape(summing *s, int x, const ms_value_info *to, int after, int *out) {
-  ms_attrs attrs = {.i = {1, 1, 1, 1, 1, 1, to->ndim}};
-  for (int d = 0; d < to->ndim; d++) attrs.i[d] = to->dims[d];
+  ms_op_attrs attrs = {.shape = {.d = {1, 1, 1, 1, 1, 1}, .ndim = to->ndim}};
+  for (int d = 0; d < to->ndim; d++) attrs.shape.d[d] = to->dims[d];
   return emit(s, MS_OP_reshape, 1, &x, &attrs, after, out);
 }
 
 /* Sums the gradients of these parameters, at most MS_MAX_INPUTS, as one vector. */
 static int sum_joined(summing *s, int n, const int *param) {
   ms_graph *g = s->graph;
-  const ms_attrs first_axis = {{0}, {0}};
+  const ms_op_attrs first_axis = {0};
   int flat[MS_MAX_INPUTS], joined, after = 0;
   int64_t start = 0;
   for (int i = 0; i < n; i++) {
@@ -55,7 +55,7 @@ static int sum_joined(summing *s, int n, const int *param) {
   MS_TRY(emit(s, MS_OP_all_reduce, 1, &joined, &s->across, after, &joined));
   for (int i = 0; i < n; i++) {
     const ms_value_info shape = g->values[g->param_grads[param[i]]].info;
-    const ms_attrs own = {.i = {0, start, start + ms_numel(&shape)}};
+    const ms_op_attrs own = {.cut = {.axis = 0, .start = start, .stop = start + ms_numel(&shape)}};
     MS_TRY(emit(s, MS_OP_slice, 1, &joined, &own, after, &flat[i]));
     MS_TRY(reshape(s, flat[i], &shape, after, &g->param_grads[param[i]]));
     start += ms_numel(&shape);
@@ -123,7 +123,7 @@ static int order(const summing *s) {
 }
 
 int ms_partition_sum_gradients(ms_graph *graph, int dim, int64_t ranks, const int *group) {
-  summing s = {.graph = graph, .across = {.i = {dim, ranks}}, .traced = graph->n_nodes};
+  summing s = {.graph = graph, .across = {.across = {.dim = dim, .ranks = ranks}}, .traced = graph->n_nodes};
   char *summed = ms_calloc(graph->n_params, 1);
   int rc = summed ? sum_all(&s, group, summed) : MS_ENOMEM;
   if (!rc && graph->n_nodes > s.traced) rc = order(&s);

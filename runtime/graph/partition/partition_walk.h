@@ -48,14 +48,14 @@ typedef struct ms_placed_node {
   ms_value_info in[MS_MAX_INPUTS], out[MS_MAX_OUTPUTS]; /* in the traced graph */
   ms_axes axes;                                         /* without labels where the row has no axes */
   ms_placement takes[MS_MAX_INPUTS], makes[MS_MAX_OUTPUTS];
-  ms_attrs attrs;   /* of the local node */
-  int divided;      /* 1: each rank computes a part */
-  int settled;      /* 1: by parameters alone */
-  int spread;       /* 1: as divided inputs are, or none is: see ms_placed_value */
-  unsigned repeats; /* bit i: input i has fewer indices on its divided axis than there are ranks */
-  int averages;     /* 1: the local output is to be divided by the number of ranks */
-  int joins;        /* 1: a loss of divided classes, which a rank makes of what all parts of them add */
-  int weighs;       /* 1: a loss of divided rows, which is the mean over a rank's targets */
+  ms_op_attrs attrs; /* of the local node */
+  int divided;       /* 1: each rank computes a part */
+  int settled;       /* 1: by parameters alone */
+  int spread;        /* 1: as divided inputs are, or none is: see ms_placed_value */
+  unsigned repeats;  /* bit i: input i has fewer indices on its divided axis than there are ranks */
+  int averages;      /* 1: the local output is to be divided by the number of ranks */
+  int joins;         /* 1: a loss of divided classes, which a rank makes of what all parts of them add */
+  int weighs;        /* 1: a loss of divided rows, which is the mean over a rank's targets */
 } ms_placed_node;
 
 static inline ms_placed_value *ms_walk_input(const ms_walk *w, const ms_placed_node *c, int i) {
@@ -81,7 +81,8 @@ int ms_walk_is_by_hand(const ms_walk *w, const ms_placed_node *c);
 int ms_walk_decide_by_hand(const ms_walk *w, ms_placed_node *c);
 /* Appends a node to the local graph, of the region of `owner`, a node of the traced graph or NULL; *out is its result.
  * The results of reductions are kept for backward, since all ranks would have to reduce again. */
-int ms_walk_emit(ms_walk *w, const ms_node *owner, int op, int inputs, const int *in, const ms_attrs *attrs, int *out);
+int ms_walk_emit(ms_walk *w, const ms_node *owner, int op, int inputs, const int *in, const ms_op_attrs *attrs,
+                 int *out);
 /* Adds a row to the list of conversions, in the scope of the latest node. */
 int ms_walk_record(ms_walk *w, ms_conversion conversion);
 

@@ -34,8 +34,9 @@ static const ms_value_info *info_of(const ms_graph *graph, int v) { return &grap
 static int suits(const ms_graph *graph, const ms_node *matmul) {
   const ms_value_info *a = info_of(graph, matmul->in[0]), *b = info_of(graph, matmul->in[1]);
   const ms_value_info *c = info_of(graph, matmul->out[0]);
-  if (matmul->recompute || matmul->recomputed || matmul->attrs.i[2] != MS_ACT_NONE) return 0;
-  if (a->dtype != MS_BF16 || c->dtype != MS_BF16 || b->ndim != 2 || (matmul->attrs.i[0] && a->ndim != 2)) return 0;
+  if (matmul->recompute || matmul->recomputed || matmul->attrs.product.activation != MS_ACT_NONE) return 0;
+  if (a->dtype != MS_BF16 || c->dtype != MS_BF16 || b->ndim != 2 || (matmul->attrs.product.trans_a && a->ndim != 2))
+    return 0;
   return ms_numel(c) > 0 && c->dims[c->ndim - 1] % ROW_UNIT == 0;
 }
 
@@ -50,7 +51,7 @@ static void fuse_forward(ms_graph *graph, const ms_uses *uses, int index) {
   const int place = (int)(matmul - graph->nodes);
   ms_remove_node(graph, index);
   if (uses->count[u] == 1) {
-    matmul->attrs.i[2] = MS_ACT_GELU_TANH;
+    matmul->attrs.product.activation = MS_ACT_GELU_TANH;
     ms_take_output(graph, place, 0, h);
     return;
   }
@@ -68,7 +69,7 @@ typedef struct gelu_gradient {
 static int read_gradient(const ms_node *node, gelu_gradient *g) {
   *g = (gelu_gradient){-1, -1};
   if (node->op == MS_OP_gelu_tanh_backward) return 1;
-  if (node->attrs.i[2] != MS_ACT_GELU_TANH) return 0;
+  if (node->attrs.product.activation != MS_ACT_GELU_TANH) return 0;
   switch (node->op) {
     case MS_OP_activation_backward_recompute: g->again = node->out[1]; return 1;
     case MS_OP_activation_backward_bias: g->bias = node->out[1]; return 1;
@@ -98,13 +99,13 @@ static int becomes_rest(ms_graph *graph, ms_node *node, const gelu_gradient *g, 
     node->op = MS_OP_gelu_tanh;
     node->in[0] = u;
     node->out[0] = g->again;
-    node->attrs = (ms_attrs){.i = {0}};
+    node->attrs = (ms_op_attrs){0};
   } else if (summed) {
     const ms_value_info *bias = info_of(graph, g->bias);
     node->op = MS_OP_sum_to;
     node->in[0] = du;
     node->out[0] = g->bias;
-    node->attrs = (ms_attrs){.i = {[0] = bias->dims[0], [6] = 1, [7] = 1 + bias->dtype}};
+    node->attrs = (ms_op_attrs){.out_dtype = 1 + bias->dtype, .shape = {.d = {bias->dims[0]}, .ndim = 1}};
   } else {
     return 0;
   }

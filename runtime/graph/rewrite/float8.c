@@ -28,7 +28,7 @@ static int check_reader(const ms_graph *graph, const use *u) {
   const ms_node *n = u->node;
   if (n->op != MS_OP_matmul || n->in[1] != u->value) return refuse_reader(u, "");
   if (n->in[0] == u->value) return refuse_reader(u, ", on both sides");
-  if (n->attrs.i[0]) return refuse_reader(u, ", with a transposed x");
+  if (n->attrs.product.trans_a) return refuse_reader(u, ", with a transposed x");
   return ms_info_of(graph, u->value)->ndim == 2 ? MS_OK : refuse_reader(u, ", and it is not a matrix");
 }
 
@@ -46,7 +46,7 @@ static int check_size(const use *u, int64_t size, const char *what) {
 /* The inputs are summed in the output, the outputs in dx, and the rows in dw. */
 static int check_sizes(const ms_graph *graph, const use *u, int backward) {
   const ms_value_info *w = ms_info_of(graph, u->value), *x = ms_info_of(graph, u->node->in[0]);
-  const int trans_b = u->node->attrs.i[1] != 0;
+  const int trans_b = u->node->attrs.product.trans_b != 0;
   MS_TRY(check_size(u, w->dims[trans_b], "inputs"));
   MS_TRY(check_size(u, w->dims[!trans_b], "outputs"));
   if (!backward || u->param->frozen || !ms_f8_rounds(u->param->fp8, MS_F8_DW)) return MS_OK;
@@ -62,8 +62,8 @@ static int round_uses(ms_graph *graph, const ms_param_info *param, int value, in
     MS_TRY(check_reader(graph, &u));
     MS_TRY(check_sizes(graph, &u, backward));
     u.node->op = MS_OP_matmul_f8;
-    u.node->attrs.i[3] = param->fp8;
-    u.node->attrs.i[4] = MS_F8_OUTPUT;
+    u.node->attrs.product.recipe = param->fp8;
+    u.node->attrs.product.product = MS_F8_OUTPUT;
   }
   return MS_OK;
 }

@@ -67,9 +67,10 @@ static const char *fault_of(const fuser *f, const linear_loss *l) {
     return "something else than a matrix product makes them, as a cap of logits does";
   const int readers = l->part < 0 ? 1 : 2;
   if (f->uses.count[loss->in[0]] != readers) return "something else reads them, too";
-  if (product->attrs.i[2] != MS_ACT_NONE) return "the layer has an activation";
+  if (product->attrs.product.activation != MS_ACT_NONE) return "the layer has an activation";
   const ms_value_info *w = info_of(f->graph, product->in[1]);
-  if (product->attrs.i[0] || !product->attrs.i[1] || w->ndim != 2) return "the layer's weight is not [classes, dim]";
+  if (product->attrs.product.trans_a || !product->attrs.product.trans_b || w->ndim != 2)
+    return "the layer's weight is not [classes, dim]";
   return info_of(f->graph, loss->in[0])->dtype == w->dtype ? NULL : "they have another dtype than the layer's weight";
 }
 
@@ -119,7 +120,7 @@ static void move_product(ms_graph *graph, const linear_loss *l) {
   added->info = (ms_value_info){.dtype = MS_F32, .ndim = 3, .dims = {1, l->rows, 2}};
 }
 
-static void replace(ms_node *node, int op, const ms_attrs *attrs, int inputs, const int *in) {
+static void replace(ms_node *node, int op, const ms_op_attrs *attrs, int inputs, const int *in) {
   node->op = op;
   node->attrs = *attrs;
   node->inputs = inputs;
@@ -145,10 +146,10 @@ static int fuse(ms_graph *graph, const linear_loss *l) {
   const int of_part[] = {product.in[0], product.in[1], loss.in[1], bias};
   const int added = l->part < 0 ? product.out[0] : loss.in[2];
   const int of_join[] = {product.in[0], product.in[1], loss.in[1], added, bias};
-  ms_attrs attrs = loss.attrs;
-  if (l->part < 0) attrs.i[1] = 1;
-  attrs.i[5] = l->chunk;
-  attrs.i[6] = 0;
+  ms_op_attrs attrs = loss.attrs;
+  if (l->part < 0) attrs.loss.parts = 1;
+  attrs.loss.chunk = l->chunk;
+  attrs.loss.fused = 0;
   if (l->part < 0) move_product(graph, l);
   else ms_remove_node(graph, l->product);
   const ms_value_info w = *info_of(graph, product.in[1]);
@@ -162,7 +163,7 @@ static int fuse_loss(fuser *f, int index) {
   ms_graph *graph = f->graph;
   const ms_node *loss = &graph->nodes[index];
   const int joins = loss->op == MS_OP_cross_entropy_join;
-  if ((loss->op != MS_OP_cross_entropy && !joins) || loss->attrs.i[5] == MS_LOSS_WHOLE) return MS_OK;
+  if ((loss->op != MS_OP_cross_entropy && !joins) || loss->attrs.loss.fused == MS_LOSS_WHOLE) return MS_OK;
   linear_loss l = {.loss = index,
                    .part = joins ? part_of(graph, loss) : -1,
                    .product = graph->values[loss->in[0]].node,
@@ -170,7 +171,7 @@ static int fuse_loss(fuser *f, int index) {
   if (joins && l.part < 0) return MS_FAIL(MS_EINTERNAL, "cross_entropy_join: its input 3 is not gathered");
   const char *fault = fault_of(f, &l);
   int less = 1;
-  if (fault && loss->attrs.i[5] != MS_LOSS_CHUNKED) return MS_OK;
+  if (fault && loss->attrs.loss.fused != MS_LOSS_CHUNKED) return MS_OK;
   graph->scope = loss->scope;
   if (fault)
     return ms_graph_in_scope(graph,
@@ -178,9 +179,9 @@ static int fuse_loss(fuser *f, int index) {
                                      "cross_entropy: fused needs logits of a linear layer, which only the loss reads; "
                                      "here %s (fused = \"auto\" fuses only where that is so)",
                                      fault));
-  l.chunk = loss->attrs.i[6] ? ms_least(loss->attrs.i[6], l.rows)
-                             : chunk_rows(l.rows, info_of(graph, graph->nodes[l.product].in[1]));
-  if (loss->attrs.i[5] == MS_LOSS_CHUNKED_TO_SAVE) MS_TRY(saves(f, &l, &less));
+  l.chunk = loss->attrs.loss.chunk ? ms_least(loss->attrs.loss.chunk, l.rows)
+                                   : chunk_rows(l.rows, info_of(graph, graph->nodes[l.product].in[1]));
+  if (loss->attrs.loss.fused == MS_LOSS_CHUNKED_TO_SAVE) MS_TRY(saves(f, &l, &less));
   return less ? fuse(graph, &l) : MS_OK;
 }
 

@@ -57,7 +57,7 @@ static int count_targets(const step *s) {
   ms_graph *graph = s->graph;
   const ms_node loss = graph->nodes[s->loss];
   const int targets = input_of(&graph->nodes[s->backward], 0);
-  const ms_attrs attrs = {.i = {loss.attrs.i[0]}};
+  const ms_op_attrs attrs = {.loss = {.ignore_index = loss.attrs.loss.ignore_index}};
   int count;
   graph->scope = loss.scope;
   MS_TRY(ms_graph_emit(graph, MS_OP_count_targets, 1, &targets, &attrs, &count));
@@ -111,7 +111,7 @@ static int reorder(const step *s) {
 
 /* The loss of a gradient, if the two can be one node. */
 static const ms_node *loss_of(const ms_graph *graph, const ms_node *backward) {
-  if (step_of(backward->op) < 0 || backward->attrs.i[1] > 1) return NULL;
+  if (step_of(backward->op) < 0 || backward->attrs.loss.parts > 1) return NULL;
   const int whole = backward->op == MS_OP_cross_entropy_backward;
   const ms_node *loss =
       ms_maker(graph, input_of(backward, LSE), whole ? MS_OP_cross_entropy : MS_OP_linear_cross_entropy_join);

@@ -24,7 +24,8 @@ static int root_of(const ms_graph *graph, int v) {
 /* The product of which nothing but a sum reads the result, or NULL. */
 static ms_node *summand(const ms_graph *graph, const ms_uses *uses, int v) {
   ms_node *product = uses->count[v] == 1 ? ms_maker(graph, v, MS_OP_matmul) : NULL;
-  if (!product || !product->backward || product->inputs != 2 || product->attrs.i[2] != MS_ACT_NONE) return NULL;
+  if (!product || !product->backward || product->inputs != 2 || product->attrs.product.activation != MS_ACT_NONE)
+    return NULL;
   const int dtype = info_of(graph, v)->dtype; /* bf16 results of f32 operands are no sums in f32 */
   return dtype == MS_F32 || dtype == info_of(graph, product->in[0])->dtype ? product : NULL;
 }

@@ -31,9 +31,9 @@ typedef struct regatherer {
 } regatherer;
 
 static int is_repeated_gather(const regatherer *r, const ms_node *node) {
-  if (node->op != MS_OP_all_gather || node->attrs.i[1] < 2 || node->recompute) return 0;
+  if (node->op != MS_OP_all_gather || node->attrs.across.ranks < 2 || node->recompute) return 0;
   if (node->regather != MS_REGATHER_DEFAULT) return node->regather == MS_REGATHER_ALWAYS;
-  return r->by_default[node->attrs.i[0]];
+  return r->by_default[node->attrs.across.dim];
 }
 
 /* Returns whether backward reads anything that can be repeated. */

@@ -65,7 +65,7 @@ static void note_all(rematerializer *r, int values) {
 static const ms_node *forward_of(const rematerializer *r, const ms_node *gradient) {
   const ms_graph *graph = r->graph;
   int maker = r->activated[gradient->in[0]], activation = activation_of(gradient->op, MS_OP_INTERNAL);
-  if (gradient->op == MS_OP_activation_backward_bias) activation = (int)gradient->attrs.i[2];
+  if (gradient->op == MS_OP_activation_backward_bias) activation = (int)gradient->attrs.product.activation;
   if (activation != MS_ACT_NONE)
     return maker >= 0 && activation_of(graph->nodes[maker].op, MS_OP_PUBLIC) == activation ? &graph->nodes[maker]
                                                                                            : NULL;
@@ -120,7 +120,7 @@ static int give_result(ms_graph *graph, int index, const ms_node *forward, int *
   int activation = activation_of(node->op, MS_OP_INTERNAL);
   if (activation != MS_ACT_NONE) {
     node->op = MS_OP_activation_backward_recompute;
-    node->attrs = (ms_attrs){.i = {[2] = activation}};
+    node->attrs = (ms_op_attrs){.product = {.activation = activation}};
   } else if (node->op == MS_OP_activation_backward_bias) {
     node->op = MS_OP_activation_backward_bias_recompute;
   } else if (node->op == MS_OP_swiglu_backward) {

@@ -63,7 +63,7 @@ static void fuse_bias(rewriter *r, int index) {
   for (int side = 0; side < 2; side++) {
     ms_node *matmul = sole_product(r, add->in[side], add);
     int bias = add->in[1 - side];
-    if (!matmul || matmul->inputs != 2 || matmul->attrs.i[2] != MS_ACT_NONE) continue;
+    if (!matmul || matmul->inputs != 2 || matmul->attrs.product.activation != MS_ACT_NONE) continue;
     const ms_value_info *product = &graph->values[add->in[side]].info, *vector = &graph->values[bias].info;
     const ms_value_info *sum = &graph->values[add->out[0]].info;
     int place = index_of(r, matmul), sum_value = add->out[0];
@@ -96,9 +96,9 @@ static void fuse_activation(rewriter *r, int index) {
   int activation = fused_activation(node->op, r->evaluate);
   if (activation == MS_ACT_NONE) return;
   ms_node *matmul = sole_product(r, node->in[0], node);
-  if (!matmul || matmul->attrs.i[2] != MS_ACT_NONE) return;
+  if (!matmul || matmul->attrs.product.activation != MS_ACT_NONE) return;
   int place = index_of(r, matmul), result = node->out[0];
-  matmul->attrs.i[2] = activation;
+  matmul->attrs.product.activation = activation;
   ms_remove_node(graph, index);
   ms_take_output(graph, place, 0, result);
 }
@@ -135,12 +135,12 @@ static void fuse_add_norm(rewriter *r, int index) {
  * their gradient */
 static void fuse_classes(rewriter *r, int index) {
   ms_node *loss = &r->graph->nodes[index];
-  if (loss->op != MS_OP_cross_entropy || loss->attrs.i[4]) return;
+  if (loss->op != MS_OP_cross_entropy || loss->attrs.loss.classes) return;
   ms_node *slice = sole_maker(r, loss->in[0], MS_OP_slice, loss);
   if (!slice) return;
   const int last = r->graph->values[slice->in[0]].info.ndim - 1;
-  if ((slice->attrs.i[0] != last && slice->attrs.i[0] != -1) || slice->attrs.i[1]) return;
-  loss->attrs.i[4] = slice->attrs.i[2];
+  if ((slice->attrs.cut.axis != last && slice->attrs.cut.axis != -1) || slice->attrs.cut.start) return;
+  loss->attrs.loss.classes = slice->attrs.cut.stop;
   loss->in[0] = slice->in[0];
   ms_remove_node(r->graph, index_of(r, slice));
 }
@@ -159,7 +159,7 @@ static int walk(ms_graph *graph, int evaluate, void (*rule)(rewriter *, int)) {
 static int is_identity(const ms_node *node, int evaluate, int hints) {
   const int flags = ms_op_row_of(node->op)->flags;
   if (node->op == MS_OP_redistribute) return hints;
-  if ((flags & MS_OP_DRAWS_MASK) && node->attrs.f[0] == 0) return 1;
+  if ((flags & MS_OP_DRAWS_MASK) && node->attrs.mask.p == 0) return 1;
   return evaluate && (flags & MS_OP_IDENTITY_IN_EVALUATION);
 }
 

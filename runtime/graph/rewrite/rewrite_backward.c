@@ -20,7 +20,7 @@ static void fuse_bias_gradient(ms_graph *graph, int index) {
   if (activation == MS_ACT_NONE || vector->ndim != 1 || dx->ndim < 2 || vector->dims[0] != dx->dims[dx->ndim - 1])
     return;
   backward->op = MS_OP_activation_backward_bias;
-  backward->attrs = (ms_attrs){.i = {[2] = activation, [7] = 1 + vector->dtype}};
+  backward->attrs = (ms_op_attrs){.out_dtype = 1 + vector->dtype, .product = {.activation = activation}};
   backward->outputs = 2;
   ms_remove_node(graph, index);
   backward->out[1] = total;
@@ -69,11 +69,11 @@ static int pads_of_sum(const ms_graph *graph, const ms_uses *uses, int index, in
   }
 }
 
-static int64_t pad_start(const ms_graph *graph, int pad) { return graph->nodes[pad].attrs.i[1]; }
+static int64_t pad_start(const ms_graph *graph, int pad) { return graph->nodes[pad].attrs.cut.before; }
 
 /* Sorts pads by the start of their piece; 1 if the pieces tile the axis without gap or overlap. */
 static int pads_tile(const ms_graph *graph, const ms_value_info *sum, int *pads, int n) {
-  int64_t axis = graph->nodes[pads[0]].attrs.i[0], end = 0;
+  int64_t axis = graph->nodes[pads[0]].attrs.cut.axis, end = 0;
   for (int i = 1; i < n; i++)
     for (int j = i; j > 0 && pad_start(graph, pads[j - 1]) > pad_start(graph, pads[j]); j--) {
       int swapped = pads[j];
@@ -83,7 +83,7 @@ static int pads_tile(const ms_graph *graph, const ms_value_info *sum, int *pads,
   for (int i = 0; i < n; i++) {
     const ms_node *pad = &graph->nodes[pads[i]];
     const ms_value_info *padded = &graph->values[pad->out[0]].info;
-    if (pad->attrs.i[0] != axis || pad->attrs.i[1] != end) return 0;
+    if (pad->attrs.cut.axis != axis || pad->attrs.cut.before != end) return 0;
     if (padded->dtype != sum->dtype || !ms_same_shape(padded, sum)) return 0;
     end += graph->values[pad->in[0]].info.dims[axis];
   }
@@ -97,14 +97,14 @@ static void fuse_pads(ms_graph *graph, const ms_uses *uses, int index) {
   if (add->op != MS_OP_add) return;
   int n = pads_of_sum(graph, uses, index, pads, adds);
   if (n < 2 || !pads_tile(graph, &graph->values[add->out[0]].info, pads, n)) return;
-  int64_t axis = graph->nodes[pads[0]].attrs.i[0];
+  int64_t axis = graph->nodes[pads[0]].attrs.cut.axis;
   for (int i = 0; i < n; i++) {
     pieces[i] = graph->nodes[pads[i]].in[0];
     ms_remove_node(graph, pads[i]);
   }
   for (int i = 1; i < n - 1; i++) ms_remove_node(graph, adds[i]);
   add->op = MS_OP_concat;
-  add->attrs = (ms_attrs){.i = {axis}};
+  add->attrs = (ms_op_attrs){.cut = {.axis = axis}};
   add->inputs = n;
   for (int i = 0; i < n; i++) add->in[i] = pieces[i];
 }

@@ -169,7 +169,8 @@ static int place_stored(ms_lowering *l, const ms_param *p, const ms_segment *seg
   memcpy(values.info.dims, p->dims, sizeof values.info.dims);
   MS_TRY(ms_plan_buffer(l->plan, l->phase, MS_ARENA_WORKSPACE, MS_CAT_WORKSPACE,
                         p->numel * ms_dtype_size(seg->param_dtype), "dequantised", &values.buffer));
-  const ms_attrs attrs = {.i = {seg->storage.dtype, ms_param_is_divided(l->model, p) ? seg->storage.elements : 0}};
+  const ms_op_attrs attrs = {.stored = {.storage = seg->storage.dtype,
+                                        .record = ms_param_is_divided(l->model, p) ? seg->storage.elements : 0}};
   const ms_node *reader = l->reader;
   MS_TRY(ms_plan_kernel(l->plan, l->phase, MS_OP_dequantise, &attrs, 1, &records, 1, &values,
                         reader ? reader->scope : "", reader ? reader->backward : 0));
@@ -290,7 +291,7 @@ static int lower_node(ms_lowering *l, int node) {
   }
   if (n->op == MS_OP_matmul_f8 && dtype_of(l, n->in[1]) == MS_F8E4M3) return ms_lower_coded_product(l, n, in, out[0]);
   int local;
-  const ms_attrs attrs = ms_across_attrs(l, n, in, out, &local);
+  const ms_op_attrs attrs = ms_across_attrs(l, n, in, out, &local);
   MS_TRY(ms_plan_kernel(l->plan, l->phase, op, &attrs, n->inputs, in, n->outputs, out, n->scope, n->backward));
   if (local) ms_plan_hash_alike(l->plan, l->phase, n->op, &n->attrs);
   return MS_OK;
@@ -299,13 +300,13 @@ static int lower_node(ms_lowering *l, int node) {
 /* Adds a scalar to another, or stores it there. */
 static int put(ms_lowering *l, ms_ref from, int buffer, int64_t offset, int adds) {
   const ms_ref to = ms_ref_scalar(buffer, offset);
-  const ms_attrs attrs = {.i = {adds}};
+  const ms_op_attrs attrs = {.add = adds};
   return ms_plan_kernel(l->plan, l->phase, MS_OP_accumulate, &attrs, 1, &from, 1, &to, "loss", 0);
 }
 
 /* Stores the weighted loss and its weight in a buffer, or adds them to it; without a weight, only the loss. */
 static int put_loss(ms_lowering *l, int buffer, int adds) {
-  const ms_attrs none = {{0}, {0}};
+  const ms_op_attrs none = {0};
   ms_ref factor[2];
   int product;
   MS_TRY(value_ref(l, l->graph->loss, &factor[0]));
@@ -328,7 +329,7 @@ static int record_loss(ms_lowering *l) {
   MS_TRY(ms_plan_buffer(l->plan, l->phase, MS_ARENA_COMM, MS_CAT_COMMUNICATION, 4 + 4 * numbers, "totals", &buffer));
   const ms_ref in[2] = {ms_ref_vector(sums, 0, MS_F32, 1), ms_ref_vector(sums, 0, MS_F32, numbers)};
   const ms_ref totals = ms_ref_vector(buffer, 0, MS_F32, 1 + numbers);
-  const ms_attrs attrs = {.i = {1}};
+  const ms_op_attrs attrs = {.step = {.replicas = 1}};
   MS_TRY(ms_plan_kernel(l->plan, l->phase, MS_OP_step_totals, &attrs, 2, in, 1, &totals, "loss", 0));
   l->plan->evaluated = totals;
   MS_TRY(ms_lower_totals(l->plan, l->phase, totals, 1));

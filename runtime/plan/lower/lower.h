@@ -38,11 +38,11 @@ int ms_plan_own_scope(ms_plan *plan, const char *from, const char **own);
 int ms_plan_keep_conversions(ms_plan *plan, const ms_graph *graph);
 /* Appends an instruction to the phase's program and extends the lifetimes of the buffers it names. A kernel
  * without an element to write is appended, too: ranks that share memory must lay out their arenas alike. */
-int ms_plan_kernel(ms_plan *plan, int phase, int op, const ms_attrs *attrs, int inputs, const ms_ref *in, int outputs,
-                   const ms_ref *out, const char *scope, int backward);
+int ms_plan_kernel(ms_plan *plan, int phase, int op, const ms_op_attrs *attrs, int inputs, const ms_ref *in,
+                   int outputs, const ms_ref *out, const char *scope, int backward);
 /* Gives an instruction its prepared call, which the plan owns and all equal instructions share, with its hash and
  * sizes (prepare.c). */
-int ms_plan_prepare(ms_plan *plan, int op, const ms_attrs *attrs, int inputs, const ms_ref *in, int outputs,
+int ms_plan_prepare(ms_plan *plan, int op, const ms_op_attrs *attrs, int inputs, const ms_ref *in, int outputs,
                     const ms_ref *out, ms_instr *instr);
 /* Gives it another that spares the plan's multiprocessors, and a hash that says so. */
 int ms_plan_prepare_spared(ms_plan *plan, ms_instr *instr);
@@ -62,7 +62,7 @@ void ms_plan_gathers_sums(ms_plan *plan, int phase);
 void ms_plan_spread(ms_plan *plan, int phase, int stride);
 /* The kernel just appended has attributes that depend on this rank's place: what ranks compare of it is an op and
  * attributes that say the same on all of them. */
-void ms_plan_hash_alike(ms_plan *plan, int phase, int op, const ms_attrs *attrs);
+void ms_plan_hash_alike(ms_plan *plan, int phase, int op, const ms_op_attrs *attrs);
 /* Appends the end of a unit's collective that UPDATE leaves in flight; the caller sets `coll` when that is lowered. */
 int ms_plan_join(ms_plan *plan, int phase, int stream, int unit);
 /* Adds the replicas of a node to the phase's last collective over the shards, which is a copying all_gather or a
@@ -163,7 +163,7 @@ typedef struct ms_lowering {
 
 /* Ops across ranks (lower_across.c): not those of one rank, which are kernels. */
 static inline int ms_is_across(const ms_node *node) {
-  return (ms_op_row_of(node->op)->flags & MS_OP_COLLECTIVE) && node->attrs.i[1] > 1;
+  return (ms_op_row_of(node->op)->flags & MS_OP_COLLECTIVE) && node->attrs.across.ranks > 1;
 }
 /* 1 when the output of such a node is its input. */
 int ms_across_is_alias(const ms_node *node);
@@ -187,7 +187,7 @@ int ms_lower_gathered_part(const ms_lowering *l, const ms_node *node);
 /* Multiplies this rank's part of the rows first: own. */
 int ms_lower_product(ms_lowering *l, const ms_node *node, ms_ref own, const ms_ref *in, ms_ref out);
 /* The attributes of a node's kernel; *local = 1 when they depend on this rank's place in a dimension. */
-ms_attrs ms_across_attrs(const ms_lowering *l, const ms_node *node, const ms_ref *in, const ms_ref *out, int *local);
+ms_op_attrs ms_across_attrs(const ms_lowering *l, const ms_node *node, const ms_ref *in, const ms_ref *out, int *local);
 
 /* Issue the unshards that are scheduled before a node; keep slices of the units whose forward pass ends with it
  * (lower_unshards.c). */

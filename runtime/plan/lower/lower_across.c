@@ -23,12 +23,12 @@ int ms_across_sends(const ms_graph *graph, const ms_node *node) {
   if (!ms_is_across(node)) return 0;
   const ms_value_info *x = &graph->values[node->in[0]].info;
   if (node->op == MS_OP_all_reduce) return 1;
-  return node->op == MS_OP_reduce_scatter && blocks_of(x, (int)node->attrs.i[2], node->attrs.i[3]) == 1;
+  return node->op == MS_OP_reduce_scatter && blocks_of(x, (int)node->attrs.across.along, node->attrs.across.outer) == 1;
 }
 
 int ms_across_joins_chunks(const ms_graph *graph, const ms_node *node) {
   if (!ms_is_across(node) || node->op != MS_OP_all_gather) return 0;
-  return blocks_of(&graph->values[node->in[0]].info, (int)node->attrs.i[2], node->attrs.i[3]) == 1;
+  return blocks_of(&graph->values[node->in[0]].info, (int)node->attrs.across.along, node->attrs.across.outer) == 1;
 }
 
 /* The stream of a dimension; for shard the one that sums gradients, since prefetched gathers would wait on the other.
@@ -49,7 +49,7 @@ static ms_value_info in_blocks(const ms_value_info *x, int64_t blocks, int64_t p
 }
 
 /* A kernel that depends on the rank's place. */
-static int lower_local(ms_lowering *l, const ms_node *n, int op, const ms_attrs *attrs, ms_ref in, ms_ref out) {
+static int lower_local(ms_lowering *l, const ms_node *n, int op, const ms_op_attrs *attrs, ms_ref in, ms_ref out) {
   MS_TRY(ms_plan_kernel(l->plan, l->phase, op, attrs, 1, &in, 1, &out, n->scope, n->backward));
   ms_plan_hash_alike(l->plan, l->phase, n->op, &n->attrs);
   return MS_OK;
@@ -65,17 +65,19 @@ typedef struct cut {
 
 static int lower_cut(ms_lowering *l, const ms_node *n, cut c, ms_ref in, ms_ref out) {
   const int takes = c.op == MS_OP_split;
-  const ms_attrs attrs = {.i = {1, c.place, takes ? c.place + 1 : c.ranks - 1 - c.place}};
-  const ms_attrs runs = {.i = {takes ? MS_FOLD_TAKE : MS_FOLD_PUT, c.place, c.ranks}};
+  const ms_op_attrs attrs = {.cut = {.axis = 1, .start = c.place, .stop = c.place + 1}};
+  const ms_op_attrs around = {.cut = {.axis = 1, .before = c.place, .after = c.ranks - 1 - c.place}};
+  const ms_op_attrs runs = {.fold = {.what = takes ? MS_FOLD_TAKE : MS_FOLD_PUT, .place = c.place, .ranks = c.ranks}};
   in.info = in_blocks(&in.info, c.blocks, takes ? c.ranks : 1);
   out.info = in_blocks(&out.info, c.blocks, takes ? 1 : c.ranks);
   if (c.folded) return lower_local(l, n, MS_OP_fold, &runs, in, out);
-  return lower_local(l, n, takes ? MS_OP_slice : MS_OP_pad, &attrs, in, out);
+  return lower_local(l, n, takes ? MS_OP_slice : MS_OP_pad, takes ? &attrs : &around, in, out);
 }
 
 static int lower_part(ms_lowering *l, const ms_node *n, ms_ref in, ms_ref out) {
-  const int64_t blocks = blocks_of(&in.info, (int)n->attrs.i[2], n->attrs.i[3]);
-  const cut c = {n->op, blocks, n->attrs.i[1], l->model->dim[n->attrs.i[0]].place, n->attrs.i[5] != 0};
+  const int64_t blocks = blocks_of(&in.info, (int)n->attrs.across.along, n->attrs.across.outer);
+  const cut c = {n->op, blocks, n->attrs.across.ranks, l->model->dim[n->attrs.across.dim].place,
+                 n->attrs.across.folded != 0};
   return lower_cut(l, n, c, in, out);
 }
 
@@ -88,7 +90,7 @@ static int open_buffer(ms_lowering *l, int arena, int category, const ms_node *n
 }
 
 static int collect(ms_lowering *l, const ms_node *n, int kind, ms_plan_part part) {
-  const int dim = (int)n->attrs.i[0];
+  const int dim = (int)n->attrs.across.dim;
   MS_TRY(ms_plan_collective_of(l->plan, l->phase, stream_of(dim), kind, dim, n->scope, &part));
   l->latest[dim] = l->plan->phase[l->phase].n - 1;
   return MS_OK;
@@ -97,8 +99,8 @@ static int collect(ms_lowering *l, const ms_node *n, int kind, ms_plan_part part
 /* Swaps the first two axes of [a, b, run]: a collective's parts are rank by rank, an axis has them block by block.
  * what: enum ms_fold, for an axis that is folded. */
 static int swap(ms_lowering *l, const ms_node *n, int what, ms_ref in, ms_ref out) {
-  const ms_attrs attrs = {.i = {1, 0, 2, 3, 4, 5}}, runs = {.i = {what}};
-  if (n->attrs.i[5])
+  const ms_op_attrs attrs = {.permutation = {.p = {1, 0, 2, 3, 4, 5}}}, runs = {.fold = {.what = what}};
+  if (n->attrs.across.folded)
     return ms_plan_kernel(l->plan, l->phase, MS_OP_fold, &runs, 1, &in, 1, &out, n->scope, n->backward);
   return ms_plan_kernel(l->plan, l->phase, MS_OP_transpose, &attrs, 1, &in, 1, &out, n->scope, n->backward);
 }
@@ -106,7 +108,7 @@ static int swap(ms_lowering *l, const ms_node *n, int what, ms_ref in, ms_ref ou
 /* What is summed must be where peers can read it, and the sum can overwrite it: a parameter, an input, a gradient, or
  * what others read too, is copied there. */
 static int take_source(ms_lowering *l, const ms_node *n, ms_ref *in) {
-  const ms_attrs one_rank = {.i = {0, 1}};
+  const ms_op_attrs one_rank = {.across = {.ranks = 1}};
   ms_ref copy;
   if (l->plan->buffer[in->buffer].arena == MS_ARENA_COMM && l->readers[l->root[n->in[0]]] == 1) return MS_OK;
   MS_TRY(open_buffer(l, MS_ARENA_COMM, MS_CAT_COMMUNICATION, n, in->info, &copy));
@@ -117,10 +119,10 @@ static int take_source(ms_lowering *l, const ms_node *n, ms_ref *in) {
 
 /* For the ranks' parts [ranks, n], which the ranks of a host have once, in memory that they map. */
 static int open_gathered(ms_lowering *l, const ms_node *n, const ms_value_info *part, ms_ref *all) {
-  const int64_t ranks = n->attrs.i[1];
+  const int64_t ranks = n->attrs.across.ranks;
   MS_TRY(open_buffer(l, MS_ARENA_GROUPED, MS_CAT_GATHERED, n, cube(part->dtype, ranks, 1, ms_numel(part)), all));
   l->plan->buffer[all->buffer].ranks = (int)ranks;
-  l->plan->buffer[all->buffer].dim = (int)n->attrs.i[0];
+  l->plan->buffer[all->buffer].dim = (int)n->attrs.across.dim;
   return MS_OK;
 }
 
@@ -129,7 +131,7 @@ static int gather(ms_lowering *l, const ms_node *n, ms_ref in, ms_ref *all) {
   const int root = l->root[n->in[0]];
   const int64_t count = ms_numel(&in.info);
   if (l->chunk[root] && &l->graph->nodes[l->gather[root]] == n) {
-    *all = (ms_ref){in.buffer, 0, cube(in.info.dtype, n->attrs.i[1], 1, count)};
+    *all = (ms_ref){in.buffer, 0, cube(in.info.dtype, n->attrs.across.ranks, 1, count)};
     in.buffer = -1;
   } else MS_TRY(open_gathered(l, n, &in.info, all));
   return collect(l, n, MS_COLL_ALL_GATHER, (ms_plan_part){.count = count, .src = in, .shared = *all, .dst.buffer = -1});
@@ -141,7 +143,7 @@ static int gather(ms_lowering *l, const ms_node *n, ms_ref in, ms_ref *all) {
 int ms_lower_chunk(ms_lowering *l, int root, ms_place *at) {
   const ms_node *n = &l->graph->nodes[l->gather[root]];
   const ms_value_info *part = &l->graph->values[root].info;
-  const int dim = (int)n->attrs.i[0], once = ms_plan_gathers_once(l->plan, dim), latest = l->latest[dim];
+  const int dim = (int)n->attrs.across.dim, once = ms_plan_gathers_once(l->plan, dim), latest = l->latest[dim];
   const int outlives = l->last_use[root] > l->last_use[l->root[n->out[0]]];
   ms_ref all;
   if (latest < 0 || l->sent[root] || l->last_use[root] == INT_MAX || (outlives && !once)) return MS_OK;
@@ -156,12 +158,13 @@ static int lower_all_reduce(ms_lowering *l, const ms_node *n, ms_ref in, ms_ref 
   MS_TRY(take_source(l, n, &in));
   MS_TRY(collect(l, n, MS_COLL_ALL_REDUCE,
                  (ms_plan_part){.count = ms_numel(&in.info), .src.buffer = -1, .shared = in, .dst = out}));
-  if (n->attrs.i[2]) ms_plan_takes_largest(l->plan, l->phase);
+  if (n->attrs.across.max) ms_plan_takes_largest(l->plan, l->phase);
   return MS_OK;
 }
 
 static int lower_reduce_scatter(ms_lowering *l, const ms_node *n, ms_ref in, ms_ref out) {
-  const int64_t ranks = n->attrs.i[1], blocks = blocks_of(&in.info, (int)n->attrs.i[2], n->attrs.i[3]);
+  const int64_t ranks = n->attrs.across.ranks,
+                blocks = blocks_of(&in.info, (int)n->attrs.across.along, n->attrs.across.outer);
   ms_ref swapped;
   in.info = in_blocks(&in.info, blocks, ranks);
   if (blocks > 1) {
@@ -176,7 +179,8 @@ static int lower_reduce_scatter(ms_lowering *l, const ms_node *n, ms_ref in, ms_
 
 /* Without blocks the gathered parts are the result, which is read where they are. */
 int ms_lower_gather(ms_lowering *l, const ms_node *n, ms_ref in, ms_place *at) {
-  const int64_t ranks = n->attrs.i[1], blocks = blocks_of(&in.info, (int)n->attrs.i[2], n->attrs.i[3]);
+  const int64_t ranks = n->attrs.across.ranks,
+                blocks = blocks_of(&in.info, (int)n->attrs.across.along, n->attrs.across.outer);
   ms_ref all, out;
   MS_TRY(gather(l, n, in, &all));
   *at = (ms_place){all.buffer, 0};
@@ -190,23 +194,23 @@ int ms_lower_gather(ms_lowering *l, const ms_node *n, ms_ref in, ms_place *at) {
 
 /* The ranks gather all of it, and take their part of the other axis. */
 static int lower_all_to_all(ms_lowering *l, const ms_node *n, ms_ref in, ms_ref out) {
-  const int64_t ranks = n->attrs.i[1];
-  const int split = (int)n->attrs.i[2], concat = (int)n->attrs.i[3];
+  const int64_t ranks = n->attrs.across.ranks;
+  const int split = (int)n->attrs.across.split_axis, concat = (int)n->attrs.across.concat_axis;
   ms_node gathers = *n;
   ms_ref whole = {.info = in.info};
   ms_place at;
-  gathers.attrs = (ms_attrs){.i = {n->attrs.i[0], ranks, concat, 1}};
+  gathers.attrs = (ms_op_attrs){.across = {.dim = n->attrs.across.dim, .ranks = ranks, .along = concat, .outer = 1}};
   MS_TRY(ms_lower_gather(l, &gathers, in, &at));
   whole.buffer = at.buffer;
   whole.info.dims[concat] *= ranks;
-  const cut c = {MS_OP_split, blocks_of(&whole.info, split, 1), ranks, l->model->dim[n->attrs.i[0]].place, 0};
+  const cut c = {MS_OP_split, blocks_of(&whole.info, split, 1), ranks, l->model->dim[n->attrs.across.dim].place, 0};
   return lower_cut(l, n, c, whole, out);
 }
 
 /* The ranks gather all of it, and take the part of the rank `by` places before them. */
 static int lower_shift(ms_lowering *l, const ms_node *n, ms_ref in, ms_ref out) {
-  const int64_t ranks = n->attrs.i[1], place = l->model->dim[n->attrs.i[0]].place,
-                from = (place - n->attrs.i[2] % ranks) % ranks;
+  const int64_t ranks = n->attrs.across.ranks, place = l->model->dim[n->attrs.across.dim].place,
+                from = (place - n->attrs.across.by % ranks) % ranks;
   ms_ref all;
   MS_TRY(gather(l, n, in, &all));
   return lower_cut(l, n, (cut){MS_OP_split, 1, ranks, from < 0 ? from + ranks : from, 0}, all, out);
@@ -215,7 +219,7 @@ static int lower_shift(ms_lowering *l, const ms_node *n, ms_ref in, ms_ref out) 
 int ms_across_check(const ms_model *model, const ms_graph *graph) {
   for (int i = 0; i < graph->n_nodes; i++) {
     const ms_node *n = &graph->nodes[i];
-    const int64_t dim = n->attrs.i[0], ranks = n->attrs.i[1];
+    const int64_t dim = n->attrs.across.dim, ranks = n->attrs.across.ranks;
     if (!ms_is_across(n) || (dim >= 0 && dim < MS_DIMS && model->dim[dim].size == ranks)) continue;
     return MS_FAIL(MS_EINTERNAL, "in %s: %s over %lld ranks of dimension %lld, which mesh %s does not have", n->scope,
                    ms_op_row_of(n->op)->name, (long long)ranks, (long long)dim, model->mesh_text);
@@ -237,8 +241,8 @@ double ms_across_bytes(int op, const ms_value_info *whole, int64_t ranks) {
 }
 
 int ms_lower_across(ms_lowering *l, const ms_node *n, ms_ref in, ms_ref out) {
-  const ms_dim_group *group = &l->model->dim[n->attrs.i[0]];
-  const ms_attrs once = {.f = {group->place == 0, 0}};
+  const ms_dim_group *group = &l->model->dim[n->attrs.across.dim];
+  const ms_op_attrs once = {.scale = {.alpha = group->place == 0}};
   if (n->op == MS_OP_all_reduce) return lower_all_reduce(l, n, in, out);
   if (n->op == MS_OP_reduce_scatter) return lower_reduce_scatter(l, n, in, out);
   if (n->op == MS_OP_all_to_all) return lower_all_to_all(l, n, in, out);
@@ -250,15 +254,15 @@ int ms_lower_across(ms_lowering *l, const ms_node *n, ms_ref in, ms_ref out) {
 }
 
 /* Sets this rank's place in the attributes that say which part of an axis the node has. */
-static int place_parts(const ms_lowering *l, int op, ms_attrs *attrs) {
+static int place_parts(const ms_lowering *l, int op, ms_op_attrs *attrs) {
   static const char *const names[] = {"part", "inner_part"};
   int placed = 0;
   for (int k = 0; k < 2; k++) {
-    const int slot = ms_op_slot(op, names[k]);
-    if (slot < 0 || !attrs->i[slot]) continue;
-    ms_part part = ms_part_of(attrs->i[slot]);
+    int64_t *own = ms_op_integer(op, attrs, names[k]);
+    if (!own || !*own) continue;
+    ms_part part = ms_part_of(*own);
     part.place = l->model->dim[part.dim].place;
-    attrs->i[slot] = ms_part_attr(part);
+    *own = ms_part_attr(part);
     placed = 1;
   }
   return placed;
@@ -278,11 +282,13 @@ static int64_t part_size(const ms_node *n, const ms_ref *in, const ms_ref *out) 
   }
 }
 
-ms_attrs ms_across_attrs(const ms_lowering *l, const ms_node *n, const ms_ref *in, const ms_ref *out, int *local) {
-  ms_attrs attrs = n->attrs;
+ms_op_attrs ms_across_attrs(const ms_lowering *l, const ms_node *n, const ms_ref *in, const ms_ref *out, int *local) {
+  ms_op_attrs attrs = n->attrs;
   *local = place_parts(l, n->op, &attrs);
-  if (!ms_op_has(n->op, "first:i3") || !ms_op_has(n->op, "parts:i1") || attrs.i[1] < 2) return attrs;
+  const int64_t *parts = ms_op_integer(n->op, &attrs, "parts"), *dim = ms_op_integer(n->op, &attrs, "dim");
+  int64_t *first = ms_op_integer(n->op, &attrs, "first");
+  if (!first || !parts || *parts < 2) return attrs;
   *local = 1;
-  attrs.i[3] = l->model->dim[attrs.i[2]].place * part_size(n, in, out);
+  *first = l->model->dim[*dim].place * part_size(n, in, out);
   return attrs;
 }

@@ -18,7 +18,8 @@ static ms_pieces block_of(void) { return ms_pieces_each(MS_I8, MS_PIECE_BLOCK); 
 int ms_lower_blocks(ms_lowering *l, int unit, int s, ms_ref to) {
   const ms_segment *seg = &l->model->unit[unit].segment[s];
   const ms_ref chunk = ms_plan_weights(l->plan, unit, s, seg->local, seg->chunk);
-  const ms_attrs attrs = {.i = {MS_I8, seg->wire_chunk / block_of().words, MS_PIECE_BLOCK}};
+  const ms_op_attrs attrs = {
+      .pieces = {.dtype = MS_I8, .pieces = seg->wire_chunk / block_of().words, .stride = MS_PIECE_BLOCK}};
   return ms_plan_kernel(l->plan, l->phase, MS_OP_quantise_pieces, &attrs, 1, &chunk, 1, &to, l->model->unit[unit].name,
                         0);
 }
@@ -36,7 +37,9 @@ int ms_lower_restore_blocks(ms_lowering *l, const ms_param *p, const ms_segment 
   const int64_t blocks = (p->numel + MS_PIECE_BLOCK - 1) / MS_PIECE_BLOCK, words = block_of().words;
   const ms_ref in = ms_ref_vector(l->gathered[p->unit], seg->gathered + 4 * (p->offset / MS_PIECE_BLOCK * words),
                                   seg->wire, blocks * words);
-  const ms_attrs attrs = {.i = {0, MS_I8, blocks, p->numel, 0, MS_PIECE_BLOCK, 0, 1 + seg->param_dtype}};
+  const ms_op_attrs attrs = {
+      .out_dtype = 1 + seg->param_dtype,
+      .pieces = {.dtype = MS_I8, .pieces = blocks, .elements = p->numel, .stride = MS_PIECE_BLOCK}};
   ms_ref values = ms_ref_vector(-1, 0, seg->param_dtype, p->numel);
   MS_TRY(ms_plan_buffer(l->plan, l->phase, MS_ARENA_WORKSPACE, MS_CAT_WORKSPACE,
                         p->numel * ms_dtype_size(seg->param_dtype), "restored", &values.buffer));

@@ -27,7 +27,7 @@ static int number_scales(ms_lowering *l) {
 
 /* Padding is zero, so the whole chunk is read, and calls are the same on all ranks. */
 static int find_magnitudes(ms_lowering *l, ms_ref magnitudes) {
-  const ms_attrs none = {{0}, {0}};
+  const ms_op_attrs none = {0};
   for (int i = 0; i < l->model->params; i++) {
     if (l->scale[i] < 0) continue;
     const ms_param *p = &l->model->param[i];
@@ -50,7 +50,7 @@ static int join_magnitudes(ms_lowering *l, int stream, int dim, ms_ref magnitude
 }
 
 static int compute_scales(ms_lowering *l, int64_t n) {
-  const ms_attrs none = {{0}, {0}};
+  const ms_op_attrs none = {0};
   const int joined = ms_model_shards(l->model) > 1 || l->model->dim[MS_DIM_TENSOR].size > 1;
   int buffer;
   MS_TRY(ms_plan_buffer(l->plan, l->phase, joined ? MS_ARENA_COMM : MS_ARENA_ACTIVATIONS,
@@ -78,7 +78,7 @@ ms_ref ms_lower_scale(const ms_lowering *l, int param) { return ms_ref_scalar(l-
 
 int ms_lower_codes(ms_lowering *l, int unit, int s, ms_ref in, ms_ref out) {
   const ms_unit *u = &l->model->unit[unit];
-  const ms_attrs none = {{0}, {0}};
+  const ms_op_attrs none = {0};
   const ms_ref given[] = {in, ms_lower_scale(l, u->order[u->segment[s].first_param])};
   return ms_plan_kernel(l->plan, l->phase, MS_OP_f8_codes, &none, 2, given, 1, &out, u->name, 0);
 }

@@ -36,7 +36,8 @@ static int totals_of(ms_plan *plan, int weighted, ms_ref squares, int groups, in
   const ms_ref in[2] = {squares, ms_ref_vector(ms_loss_sum_buffer(plan), 0, MS_F32, numbers)};
   *totals = ms_ref_vector(buffer, 0, MS_F32, groups + numbers);
   /* how many times the sum over the mesh counts each square */
-  const ms_attrs attrs = {.i = {replicas_of(plan, over_replicas) / plan->replicas, more_than_one(groups)}};
+  const ms_op_attrs attrs = {
+      .step = {.replicas = replicas_of(plan, over_replicas) / plan->replicas, .groups = more_than_one(groups)}};
   MS_TRY(ms_plan_kernel(plan, phase, MS_OP_step_totals, &attrs, 2, in, 1, totals, "step totals", 0));
   MS_TRY(ms_lower_totals(plan, phase, *totals, over_replicas));
   return sum_squares_over_tensor(plan, *totals, groups);
@@ -46,7 +47,8 @@ static int totals_of(ms_plan *plan, int weighted, ms_ref squares, int groups, in
 static int norm_from(ms_plan *plan, ms_ref totals, int groups, int group, int over_replicas, double max_norm,
                      ms_ref norm) {
   const int64_t ranks = (int64_t)ms_model_shards(plan->model) * replicas_of(plan, over_replicas);
-  const ms_attrs attrs = {.i = {ranks, more_than_one(groups), group + 1}, .f = {max_norm}};
+  const ms_op_attrs attrs = {
+      .step = {.ranks = ranks, .groups = more_than_one(groups), .group = group + 1, .max_norm = max_norm}};
   return ms_plan_kernel(plan, MS_PHASE_NORM, MS_OP_step_norm, &attrs, 1, &totals, 1, &norm, "step totals", 0);
 }
 
@@ -59,7 +61,7 @@ static int norm_of(ms_plan *plan, int weighted, int64_t squares, int over_replic
 }
 
 static int square(ms_plan *plan, int op, int unit, int64_t begin, int64_t end, ms_ref out) {
-  const ms_attrs none = {{0}, {0}};
+  const ms_op_attrs none = {0};
   const ms_stretch own = ms_lower_own_part(plan, unit, begin, end);
   const ms_ref in = ms_lower_gradients_of(plan, unit, (ms_stretch){own.begin, most(own.begin, own.end)});
   return ms_plan_kernel(plan, MS_PHASE_NORM, op, &none, 1, &in, 1, &out, plan->model->unit[unit].name, 0);
@@ -71,7 +73,7 @@ static int sum_squares_of(ms_plan *plan, int unit, int64_t begin, int64_t end, m
 
 /* Parameters that every rank of the tensor dimension has whole count on the first one alone. */
 static int count_once(ms_plan *plan, int unit, ms_ref squares) {
-  const ms_attrs once = {.f = {plan->model->dim[MS_DIM_TENSOR].place == 0, 0}}, none = {0};
+  const ms_op_attrs once = {.scale = {.alpha = plan->model->dim[MS_DIM_TENSOR].place == 0}}, none = {0};
   MS_TRY(ms_plan_kernel(plan, MS_PHASE_NORM, MS_OP_scale, &once, 1, &squares, 1, &squares, plan->model->unit[unit].name,
                         0));
   ms_plan_hash_alike(plan, MS_PHASE_NORM, MS_OP_once, &none);
@@ -80,7 +82,7 @@ static int count_once(ms_plan *plan, int unit, ms_ref squares) {
 
 static int sum_squares(ms_plan *plan, int unit, ms_ref out) {
   const ms_unit *u = &plan->model->unit[unit];
-  const ms_attrs add = {.i = {1}};
+  const ms_op_attrs add = {.add = 1};
   int buffer;
   if (plan->model->dim[MS_DIM_TENSOR].size == 1) return sum_squares_of(plan, unit, 0, u->normed_count, out);
   MS_TRY(ms_plan_buffer(plan, MS_PHASE_NORM, MS_ARENA_ACTIVATIONS, MS_CAT_ACTIVATIONS, 4, "squares", &buffer));
@@ -164,7 +166,7 @@ static int square_runs(ms_plan *plan, ms_ref squares, int64_t runs) {
 static int norms_of_groups(ms_plan *plan, int weighted) {
   const int groups = plan->config.norm_groups + 1;
   const int64_t runs = most_runs(plan);
-  const ms_attrs zeros = {.i = {groups * runs, [6] = 1, [7] = 1}};
+  const ms_op_attrs zeros = {.out_dtype = 1 + MS_F32, .shape = {.d = {groups * runs}, .ndim = 1}};
   int squares, norms;
   MS_TRY(ms_plan_buffer(plan, MS_PHASE_NORM, MS_ARENA_ACTIVATIONS, MS_CAT_ACTIVATIONS, 4 * groups * runs, "squares",
                         &squares));

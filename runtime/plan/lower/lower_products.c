@@ -41,12 +41,12 @@ static const ms_node *gather_of(const ms_lowering *l, const ms_node *n) {
 
 /* The ranks have rows of it, not columns: those of a single row are joined in memory, too. */
 static int joins_rows(const ms_graph *g, const ms_node *gather) {
-  return ms_across_joins_chunks(g, gather) && gather->attrs.i[2] < g->values[gather->in[0]].info.ndim - 1;
+  return ms_across_joins_chunks(g, gather) && gather->attrs.across.along < g->values[gather->in[0]].info.ndim - 1;
 }
 
 int ms_lower_gathered_part(const ms_lowering *l, const ms_node *n) {
   const ms_graph *g = l->graph;
-  if (n->op != MS_OP_matmul || n->attrs.i[0] || g->values[n->in[1]].info.ndim != 2) return -1;
+  if (n->op != MS_OP_matmul || n->attrs.product.trans_a || g->values[n->in[1]].info.ndim != 2) return -1;
   if (!ms_device_can(l->plan->config.device, MS_DEVICE_HOST_MEMORY)) return -1;
   const int root = l->root[n->in[0]];
   if (g->values[root].node < 0 || l->begun[root] || !joins_rows(g, gather_of(l, n))) return -1;
@@ -55,7 +55,7 @@ int ms_lower_gathered_part(const ms_lowering *l, const ms_node *n) {
 
 int ms_lower_product(ms_lowering *l, const ms_node *n, ms_ref own, const ms_ref *in, ms_ref out) {
   const ms_node *gather = gather_of(l, n);
-  const int ranks = (int)gather->attrs.i[1], place = l->model->dim[gather->attrs.i[0]].place;
+  const int ranks = (int)gather->attrs.across.ranks, place = l->model->dim[gather->attrs.across.dim].place;
   const ms_value_info *x = &in[0].info, *y = &out.info;
   const int64_t k = x->dims[x->ndim - 1];
   const product p = {n, in, out, ms_numel(x) / k / ranks, k, y->dims[y->ndim - 1]};

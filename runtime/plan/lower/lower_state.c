@@ -35,7 +35,7 @@ int ms_lower_copy(ms_plan *plan, int phase, int unit, int s, ms_stretch own, con
   if (own.end <= own.begin || !ms_lower_has_copy(plan, unit, s)) return MS_OK;
   const ms_ref in = ms_lower_masters(plan, unit, s, own);
   const ms_ref out = ms_plan_weights(plan, unit, s, own.begin, own.end - own.begin);
-  const ms_attrs attrs = {.i[7] = 1 + out.info.dtype};
+  const ms_op_attrs attrs = {.out_dtype = 1 + out.info.dtype};
   return ms_plan_kernel(plan, phase, MS_OP_copy_weights, &attrs, 1, &in, 1, &out, scope, 0);
 }
 

@@ -31,7 +31,7 @@ static int update_parameter(ms_plan *plan, int param) {
   const ms_optimizer *optimizer = ms_optimizer_of(c);
   ms_ref out[1 + MS_MOMENTS + 1] = {ms_lower_masters(plan, p->unit, p->segment, own)};
   if (ms_param_is_balanced(p)) {
-    const ms_attrs rate = {.f = {p->config.balance}};
+    const ms_op_attrs rate = {.balance = {.rate = p->config.balance}};
     MS_TRY(ms_plan_kernel(plan, MS_PHASE_UPDATE, MS_OP_balance, &rate, 3, in, 1, out, scope, 0));
     return ms_lower_copy(plan, MS_PHASE_UPDATE, p->unit, p->segment, own, scope);
   }
@@ -45,8 +45,8 @@ static int update_parameter(ms_plan *plan, int param) {
                               .key = ms_hash_string(ms_hash_int(MS_HASH_INIT, (int64_t)model->seed), p->name),
                               .first = before + p->first + own.begin - p->local,
                               .moments = ms_moment_dtype(p, c->moment_dtype)};
-  ms_attrs attrs = optimizer->attrs(c, &updated);
-  ms_clip_set(&attrs, c->max_value);
+  ms_op_attrs attrs = optimizer->attrs(c, &updated);
+  attrs.update.clip = c->max_value;
   int outputs = 1 + optimizer->outputs;
   const int copies = ms_op_row_of(optimizer->op)->flags & MS_OP_COPIES;
   if (copies && ms_lower_has_copy(plan, p->unit, p->segment))
@@ -58,7 +58,7 @@ static int update_parameter(ms_plan *plan, int param) {
 /* A parameter without a gradient in this step keeps its value and its optimizer state, and its count of updates does
  * not increase. Every rank counts for all parameters, including those of which it owns nothing. */
 static int count_updates(ms_plan *plan) {
-  const ms_attrs one_more = {.f = {1, 1}};
+  const ms_op_attrs one_more = {.scale = {.alpha = 1, .beta = 1}};
   for (int first = 0, end; first < plan->model->params; first = end) {
     end = first + 1;
     if (!plan->has_gradient[first]) continue;
@@ -84,7 +84,7 @@ static int update_unit(ms_plan *plan, int unit) {
 int ms_lower_average(ms_plan *plan, int phase, int unit) {
   const int apart = ms_plan_shares_masters(plan, unit);
   const ms_unit *u = &plan->model->unit[unit];
-  const ms_attrs attrs = {.i = {plan->config.ema_warmup}, .f = {plan->config.ema_decay}};
+  const ms_op_attrs attrs = {.ema = {.decay = plan->config.ema_decay, .warmup = plan->config.ema_warmup}};
   for (int s = 0; s < (apart ? u->segments : 1) && !u->segment[s].frozen; s++) {
     const int64_t begin = u->segment[s].local;
     const ms_stretch own =

@@ -31,7 +31,7 @@ static int cast_unit(ms_lowering *l, int unit, int buffer) {
       MS_TRY(ms_lower_codes(l, unit, s, in, out));
       continue;
     }
-    ms_attrs attrs = {.i[7] = 1 + first->wire};
+    ms_op_attrs attrs = {.out_dtype = 1 + first->wire};
     MS_TRY(ms_plan_kernel(l->plan, l->phase, MS_OP_cast, &attrs, 1, &in, 1, &out, u->name, 0));
   }
   return MS_OK;
@@ -74,7 +74,7 @@ static int keep_slice(ms_lowering *l, int unit, int ranks) {
     int64_t begin = seg->gathered + l->model->dim[MS_DIM_SHARD].place % ranks * bytes;
     ms_ref in = ms_ref_vector(l->gathered[unit], begin, seg->wire, n);
     ms_ref out = ms_ref_vector(l->slice[unit], at, seg->wire, n);
-    ms_attrs attrs = {.i[7] = 1 + seg->wire};
+    ms_op_attrs attrs = {.out_dtype = 1 + seg->wire};
     MS_TRY(ms_plan_kernel(l->plan, l->phase, MS_OP_cast, &attrs, 1, &in, 1, &out, u->name, 0));
     at += (bytes + 63) / 64 * 64;
   }

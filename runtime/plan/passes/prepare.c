@@ -9,7 +9,10 @@
 
 /* The key of a call: op and multiprocessors that it spares, attributes and all shapes, in a row. Calls are equal when
  * their keys and numbers of inputs are. */
-enum { ATTRIBUTES = sizeof(ms_attrs) / 8, KEY = 1 + ATTRIBUTES + (MS_MAX_INPUTS + MS_MAX_OUTPUTS) * (1 + MS_MAX_DIMS) };
+enum {
+  ATTRIBUTES = sizeof(ms_op_attrs) / 8,
+  KEY = 1 + ATTRIBUTES + (MS_MAX_INPUTS + MS_MAX_OUTPUTS) * (1 + MS_MAX_DIMS)
+};
 
 struct ms_prepared_call {
   ms_kernel_call call;
@@ -62,8 +65,8 @@ static int check_dtypes(int op, const char *kind, int n, const ms_ref *ref) {
 }
 
 /* Fills made->bytes and prepares made->call; the caller sets the hash and the key. */
-static int prepare(const ms_plan *plan, const ms_kernel *kernel, int op, int spared, const ms_attrs *attrs, int inputs,
-                   const ms_ref *in, int outputs, const ms_ref *out, struct ms_prepared_call *made) {
+static int prepare(const ms_plan *plan, const ms_kernel *kernel, int op, int spared, const ms_op_attrs *attrs,
+                   int inputs, const ms_ref *in, int outputs, const ms_ref *out, struct ms_prepared_call *made) {
   MS_TRY(check_dtypes(op, "input", inputs, in));
   MS_TRY(check_dtypes(op, "output", outputs, out));
   made->call = (ms_kernel_call){.op = op,
@@ -83,7 +86,7 @@ static int prepare(const ms_plan *plan, const ms_kernel *kernel, int op, int spa
   return kernel->prepare ? kernel->prepare(&made->call) : MS_OK;
 }
 
-static int prepare_once(ms_plan *plan, int op, int spared, const ms_attrs *attrs, int inputs, const ms_ref *in,
+static int prepare_once(ms_plan *plan, int op, int spared, const ms_op_attrs *attrs, int inputs, const ms_ref *in,
                         int outputs, const ms_ref *out, ms_instr *instr) {
   ms_prepared *p = &plan->prepared;
   const ms_kernel *kernel = ms_device_kernel(plan->config.device, op);
@@ -119,7 +122,7 @@ static int prepare_once(ms_plan *plan, int op, int spared, const ms_attrs *attrs
   return MS_OK;
 }
 
-int ms_plan_prepare(ms_plan *plan, int op, const ms_attrs *attrs, int inputs, const ms_ref *in, int outputs,
+int ms_plan_prepare(ms_plan *plan, int op, const ms_op_attrs *attrs, int inputs, const ms_ref *in, int outputs,
                     const ms_ref *out, ms_instr *instr) {
   return prepare_once(plan, op, 0, attrs, inputs, in, outputs, out, instr);
 }
@@ -127,7 +130,7 @@ int ms_plan_prepare(ms_plan *plan, int op, const ms_attrs *attrs, int inputs, co
 int ms_plan_prepare_spared(ms_plan *plan, ms_instr *instr) {
   const ms_kernel_call *call = instr->call;
   const uint64_t hash = instr->hash; /* of an op that ranks share, it is not that of the key */
-  const ms_attrs attrs = call->attrs;
+  const ms_op_attrs attrs = call->attrs;
   ms_ref in[MS_MAX_INPUTS], out[MS_MAX_OUTPUTS];
   for (int i = 0; i < call->inputs; i++) in[i] = (ms_ref){.info = call->in[i]};
   for (int o = 0; o < call->outputs; o++) out[o] = (ms_ref){.info = call->out[o]};

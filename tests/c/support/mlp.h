@@ -95,7 +95,7 @@ static inline int mlp_op(ms_graph *graph, const char *op, int n, const int *in, 
 static inline int mlp_linear(ms_graph *graph, int x, int weight, int bias) {
   ms_attrs attrs;
   must(ms_op_defaults("matmul", &attrs));
-  attrs.i[1] = 1;
+  must(ms_attrs_set("matmul", &attrs, "trans_b", 1));
   int in[3] = {x, mlp_value(graph, weight), bias >= 0 ? mlp_value(graph, bias) : -1};
   return mlp_op(graph, "matmul", bias >= 0 ? 3 : 2, in, &attrs);
 }

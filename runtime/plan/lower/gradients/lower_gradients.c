@@ -59,7 +59,7 @@ int ms_lower_writes_state(const ms_lowering *l, int unit) {
 int ms_lower_fill_zero(ms_lowering *l, int buffer, int64_t offset, int dtype, int64_t n, const char *scope) {
   if (n <= 0) return MS_OK;
   ms_ref out = ms_ref_vector(buffer, offset, dtype, n);
-  ms_attrs attrs = {.i = {n, 1, 1, 1, 1, 1, 1, 1 + dtype}};
+  ms_op_attrs attrs = {.out_dtype = 1 + dtype, .shape = {.d = {n, 1, 1, 1, 1, 1}, .ndim = 1}};
   return ms_plan_kernel(l->plan, l->phase, MS_OP_fill, &attrs, 0, NULL, 1, &out, scope, 1);
 }
 
@@ -135,7 +135,7 @@ static int adding_product(const ms_lowering *l, int grad) {
   if (value < 0 || g->values[value].kind != MS_VALUE_NODE) return -1;
   if (value != sum && l->at[value].buffer >= 0) return -1; /* it has already been computed, elsewhere */
   const ms_node *maker = &g->nodes[g->values[value].node];
-  return maker->op == MS_OP_matmul && maker->inputs == 2 && maker->attrs.i[2] == MS_ACT_NONE ? value : -1;
+  return maker->op == MS_OP_matmul && maker->inputs == 2 && maker->attrs.product.activation == MS_ACT_NONE ? value : -1;
 }
 
 /* Places a parameter's gradient in the unit's buffer, or where the product adds it in place. */

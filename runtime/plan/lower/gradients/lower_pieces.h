@@ -22,7 +22,7 @@ ms_ref ms_lower_next_pieces(const ms_unit_pieces *p, const ms_segment *seg, int 
 
 /* Emits an op that rounds n elements to pieces: `kept` if the segment keeps the rests, which begin at byte `rest` of
  * them. */
-int ms_lower_round_off(ms_lowering *l, int unit, const ms_segment *seg, int op, int kept, const ms_attrs *attrs,
+int ms_lower_round_off(ms_lowering *l, int unit, const ms_segment *seg, int op, int kept, const ms_op_attrs *attrs,
                        ms_ref in, ms_ref pieces, int64_t rest, int64_t n);
 
 /* Until this position no other buffer has its bytes, so that compute does not wait for a collective that has them. */

@@ -44,7 +44,7 @@ static int collect(ms_lowering *l, int unit, int kind, int parts) {
 static int send(ms_lowering *l, ms_quantised *q) {
   const ms_unit *u = &l->model->unit[q->unit];
   const ms_unit_pieces p = pieces_of(l, q->unit);
-  const ms_attrs attrs = {.i = {p.dtype, p.ranks}};
+  const ms_op_attrs attrs = {.pieces = {.dtype = p.dtype, .pieces = p.ranks}};
   int parts = 0;
   int64_t from = 0, to = 0;
   MS_TRY(open_sent(l, &p, p.ranks, &q->sent));
@@ -76,7 +76,7 @@ static int sum(ms_lowering *l, ms_quantised *q) {
   for (int s = 0; s < u->segments; s++) {
     const ms_segment *seg = &u->segment[s];
     if (seg->frozen) continue;
-    const ms_attrs attrs = {.i = {p.dtype, p.ranks, seg->chunk}};
+    const ms_op_attrs attrs = {.pieces = {.dtype = p.dtype, .pieces = p.ranks, .elements = seg->chunk}};
     const ms_ref own = ms_lower_next_pieces(&p, seg, q->own, 1, &one);
     const ms_ref received = ms_lower_next_pieces(&p, seg, q->received, p.ranks, &from);
     MS_TRY(ms_lower_round_off(l, q->unit, seg, MS_OP_sum_pieces, MS_OP_sum_pieces_kept, &attrs, received, own,
@@ -102,7 +102,8 @@ static int restore(ms_lowering *l, const ms_quantised *q) {
     if (seg->frozen) continue;
     const ms_ref sums = ms_lower_next_pieces(&p, seg, q->gathered, p.ranks, &from);
     const ms_ref own = own_gradients(l, q->unit, seg, &first);
-    const ms_attrs attrs = {.i = {adds, p.dtype, p.ranks, seg->chunk, first}};
+    const ms_op_attrs attrs = {.add = adds,
+                               .pieces = {.dtype = p.dtype, .pieces = p.ranks, .elements = seg->chunk, .first = first}};
     MS_TRY(ms_plan_kernel(l->plan, l->phase, MS_OP_restore_pieces, &attrs, 1, &sums, 1, &own, u->name, 1));
   }
   ms_lower_keep(l, q->own);

@@ -35,7 +35,8 @@ static int open_pieces(ms_lowering *l, const ms_unit_pieces *p, int64_t pieces, 
 static int quantise(ms_lowering *l, const ms_unit_pieces *p, const ms_segment *seg, const ms_gradients *from,
                     ms_ref pieces) {
   const int64_t shards = ms_model_shards(l->model), n = seg->chunk * shards, inner = l->plan->inner_shards;
-  const ms_attrs attrs = {.i = {p->dtype, shards, seg->chunk, inner > 1 ? inner : 0}};
+  const ms_op_attrs attrs = {
+      .pieces = {.dtype = p->dtype, .pieces = shards, .stride = seg->chunk, .group = inner > 1 ? inner : 0}};
   const ms_ref whole = ms_ref_vector(from->buffer, ms_gradients_offset(from, seg), from->dtype, n);
   return ms_lower_round_off(l, p->unit, seg, MS_OP_quantise_pieces, MS_OP_quantise_pieces_kept, &attrs, whole, pieces,
                             ms_rests_of_shards(seg), n);
@@ -44,7 +45,8 @@ static int quantise(ms_lowering *l, const ms_unit_pieces *p, const ms_segment *s
 /* What the shards of a node have sent, to a piece of their sum for each node. */
 static int sum(ms_lowering *l, const ms_unit_pieces *p, const ms_segment *seg, ms_ref received, ms_ref passed) {
   const int64_t n = last_ranks(l) * ms_pieces_of_segment(p, seg).elements;
-  const ms_attrs attrs = {.i = {p->dtype, l->plan->inner_shards, seg->chunk, last_ranks(l)}};
+  const ms_op_attrs attrs = {
+      .pieces = {.dtype = p->dtype, .pieces = l->plan->inner_shards, .elements = seg->chunk, .each = last_ranks(l)}};
   return ms_lower_round_off(l, p->unit, seg, MS_OP_sum_pieces, MS_OP_sum_pieces_kept, &attrs, received, passed,
                             ms_rests_of_passed(l->model, p->unit, seg, l->plan->inner_shards), n);
 }
@@ -117,7 +119,8 @@ int ms_lower_total_of_shards(ms_lowering *l, const ms_quantised *q) {
   for (int s = 0; s < u->segments; s++) {
     const ms_segment *seg = &u->segment[s];
     if (seg->frozen) continue;
-    const ms_attrs attrs = {.i = {q->adds, p.dtype, last_ranks(l), seg->chunk}};
+    const ms_op_attrs attrs = {.add = q->adds,
+                               .pieces = {.dtype = p.dtype, .pieces = last_ranks(l), .elements = seg->chunk}};
     const ms_ref pieces = ms_lower_next_pieces(&p, seg, q->received, last_ranks(l), &received);
     const ms_ref chunk = ms_ref_vector(q->from.buffer, ms_gradients_offset(&q->from, seg), MS_F32, seg->chunk);
     MS_TRY(ms_plan_kernel(l->plan, l->phase, MS_OP_total_pieces, &attrs, 1, &pieces, 1, &chunk, u->name, 1));

@@ -60,7 +60,7 @@ static int accumulate_range(ms_lowering *l, int unit, const ms_segment *seg, con
   ms_ref in = ms_ref_vector(l->reduce[unit], from, seg->reduce_dtype, end - begin);
   ms_ref out =
       ms_ref_vector(to->buffer, ms_gradients_offset(to, seg) + begin * ms_dtype_size(to->dtype), MS_F32, end - begin);
-  ms_attrs attrs = {.i = {l->phase != MS_PHASE_FIRST}};
+  ms_op_attrs attrs = {.add = l->phase != MS_PHASE_FIRST};
   return ms_plan_kernel(l->plan, l->phase, MS_OP_accumulate, &attrs, 1, &in, 1, &out, l->model->unit[unit].name, 1);
 }
 

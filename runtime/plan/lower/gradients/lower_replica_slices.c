@@ -49,7 +49,7 @@ int ms_lower_clear_slice(ms_plan *plan, int unit) {
     if (begin > end) {
       const ms_ref gap =
           ms_ref_vector(ms_state_buffer(unit, MS_STATE_GRADIENT), 4 * (end - first), MS_F32, begin - end);
-      const ms_attrs attrs = {.i = {begin - end, 1, 1, 1, 1, 1, 1, 1 + MS_F32}};
+      const ms_op_attrs attrs = {.out_dtype = 1 + MS_F32, .shape = {.d = {begin - end, 1, 1, 1, 1, 1}, .ndim = 1}};
       MS_TRY(ms_plan_kernel(plan, MS_PHASE_NORM, MS_OP_fill, &attrs, 0, NULL, 1, &gap, u->name, 0));
     }
     if (last) break;
@@ -60,7 +60,7 @@ int ms_lower_clear_slice(ms_plan *plan, int unit) {
 
 int ms_lower_weigh_squares(ms_plan *plan, int unit, ms_ref squares) {
   const ms_unit *u = &plan->model->unit[unit];
-  const ms_attrs attrs = {.f = {ms_replica_copies(plan->model, plan->replicas), 0}};
+  const ms_op_attrs attrs = {.scale = {.alpha = ms_replica_copies(plan->model, plan->replicas)}};
   if (!ms_unit_is_sliced(plan->model, u, plan->replicas)) return MS_OK;
   return ms_plan_kernel(plan, MS_PHASE_NORM, MS_OP_scale, &attrs, 1, &squares, 1, &squares, u->name, 0);
 }

@@ -37,7 +37,7 @@ static int sums_in_one_order(const ms_plan *plan, int *one) {
 /* Every rank takes the totals of its replica's first shard. */
 static int take_totals_of_first_shard(ms_plan *plan, int phase, ms_ref totals) {
   const int64_t n = ms_numel(&totals.info), all = n * ms_model_shards(plan->model);
-  const ms_attrs overwrite = {{0}, {0}};
+  const ms_op_attrs overwrite = {0};
   int buffer;
   MS_TRY(ms_plan_buffer(plan, phase, MS_ARENA_GATHERED, MS_CAT_GATHERED, 4 * all, "totals of all shards", &buffer));
   const ms_plan_part part = {

@@ -85,10 +85,10 @@ static ms_stretch added(const adafactor *a, const item *x) {
   return adds(a, x) ? x->own : (ms_stretch){x->own.begin, x->own.begin};
 }
 
-static ms_attrs attrs_of(const adafactor *a, const item *x) {
-  ms_attrs attrs = {{0}, {0}};
+static ms_op_attrs attrs_of(const adafactor *a, const item *x) {
+  ms_op_attrs attrs = {0};
   ms_factored_set(&attrs, &x->at);
-  ms_clip_set(&attrs, a->plan->config.max_value);
+  attrs.factored.clip = a->plan->config.max_value;
   return attrs;
 }
 
@@ -112,7 +112,7 @@ static int sum(const adafactor *a, const item *x) {
   ms_plan *plan = a->plan;
   const ms_param *p = param_of(a, x);
   const ms_stretch own = added(a, x);
-  const ms_attrs attrs = attrs_of(a, x), none = {{0}, {0}};
+  const ms_op_attrs attrs = attrs_of(a, x), none = {0};
   const ms_ref in[] = {ms_lower_gradients_of(plan, p->unit, own), ms_lower_norm_of(plan, x->param)};
   const ms_ref out[] = {row_sums(a, x), column_sums(a, x)};
   const ms_ref weights = ms_lower_masters(plan, p->unit, p->segment, own), squares = weight_squares(a, x);
@@ -122,7 +122,7 @@ static int sum(const adafactor *a, const item *x) {
 
 static int average(const adafactor *a, const item *x) {
   ms_plan *plan = a->plan;
-  ms_attrs attrs = {.f = {plan->config.adafactor_beta2_decay}};
+  ms_op_attrs attrs = {.factored = {.beta2_decay = plan->config.adafactor_beta2_decay}};
   const ms_factored whole = {.rows = x->at.rows, .columns = x->at.columns, .matrices = x->at.matrices};
   ms_factored_set(&attrs, &whole);
   const ms_ref in[] = {row_sums(a, x), column_sums(a, x), number(ms_updates_buffer(plan), x->param)};
@@ -133,10 +133,10 @@ static int average(const adafactor *a, const item *x) {
 static int norm(const adafactor *a, const item *x) {
   ms_plan *plan = a->plan;
   const ms_plan_config *c = &plan->config;
-  ms_attrs attrs = attrs_of(a, x);
-  attrs.f[0] = c->adafactor_eps1;
-  attrs.f[1] = c->adafactor_eps2;
-  attrs.f[2] = ms_updates_of(c, param_of(a, x)).lr_scale;
+  ms_op_attrs attrs = attrs_of(a, x);
+  attrs.factored.eps1 = c->adafactor_eps1;
+  attrs.factored.eps2 = c->adafactor_eps2;
+  attrs.factored.lr_scale = ms_updates_of(c, param_of(a, x)).lr_scale;
   const ms_ref in[] = {ms_lower_gradients_of(plan, param_of(a, x)->unit, added(a, x)),
                        ms_lower_norm_of(plan, x->param),
                        row_averages(a, x),
@@ -153,11 +153,11 @@ static int step(const adafactor *a, const item *x) {
   if (x->own.end <= x->own.begin) return MS_OK;
   const ms_param *p = param_of(a, x);
   const ms_param_group by = ms_updates_of(&plan->config, p);
-  ms_attrs attrs = attrs_of(a, x);
-  attrs.f[0] = by.lr_scale;
-  attrs.f[1] = by.weight_decay;
-  attrs.f[2] = plan->config.adafactor_eps1;
-  attrs.f[3] = plan->config.adafactor_d;
+  ms_op_attrs attrs = attrs_of(a, x);
+  attrs.factored.lr_scale = by.lr_scale;
+  attrs.factored.weight_decay = by.weight_decay;
+  attrs.factored.eps1 = plan->config.adafactor_eps1;
+  attrs.factored.d = plan->config.adafactor_d;
   const ms_ref in[] = {ms_lower_gradients_of(plan, p->unit, x->own),
                        ms_lower_norm_of(plan, x->param),
                        row_averages(a, x),

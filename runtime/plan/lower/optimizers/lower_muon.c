@@ -92,8 +92,9 @@ static int make_direction(const muon *m, const ms_muon_bucket *b, int param, int
   const ms_param *p = &plan->model->param[param];
   const ms_stretch own = stretch_of(m, param);
   if (own.end == own.begin) return MS_OK;
-  ms_attrs attrs = {.i = {plan->config.muon_nesterov}, .f = {ms_updates_of(&plan->config, p).momentum}};
-  ms_clip_set(&attrs, plan->config.max_value);
+  ms_op_attrs attrs = {.update = {.momentum = ms_updates_of(&plan->config, p).momentum,
+                                  .clip = plan->config.max_value,
+                                  .nesterov = plan->config.muon_nesterov}};
   const ms_ref in[] = {ms_lower_gradients_of(plan, p->unit, own), ms_lower_norm_of(plan, param)};
   const ms_ref out[] = {own_place(m, b, param, whole), ms_lower_moment(plan, p, 0, own)};
   return ms_plan_kernel(plan, MS_PHASE_UPDATE, MS_OP_muon_momentum, &attrs, 2, in, 2, out, scope, 0);
@@ -112,7 +113,8 @@ static int apply(const muon *m, const ms_muon_bucket *b, int param, int whole) {
   const ms_stretch own = stretch_of(m, param);
   if (own.end == own.begin) return MS_OK;
   const ms_param_group by = ms_updates_of(&plan->config, p);
-  const ms_attrs attrs = {.f = {by.lr_scale, by.weight_decay, adjustment(&plan->config, p)}};
+  const ms_op_attrs attrs = {
+      .update = {.lr_scale = by.lr_scale, .weight_decay = by.weight_decay, .adjust = adjustment(&plan->config, p)}};
   const ms_ref in = own_place(m, b, param, whole), out = ms_lower_masters(plan, p->unit, p->segment, own);
   MS_TRY(ms_plan_kernel(plan, MS_PHASE_UPDATE, MS_OP_muon_apply, &attrs, 1, &in, 1, &out, scope, 0));
   return ms_lower_copy(plan, MS_PHASE_UPDATE, p->unit, p->segment, own, scope);
@@ -122,14 +124,14 @@ static int apply(const muon *m, const ms_muon_bucket *b, int param, int whole) {
  */
 
 static int move(const muon *m, ms_ref from, ms_ref to) {
-  const ms_attrs none = {{0}, {0}};
+  const ms_op_attrs none = {0};
   if (!ms_numel(&from.info)) return MS_OK;
   return ms_plan_kernel(m->plan, MS_PHASE_UPDATE, MS_OP_muon_move, &none, 1, &from, 1, &to, scope, 0);
 }
 
 /* [rows,columns] -> [columns,rows] */
 static int turn(const muon *m, ms_ref from, ms_ref to, int64_t rows, int64_t columns) {
-  const ms_attrs swap = {.i = {1, 0}};
+  const ms_op_attrs swap = {.permutation = {.p = {1, 0}}};
   from.info = (ms_value_info){.dtype = MS_F32, .ndim = 2, .dims = {rows, columns}};
   to.info = (ms_value_info){.dtype = MS_F32, .ndim = 2, .dims = {columns, rows}};
   return ms_plan_kernel(m->plan, MS_PHASE_UPDATE, MS_OP_muon_turn, &swap, 1, &from, 1, &to, scope, 0);
@@ -197,7 +199,7 @@ static int open_whole(const muon *m, const ms_param *p, int *buffer) {
 static int orthogonalise(const muon *m, const ms_param *p, int from, int to) {
   const ms_plan_config *c = &m->plan->config;
   const int turned = is_turned(m->plan->model, p);
-  const ms_attrs attrs = {.i = {c->muon_steps, c->muon_dtype == MS_BF16}};
+  const ms_op_attrs attrs = {.orthogonalise = {.steps = c->muon_steps, .dtype = c->muon_dtype == MS_BF16}};
   const ms_value_info shape = {.dtype = MS_F32, .ndim = 2, .dims = {p->whole[turned], p->whole[!turned]}};
   const ms_ref in = {from, 0, shape}, out = {to, 0, shape};
   m->plan->phase[MS_PHASE_UPDATE].flops += ms_orthogonalise_flops(c->muon_steps, &shape);

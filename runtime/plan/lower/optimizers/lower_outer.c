@@ -56,7 +56,7 @@ static ms_ref synced(const ms_plan *plan, int unit, ms_stretch own) {
 
 /* Writes the differences of a unit to a buffer, at the offsets of its chunks. */
 static int subtract(ms_plan *plan, int phase, int unit, int buffer) {
-  const ms_attrs none = {{0}, {0}};
+  const ms_op_attrs none = {0};
   for (int s = 0; s < stretches(plan, unit); s++) {
     const ms_stretch own = stretch_of(plan, unit, s);
     if (own.end <= own.begin) continue;
@@ -136,8 +136,10 @@ static int copy_unit(ms_plan *plan, int unit) {
 
 static int apply_unit(ms_plan *plan, int unit, int sum) {
   const ms_plan_config *c = &plan->config;
-  const ms_attrs attrs = {.i = {c->outer_nesterov},
-                          .f = {c->outer_momentum, c->outer_alpha, 1.0 / ms_model_replicas(plan->model)}};
+  const ms_op_attrs attrs = {.outer_sgd = {.momentum = c->outer_momentum,
+                                           .alpha = c->outer_alpha,
+                                           .share = 1.0 / ms_model_replicas(plan->model),
+                                           .nesterov = c->outer_nesterov}};
   for (int s = 0; s < stretches(plan, unit); s++) {
     const ms_stretch own = stretch_of(plan, unit, s), none = {0, 0};
     if (own.end <= own.begin) continue;
