@@ -1,7 +1,8 @@
 #!/bin/bash
 # Downloads NVIDIA's cuobjdump and nvdisasm from PyPI, for toolkits that lack them: disassembler.sh FOLDER
 #
-# The folder becomes a Python environment; FOLDER/bin/cuobjdump is what tests/lua/cuda_machine_code_spec.lua looks for.
+# The folder becomes a Python environment; FOLDER/bin/cuobjdump is what
+# tests/lua/cuda/cuda_machine_code_spec.lua looks for.
 set -u
 folder=$1
 give_up() {

@@ -6,7 +6,7 @@ local json = require("cjson")
 
 local case = require("fuzz.case")
 local files = require("moonshard.check.files")
-local program = require("lua.program")
+local program = require("lua.support.program")
 local recipe = require("fuzz.recipe")
 local verdict = require("moonshard.check.report")
 

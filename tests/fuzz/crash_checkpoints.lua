@@ -1,8 +1,8 @@
 -- Kills runs at random points of saving: luajit tests/fuzz/crash_checkpoints.lua POINTS [SEED]
 --
--- Ends with 1 where something is wrong afterwards; see tests/lua/crash.lua.
+-- Ends with 1 where something is wrong afterwards; see tests/lua/checkpoints/crash.lua.
 
-local crash = require("lua.crash")
+local crash = require("lua.checkpoints.crash")
 
 local points = tonumber(arg[1] ~= "" and arg[1] or 200)
 local seed = tonumber(arg[2] ~= "" and arg[2] or os.time())

@@ -87,7 +87,15 @@ end
 
 -- ---- running --------------------------------------------------------------------------------------------------------
 
+-- Folders of recipes below tests/lua; those of several rooms are in recipes.
+local ROOMS = { attention = "cuda", float8 = "formats", generate = "generation", huggingface = "huggingface",
+  image_models = "models", places = "tensors", updates = "optimizers" }
 local OUT = { stored = "facts", huggingface = "out" }
+
+local function path_of(recipe)
+  local room = ROOMS[recipe]
+  return ("tests/lua/%srecipes/%s.lua"):format(room and room .. "/" or "", recipe)
+end
 
 local function quoted(text) return "'" .. text .. "'" end
 
@@ -98,7 +106,7 @@ local function write_script(i, each)
   for _, device in ipairs { "cpu", "cuda" } do
     local out = ("%s.%s"):format(base, device)
     if each.recipe == "huggingface" then lines[#lines + 1] = "mkdir -p " .. quoted(out) end
-    local words = { "timeout", SECONDS, quoted(binary), "run", ("tests/lua/recipes/%s.lua"):format(each.recipe),
+    local words = { "timeout", SECONDS, quoted(binary), "run", path_of(each.recipe),
       "device=" .. device, quoted(("%s=%s"):format(OUT[each.recipe] or "out", out)) }
     for _, setting in ipairs(each.settings) do words[#words + 1] = quoted(setting) end
     lines[#lines + 1] = ("env %s %s >%s.log 2>&1 </dev/null || { echo %s: $? >%s.status; exit; }"):format(

@@ -1,7 +1,7 @@
 -- Output that is not read: every rank's lines go to a pipe without a reader, and the run is struck at a random time. It
 -- ends within seconds, with the status of what struck it, and leaves nothing.
 
-local message = require("lua.message")
+local message = require("lua.support.message")
 local trial = require("soak.trial")
 
 -- Milliseconds until a run is struck: from before its ranks have met to long after all of them wait to print.

@@ -2,8 +2,8 @@
 -- random moment: while all start, train or save. All that survive end within the deadline and 2 seconds, name the first
 -- victim and no other, and leave nothing; a rank that only lags changes nothing.
 
-local checks = require("lua.struck_checks")
-local struck_hosts = require("lua.struck_hosts")
+local checks = require("lua.hosts.struck_checks")
+local struck_hosts = require("lua.hosts.struck_hosts")
 
 local TIMEOUT = 5
 

@@ -1,7 +1,7 @@
 -- An error of Lua in one rank at a random step: all ranks end, the rank and the line are named, and whatever the
 -- message contains, what is printed is one clean line.
 
-local message = require("lua.message")
+local message = require("lua.support.message")
 local trial = require("soak.trial")
 
 local STEPS = 6

@@ -53,7 +53,7 @@ for h in $(seq 1 $HOSTS); do
 done
 
 WORDS=${WORDS//\$D/$D}
-run="$MOONSHARD_BIN run tests/lua/recipes/struck.lua $WORDS"
+run="$MOONSHARD_BIN run tests/lua/hosts/recipes/struck.lua $WORDS"
 if [ $NODES = 1 ]; then
   for h in $(seq 1 $HOSTS); do
     ip netns exec $P$h $run -n $RANKS --nodes $HOSTS --node-rank $((h - 1)) --rendezvous tcp://10.99.0.1:29540 \

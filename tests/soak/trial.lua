@@ -2,7 +2,7 @@
 -- describe the run in shell words; a bash does the rest, which has a job's process to strike and then waits for its
 -- status.
 
-local leftovers = require("lua.leftovers")
+local leftovers = require("lua.support.leftovers")
 
 local trial = {}
 

@@ -1,6 +1,6 @@
 -- The table of element types. The engine's table (runtime/base/numbers/dtype.c) gives names, sizes and ranges; USES
 -- below adds what only the Lua layer decides with. A new type that models or products compute in is a row in each;
--- tests/lua/tables_spec.lua compares the two.
+-- tests/lua/project/tables_spec.lua compares the two.
 
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")

@@ -1,6 +1,6 @@
 -- The table of optimizers: options, state, and the engine's configuration. A new optimizer needs a row here, its
--- annotated constructor in train/optim.lua, and the engine's row (runtime/plan/optimizer.c); tests/lua/tables_spec.lua
--- compares the two.
+-- annotated constructor in train/optim.lua, and the engine's row (runtime/plan/optimizer.c);
+-- tests/lua/project/tables_spec.lua compares the two.
 
 local dtypes = require("moonshard.base.dtypes")
 local engine = require("moonshard.base.ffi")

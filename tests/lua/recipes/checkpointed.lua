@@ -3,7 +3,7 @@
 -- wrong on the rank `victim`.
 
 local ms = require "moonshard"
-local inject_io = require("lua.inject_io")
+local inject_io = require("lua.support.inject_io")
 
 local cfg = ms.args {
   steps = 9, stop = 0, mesh = "2x2", checkpoint = "", save_every = 3, resume = ms.args.any(false), async = true,

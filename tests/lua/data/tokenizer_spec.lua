@@ -1,0 +1,294 @@
+-- Tokenizers against the reference library's ids (tests/fixtures/tokenizer/make.py), files by `moonshard tokenize`, and
+-- what a tokenizer.json is refused for.
+
+local errors = require("moonshard.base.error")
+local json = require("cjson")
+local has = require("lua.support.message").has
+local program = require("lua.support.program")
+local tokenizers = require("moonshard.data.tokenizer")
+local scratch = require("lua.support.scratch")
+
+local FIXTURES = "tests/fixtures/tokenizer/"
+local folder
+
+local function write(name, content)
+  local path = folder .. "/" .. name
+  local file = assert(io.open(path, "wb"))
+  file:write(content)
+  file:close()
+  return path
+end
+
+local function tokens_of(path)
+  local content, ids = scratch.read(path), {}
+  local width = content:sub(1, 4) == "\136\216\52\1" and 2 or 4 -- 20240520, little-endian
+  for at = 1025, #content, width do
+    local id = 0
+    for byte = width, 1, -1 do id = id * 256 + content:byte(at + byte - 1) end
+    ids[#ids + 1] = id
+  end
+  return ids
+end
+
+local function refused(change, from, to)
+  local text = scratch.read(FIXTURES .. "good/" .. change .. ".json")
+  local at, last = text:find(from, 1, true)
+  assert(at, from .. " is not in the file")
+  local path = write("bad.json", text:sub(1, at - 1) .. to .. text:sub(last + 1))
+  local ok, raised = pcall(tokenizers.open, path)
+  assert.is_false(ok)
+  assert.is_true(errors.is(raised))
+  has(raised.message, path)
+  return raised.status .. " " .. raised.message
+end
+
+describe("tokenizer", function()
+  setup(function()
+    folder = scratch.folder()
+  end)
+
+  teardown(scratch.clear)
+
+  it("gives the reference library's ids for texts that are hard to cut, and the texts back", function()
+    local cases = json.decode(scratch.read(FIXTURES .. "cases.json"))
+    assert.is_true(#cases > 400)
+    for _, name in ipairs({ "gpt2", "llama3" }) do
+      local tokenizer = tokenizers.open(FIXTURES .. "good/" .. name .. ".json")
+      for _ = 1, 2 do -- the second time from the cache
+        for _, case in ipairs(cases) do
+          assert.same(case[name], tokenizer:encode(case.text))
+          assert.equal(case.text, tokenizer:decode(case[name]))
+        end
+      end
+    end
+  end)
+
+  it("knows its tokens by name", function()
+    local tokenizer = tokenizers.open(FIXTURES .. "good/llama3.json")
+    local id = tokenizer:id("<|endoftext|>")
+    assert.same({ id }, tokenizer:encode("<|endoftext|>"))
+    assert.equal(tokenizer:encode(" the")[1], tokenizer:id("Ġthe"))
+    assert.is_true(tokenizer.vocab > id)
+    local ok, raised = pcall(tokenizer.id, tokenizer, "<|endof|>")
+    assert.is_false(ok)
+    has(raised.message, "<|endof|> | <|endoftext|>")
+  end)
+
+  it("refuses text that is not UTF-8, and ids that are no tokens", function()
+    local tokenizer = tokenizers.open(FIXTURES .. "good/gpt2.json")
+    for text, byte in pairs({
+      ["ab\255"] = 2, ["\192\128"] = 0, ["x\237\160\128"] = 1, ["moon moon \240\159\140"] = 10,
+    }) do
+      local ok, raised = pcall(tokenizer.encode, tokenizer, text)
+      assert.is_false(ok)
+      has(raised.message, ("byte %d of the text"):format(byte))
+    end
+    local ok, raised = pcall(tokenizer.decode, tokenizer, { 1, 99999 })
+    assert.is_false(ok)
+    has(raised.message, "token 99999")
+  end)
+
+  it("names the field of a tokenizer.json that it does not do", function()
+    for from, expected in pairs({
+      ['"normalizer": null'] = { '"normalizer": {"type":"NFC"}', "MS_EUNSUPPORTED", "normalizer" },
+      ['"type": "BPE"'] = { '"type": "Unigram"', "MS_EUNSUPPORTED", 'model.type | "Unigram"' },
+      ['"dropout": null'] = { '"dropout": 0.1', "MS_EUNSUPPORTED", "model.dropout" },
+      ['"behavior": "Isolated"'] = { '"behavior": "Removed"', "MS_EUNSUPPORTED", "Split.behavior" },
+      ['"add_prefix_space": false'] = { '"add_prefix_space": true', "MS_EUNSUPPORTED", "add_prefix_space" },
+      ['"use_regex": false'] = { '"use_regex": true', "MS_EUNSUPPORTED", "ByteLevel.use_regex: | Split" },
+      ['"lstrip": false'] = { '"lstrip": true', "MS_EUNSUPPORTED", 'added_tokens: | "<|begin|>" | lstrip' },
+      ['(?i:'] = { "(?<=a)(?i:", "MS_EINVAL", "Split.pattern: | behind" },
+      ['\\\\s+(?!'] = { "\\\\s+((?!", "MS_EINVAL", "Split.pattern: | parenthesis" },
+      ['"vocab": {'] = { '"vocab": {"!!!":0,', "MS_EINVAL", "model.vocab" },
+      ['"merges": ['] = { '"merges": [["zzzz", "q"],', "MS_EINVAL", 'merges: | entry 0 | "zzzz" | model.vocab' },
+      ['"model": {'] = { '"modell": {', "MS_EINVAL", "model | missing" },
+      ['{'] = { '{,', "MS_EINVAL", "tokenizer: byte" },
+    }) do
+      local told = refused("llama3", from, expected[1])
+      has(told, expected[2])
+      has(told, expected[3])
+      if expected[2] == "MS_EUNSUPPORTED" then has(told, "tokenizers | ms.data.tokens") end
+    end
+    has(refused("gpt2", '"!": ', '"!!!!!": '), "MS_EUNSUPPORTED")
+    has(refused("gpt2", '"merges": [', '"merges": ["a b c",'), "entry 0")
+  end)
+
+  it("U10 gives added tokens the reference library's ids, whatever ids they are listed with", function()
+    for _, case in ipairs(json.decode(scratch.read(FIXTURES .. "added.json"))) do
+      local described = json.decode(scratch.read(FIXTURES .. "good/gpt2.json"))
+      described.added_tokens = case.added_tokens
+      local tokenizer = tokenizers.open(write("added.json", json.encode(described)))
+      assert.same(case.ids, tokenizer:encode(case.text), case.name)
+      assert.equal(case.text, tokenizer:decode(case.ids), case.name)
+    end
+  end)
+
+  it("U10 names a field that it does not know, one of another type, and parts that would change the text", function()
+    for from, expected in pairs({
+      ['"version": "1.0"'] = { '"version": "2.0"', "MS_EUNSUPPORTED", "version | 1.0" },
+      ['"truncation": null'] = { '"truncation": null, "trim": null', "MS_EUNSUPPORTED", 'field | "trim" | unknown' },
+      ['"padding": null'] = { '"padding": {"strategy":"BatchLongest"}', "MS_EUNSUPPORTED", "padding" },
+      ['"type": "BPE"'] = { '"type": "BPE", "id content": 1', "MS_EUNSUPPORTED", 'model: field | "id content"' },
+      ['"ignore_merges": true'] = { '"ignore_merges": "true"', "MS_EINVAL", "model.ignore_merges | true or false" },
+      ['"byte_fallback": false'] = { '"byte_fallback": null', "MS_EINVAL", "model.byte_fallback | true or false" },
+      ['"normalized": false'] = { '"normal": false', "MS_EUNSUPPORTED", '"<|begin|>" | field | "normal"' },
+      ['"special": true'] = { '"special": null', "MS_EINVAL", '"<|begin|>" | special | true or false' },
+      ['"rstrip": false,'] = { "", "MS_EINVAL", '"<|begin|>" | rstrip | missing' },
+      ['"invert": false'] = { '"invert": false, "inverted": 1', "MS_EUNSUPPORTED", 'Split: field | "inverted"' },
+      ['"use_regex": false'] = { '"use_regex": 0', "MS_EINVAL", "ByteLevel.use_regex | true or false" },
+      ['"post_processor": null'] = { '"post_processor": {"type":"Add"}', "MS_EUNSUPPORTED", 'post_processor | "Add"' },
+    }) do
+      local told = refused("llama3", from, expected[1])
+      has(told, expected[2])
+      has(told, expected[3])
+    end
+    local function decoded_by(decoder)
+      local described = json.decode(scratch.read(FIXTURES .. "good/gpt2.json"))
+      described.decoder = decoder
+      return pcall(tokenizers.open, write("decoder.json", json.encode(described)))
+    end
+    local byte_level, fuse = { type = "ByteLevel" }, { type = "Fuse" }
+    assert.is_true(decoded_by({ type = "Sequence", decoders = { byte_level } }))
+    for _, wrong in ipairs({ fuse, { type = "Sequence", decoders = { byte_level, fuse } } }) do
+      local ok, raised = decoded_by(wrong)
+      assert.is_false(ok)
+      has(raised.message, "decoder | Fuse | ByteLevel")
+    end
+  end)
+
+  it("U10 refuses added tokens that would share an id or bytes with others", function()
+    local function refuses(change, expected)
+      local described = json.decode(scratch.read(FIXTURES .. "good/gpt2.json"))
+      change(described)
+      local ok, raised = pcall(tokenizers.open, write("shared.json", json.encode(described)))
+      assert.is_false(ok)
+      has(raised.message, expected)
+    end
+    local function added(content, flags)
+      local token = { id = 0, content = content, single_word = false, lstrip = false, rstrip = false,
+        normalized = false, special = false }
+      for name, value in pairs(flags or {}) do token[name] = value end
+      return token
+    end
+    refuses(function(it) it.added_tokens = { added("<y>"), added("<y>", { special = true }) } end,
+      'added_tokens: | "<y>" | twice')
+    refuses(function(it)
+      local vocab = it.model.vocab
+      local size = 0
+      for _ in pairs(vocab) do size = size + 1 end
+      vocab["\1gap"] = size + 1 -- the next number, by the size, is then the id of this token
+      it.added_tokens = { added("<y>") }
+    end, '"<y>" | id | another token | gaps')
+    refuses(function(it) it.added_tokens = { added("Ġ") } end, '"Ġ" | model.vocab | other bytes')
+    refuses(function(it) it.added_tokens = json.null end, "added_tokens | list")
+  end)
+
+  it("writes token files, each text a document, alike with any number of threads", function()
+    -- Lines, blanks and a special token at places that cuts of a megabyte may hit.
+    local parts, cases = {}, json.decode(scratch.read(FIXTURES .. "cases.json"))
+    local long = os.getenv("MOONSHARD_CONFIG") == "release" and 5 or 2.2
+    local bytes = 0
+    while bytes < long * 2 ^ 20 do
+      for i = 1, #cases do
+        local line = cases[(i * 7) % #cases + 1].text .. (i % 5 == 0 and "\n\n  \n" or "\n")
+        parts[#parts + 1] = line
+        bytes = bytes + #line
+      end
+    end
+    local text = table.concat(parts)
+    local one, two = write("one.txt", text), write("two.txt", "the moon")
+    local tokenizer = tokenizers.open(FIXTURES .. "good/llama3.json")
+    local expected = tokenizer:encode(text)
+    table.insert(expected, 1, tokenizer:id("<|begin|>"))
+    expected[#expected + 1] = tokenizer:id("<|endoftext|>")
+    expected[#expected + 1] = tokenizer:id("<|begin|>")
+    for _, id in ipairs(tokenizer:encode("the moon")) do expected[#expected + 1] = id end
+    expected[#expected + 1] = tokenizer:id("<|endoftext|>")
+    local out = folder .. "/out.bin"
+    for _, threads in ipairs({ "1", "3" }) do
+      local ended = program.run({ "tokenize", "--tokenizer", FIXTURES .. "good/llama3.json", "--begin", "<|begin|>",
+        "--end", "<|endoftext|>", "-j" .. threads, "--json", "--out", out, one, two })
+      assert.equal(0, ended.status, ended.err)
+      local told = json.decode(ended.out)
+      assert.equal(#expected, told.tokens)
+      assert.equal(#text + 8, told.bytes)
+      assert.equal(2, told.token_bytes)
+      assert.same(expected, tokens_of(out))
+    end
+    local back = program.run({ "tokenize", "--tokenizer", FIXTURES .. "good/llama3.json", "--decode", out })
+    assert.equal("<|begin|>" .. text .. "<|endoftext|><|begin|>the moon<|endoftext|>", back.out)
+    local plain = program.run({ "tokenize", "--tokenizer", FIXTURES .. "good/gpt2.json", two })
+    has(plain.out, "two.bin: | tokens | 16 bits | 8 B | 1 file")
+    assert.same(tokenizers.open(FIXTURES .. "good/gpt2.json"):encode("the moon"), tokens_of(folder .. "/two.bin"))
+  end)
+
+  it("leaves nothing half written when a file is wrong, and replaces what is not UTF-8 on request", function()
+    local bad, out = write("bad.txt", ("moon "):rep(1000) .. "\xe2\x82 sun\xff"), folder .. "/none.bin"
+    local good = write("good.txt", "sun")
+    local arguments = { "tokenize", "--tokenizer", FIXTURES .. "good/gpt2.json", "--out", out, good, bad }
+    local ended = program.run(arguments)
+    assert.equal(2, ended.status)
+    has(ended.err, bad .. " | byte 5000 | 0xe2 | UTF-8")
+    assert.is_nil(io.open(out))
+    assert.equal("", io.popen("ls " .. folder .. "/*.tmp 2>/dev/null"):read("*a"))
+    arguments[#arguments + 1] = "--replace-invalid"
+    assert.equal(0, program.run(arguments).status)
+    local tokenizer = tokenizers.open(FIXTURES .. "good/gpt2.json")
+    local expected = tokenizer:encode("sun")
+    for _, id in ipairs(tokenizer:encode(("moon "):rep(1000) .. "\239\191\189 sun\239\191\189")) do
+      expected[#expected + 1] = id
+    end
+    assert.same(expected, tokens_of(out))
+    local missing = program.run({ "tokenize", "--tokenizer", folder, "a.txt" })
+    assert.equal(2, missing.status)
+    has(missing.err, folder .. "/tokenizer.json: No such file")
+    has(program.run({ "tokenize", "a.txt" }).err, "--tokenizer")
+    has(program.run({ "tokenize", "--tokenizer", "t", "a", "b" }).err, "--out FILE.bin")
+    local text = write("text.bin", "sun") -- what its tokens would be named
+    for _, more in ipairs({ {}, { "--out", folder .. "/./text.bin" } }) do
+      ended = program.run({ "tokenize", "--tokenizer", FIXTURES .. "good/gpt2.json", text, unpack(more) })
+      assert.equal(2, ended.status)
+      has(ended.err, "overwrite | " .. text)
+      assert.equal("sun", io.open(text):read("*a"))
+    end
+  end)
+
+  describe("with a tokenizer_config.json", function()
+    local function open_with(config)
+      write("tokenizer.json", scratch.read(FIXTURES .. "good/gpt2.json"))
+      write("tokenizer_config.json", config)
+      return pcall(tokenizers.open, folder)
+    end
+
+    it("is refused where that adds tokens or spaces that it lacks", function()
+      for config, facts in pairs({
+        ['{"added_tokens_decoder": {"999": {"content": "<|new|>", "special": true}}}'] = "<|new|> | tokenizer.json",
+        ['{"pad_token": "[PAD]"}'] = "[PAD] | tokenizer.json",
+        ['{"mask_token": {"content": "<mask>", "lstrip": true}}'] = "<mask> | tokenizer.json",
+        ['{"additional_special_tokens": ["<|endoftext|>", "<tool>"]}'] = "<tool> | tokenizer.json",
+        ['{"extra_special_tokens": {"image_token": "<image>"}}'] = "<image> | tokenizer.json",
+        ['{"tokenizer_class": "GPT2Tokenizer", "add_prefix_space": true}'] = "add_prefix_space | space",
+      }) do
+        local ok, raised = open_with(config)
+        assert.is_false(ok, config)
+        assert.equal("MS_EUNSUPPORTED", raised.status)
+        has(raised.message, folder .. "/tokenizer_config.json | " .. facts)
+      end
+      local ok, raised = open_with("[1")
+      assert.is_false(ok)
+      has(raised.message, "tokenizer_config.json | JSON")
+    end)
+
+    it("is read where that says the same", function()
+      for _, config in ipairs({
+        '{"added_tokens_decoder": {"50256": {"content": "<|endoftext|>"}}, "bos_token": "<|endoftext|>"}',
+        '{"tokenizer_class": "PreTrainedTokenizerFast", "add_prefix_space": true, "pad_token": null}',
+        '{"add_prefix_space": false, "model_max_length": 1024, "extra_special_tokens": {}, "padding_side": "left"}',
+      }) do
+        local ok, tokenizer = open_with(config)
+        assert.is_true(ok, tostring(tokenizer))
+        assert.same(tokenizers.open(FIXTURES .. "good/gpt2.json"):encode("a cat"), tokenizer:encode("a cat"))
+      end
+    end)
+  end)
+end)

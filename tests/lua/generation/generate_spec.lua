@@ -1,0 +1,64 @@
+-- Texts that models continue: the same on every mesh, by seed, in bytes and in a tokenizer's tokens.
+
+local fixture = require("lua.support.fixture")
+local message = fixture.message
+local ms = require("moonshard")
+local has = require("lua.support.message").has
+local program = require("lua.support.program")
+
+local TOKENIZER = "tests/fixtures/tokenizer/good/gpt2.json"
+
+local function texts(ranks, ...)
+  local out = os.tmpname()
+  local ended = program.run({ "run", "tests/lua/generation/recipes/generate.lua", "-n", tostring(ranks), "out=" .. out,
+    ... })
+  assert.equal(0, ended.status, ended.err)
+  local file = assert(io.open(out, "rb"))
+  local content = file:read("*a")
+  file:close()
+  os.remove(out)
+  local list = {}
+  for part in (content .. "\0"):gmatch("(%Z*)%z") do list[#list + 1] = part end
+  return list
+end
+
+describe("generate", function()
+  it("gives the same tokens on every mesh, and others by another seed", function()
+    local alone = texts(1)
+    assert.equal(7, #alone)
+    assert.are_not.equal(alone[1], alone[2])
+    assert.same(alone, texts(1))
+    assert.same(alone, texts(2, "mesh=1x2"))
+    if os.getenv("MOONSHARD_CONFIG") == "release" then assert.same(alone, texts(4, "mesh=2x2")) end
+  end)
+
+  it("speaks a tokenizer's tokens", function()
+    local tokenizer = ms.tokenizer(TOKENIZER)
+    local list = texts(1, "vocab=" .. tokenizer.vocab, "tokenizer=" .. TOKENIZER)
+    for _, entry in ipairs(list) do
+      local ids = {}
+      for id in entry:match("^[%d ]+"):gmatch("%d+") do ids[#ids + 1] = tonumber(id) end
+      assert.equal(tokenizer:decode(ids), entry:match("^[%d ]+|(.*)$"))
+    end
+  end)
+
+  it("refuses settings that make no sense, and another model's tokenizer", function()
+    local model = ms.models.gpt2 { vocab = 256, layers = 1, dim = 8, heads = 2, seq = 8 }
+    for text, o in pairs({
+      ["temperature=-1 | 0"] = { temperature = -1 },
+      ["top_p=0 | above 0"] = { top_p = 0 },
+      ["top_k=-1 | 0"] = { top_k = -1 },
+      ["one token"] = { prompt = "" },
+      ["stop | tokenizer"] = { stop = "<|endoftext|>" },
+      ["stop | number 2 | 1.5"] = { stop = { 3, 1.5 } },
+      ["tokens | bytes"] = { tokens = 3, bytes = 3 },
+      ["256 tokens | " .. TOKENIZER .. " | tokenizer"] = { prompt = " the", tokenizer = TOKENIZER },
+    }) do
+      local got = message(function() ms.generate(model, o) end)
+      has(got, text)
+    end
+    local of_tokens = ms.models.gpt2 { vocab = 257, layers = 1, dim = 8, heads = 2, seq = 8 }
+    local got = message(function() ms.generate(of_tokens, { prompt = "a" }) end)
+    has(got, "257 tokens | bytes | tokenizer")
+  end)
+end)

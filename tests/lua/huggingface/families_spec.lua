@@ -1,0 +1,194 @@
+-- Families of decoders from and to Hugging Face's folders: the reference library's numbers on random small models
+-- (tests/fixtures/huggingface), and what is refused.
+
+local huggingface = require("lua.support.huggingface")
+local has = require("lua.support.message").has
+local message = require("lua.support.fixture").message
+local ms = require("moonshard")
+local program = require("lua.support.program")
+local scratch = require("lua.support.scratch")
+
+local train, assert_reference = huggingface.train, huggingface.assert_reference
+
+teardown(scratch.clear)
+
+local FAMILIES = {
+  "gemma", "gemma2", "gemma3", "llama_biased", "mistral", "mistral_whole", "olmo2", "phi3", "qwen2", "qwen2_window",
+  "qwen3", "smollm3", "mixtral", "qwen2_moe", "qwen3_moe",
+}
+local tried, all = huggingface.tried(FAMILIES, "gemma3")
+
+describe("a family", function()
+  for _, name in ipairs(tried) do
+    it("G1 trains as the reference library trains it, on 1 rank and on 2x2: " .. name, function()
+      huggingface.assert_trains(name)
+    end)
+  end
+
+  it("G1 trains alike over a tensor dimension, with a padded vocabulary, ragged chunks and micro-batches", function()
+    for _, name in ipairs(all and { "gemma2", "gemma3", "llama_biased", "olmo2", "phi3", "qwen2_window",
+      "qwen3", "smollm3", "mixtral", "qwen2_moe", "qwen3_moe" } or {}) do
+      huggingface.assert_trains_divided(name)
+    end
+  end)
+
+  it("G1 trains with the auxiliary loss of routers if its config asks for it", function()
+    if not all then return end
+    assert_reference("mixtral_balanced", train("mixtral_balanced", 1, "1x1"))
+    assert_reference("mixtral_balanced", train("mixtral_balanced", 2, "1x1x2", { padding = 2 }))
+    assert.equal(0.05, ms.huggingface.model(huggingface.FIXTURES .. "mixtral_balanced").config.aux_loss)
+    assert.equal(0.5, ms.huggingface.model(huggingface.FIXTURES .. "mixtral", { aux_loss = 0.5 }).config.aux_loss)
+  end)
+
+  it("G1 trains alike over a context dimension", function()
+    local recipe = program.recipe [[
+      local ms = require "moonshard"
+      local cfg = ms.args { mesh = "", folder = "" }
+      local model = ms.huggingface.model(cfg.folder)
+      ms.fully_shard(model, { mesh = ms.init_device_mesh(cfg.device, cfg.mesh, { "shard", "context" }) })
+      local train = ms.trainer { model = model, loss = ms.loss.cross_entropy, optimizer = ms.optim.sgd { lr = 0.1 } }
+      local tokens = ms.tensor({ { 1, 2, 30, 4, 5, 6, 7, 8 }, { 9, 3, 5, 16, 7, 1, 2, 4 } }, { dtype = "i32" })
+      for _ = 1, 3 do print(("%.5f"):format(train:step({ tokens = tokens, targets = tokens }).loss)) end
+    ]]
+    for _, name in ipairs(all and { "mistral", "gemma2", "gemma3", "qwen3", "smollm3",
+      "qwen2_moe" } or {}) do
+      local function losses(ranks)
+        local ended = program.run({ "run", recipe, "-n", tostring(ranks), "mesh=1x" .. ranks,
+          "folder=" .. huggingface.FIXTURES .. name })
+        assert.equal(0, ended.status, ended.err)
+        return ended.out
+      end
+      assert.equal(losses(1), losses(2), name)
+    end
+    os.remove(recipe)
+  end)
+
+  it("G1 gives the row of padding no gradient by lookups, as padding_idx of the reference library", function()
+    local function embedding_of(pad)
+      local model = ms.huggingface.model(huggingface.copy_of("llama", huggingface.set("pad_token_id", pad)))
+      local before = model:parameter("embed.weight"):tolist()
+      local step = ms.trainer { model = model, optimizer = ms.optim.sgd { lr = 1 }, loss = ms.loss.cross_entropy }
+      local tokens = ms.tensor({ { 3, 5, 3, 7 } }, { dtype = "i32" })
+      step:step { tokens = tokens, targets = tokens }
+      return model.config, before, model:parameter("embed.weight"):tolist()
+    end
+    local config, before, after = embedding_of(3)
+    assert.equal(3, config.padding)
+    assert.same(before[4], after[4])
+    assert.not_same(before[6], after[6])
+    config = embedding_of(-1)
+    assert.equal(config.vocab - 1, config.padding)
+    config, before, after = embedding_of(false)
+    assert.is_nil(config.padding)
+    assert.not_same(before[4], after[4])
+    has(message(embedding_of, config.vocab), ("pad_token_id %d | vocab_size %d"):format(config.vocab, config.vocab))
+  end)
+
+  it("G1 is saved as it was read: names, values and config", function()
+    for _, name in ipairs(FAMILIES) do
+      local saved = huggingface.assert_saved(name)
+      local read = scratch.read(huggingface.FIXTURES .. name .. "/config.json")
+      local written = scratch.read(saved .. "/config.json")
+      assert.equal(read:find('"sliding_window": null', 1, true) ~= nil,
+        written:find('"sliding_window": null', 1, true) ~= nil, name)
+    end
+  end)
+end)
+
+describe("ms.models", function()
+  local sizes = { vocab = 17, layers = 2, dim = 8, heads = 2, ffn = 12, seq = 8 }
+  local function with(more)
+    local o = {}
+    for key, value in pairs(sizes) do o[key] = value end
+    for key, value in pairs(more) do o[key] = value end
+    return o
+  end
+
+  it("G1 makes models of each family, whose folders are read again as the same model", function()
+    local cases = {
+      llama = { rope_scaling = { type = "linear", factor = 2 }, qkv_bias = true, out_bias = true, mlp_bias = true },
+      mistral = { window = 4 }, qwen2 = { window = 4, slides = { false, true } }, qwen3 = { head_dim = 6 }, phi3 = {},
+      smollm3 = { rotates = { false, true }, mlp_bias = true },
+      mixtral = { experts = 3, aux_loss = 0.25, window = 4 },
+      qwen2_moe = { experts = 5, experts_per_token = 3, expert_ffn = 7, shared_ffn = 9, qkv_bias = false },
+      qwen3_moe = { experts = 4, experts_per_token = 2, expert_ffn = 17, head_dim = 6, sparse = { false, true } },
+      olmo2 = {}, gemma = {}, gemma2 = { window = 4, slides = { true, false }, attention_scale = 0.5 },
+      gemma3_text = { window = 4, slides = { true, false }, window_rope_theta = 100, attention_scale = 0.5 },
+    }
+    local tokens = ms.tensor({ { 3, 1, 16, 7, 2, 5, 9, 4 } }, { dtype = "i32" })
+    for name, more in pairs(cases) do
+      local model, folder = ms.models[name](with(more)), scratch.path()
+      ms.huggingface.save(model, folder)
+      local again = ms.huggingface.model(folder)
+      assert.same(model.config, again.config, name)
+      assert.same(model(tokens):tolist(), again(tokens):tolist(), name)
+    end
+  end)
+
+  it("G1 refuses to save what a family's config.json cannot say", function()
+    local function refused(name, more, option)
+      has(message(ms.huggingface.save, ms.models[name](with(more)), scratch.path()),
+        ("config.json of %s | %s"):format(name, option))
+    end
+    refused("qwen3", { attention_softcap = 5 }, "attention_softcap")
+    refused("mistral", { window = 4, slides = { true, false } }, "slides")
+    refused("qwen3", { rotates = { true, false } }, "rotates")
+    refused("smollm3", { window = 4 }, "window")
+    refused("mixtral", { shared_ffn = 8 }, "shared_ffn")
+    refused("mixtral", { renormalise = false }, "renormalise")
+    refused("mixtral", { sparse = { true, false } }, "sparse")
+    refused("qwen3_moe", { bias_rate = 1e-3 }, "bias_rate")
+    refused("qwen3_moe", { expert_score = "sigmoid" }, "expert_score")
+    refused("qwen2_moe", { window = 4, shared_ffn = 8 }, "window")
+    refused("qwen3", { experts = 4 }, "experts")
+    refused("olmo2", { norms = "before" }, "norms")
+    refused("gemma", { embedding_scale = 1 }, "embedding_scale")
+    refused("llama", { out_bias = true }, "out_bias")
+    refused("gemma2", { window = 4, slides = { true, false }, window_rope_theta = 7 }, "window_rope_theta")
+    local same = ms.models.gemma3_text(with { window = 4, slides = { true, false } })
+    local folder = scratch.path()
+    ms.huggingface.save(same, folder)
+    assert.equal(1e6, ms.huggingface.model(folder).config.window_rope_theta)
+  end)
+
+  it("G1 refuses options of a decoder that make no sense", function()
+    local function refused(more) return message(ms.models.decoder, with(more)) end
+    has(refused { norms = "after" }, 'norms | "before" or "behind" or "around" | "after"')
+    has(refused { qk_norm = true }, 'qk_norm | "head" or "all" or false | true')
+    has(refused { activation = "relu" }, 'activation | "silu" or "gelu_tanh" or "gelu" | "relu"')
+    has(refused { slides = { true, true } }, "slides | window")
+    has(refused { rotates = { true } }, "rotates | layer 2 is nil")
+    has(refused { window = 4, slides = { true } }, "slides | layer 2 is nil")
+    has(refused { logit_softcap = -1 }, "logit_softcap | above 0 | -1")
+    has(refused { rope_scaling = { type = "linear", factor = 0 } }, "rope_scaling | factor 0")
+    has(refused { aux_loss = 0.1 }, "aux_loss | experts")
+    has(refused { experts = 2, experts_per_token = 3 }, "top_k is 3 | 2 experts")
+    has(refused { experts = 2, sparse = { true } }, "sparse | layer 2 is nil")
+    has(refused { windows = 4 }, "unknown option windows | window")
+    local function config_refused(name, value)
+      return message(ms.huggingface.model, huggingface.copy_of("smollm3", huggingface.set(name, value)))
+    end
+    has(config_refused("no_rope_layers", { 1, 2 }), "no_rope_layers of layer 2 is 2")
+    has(config_refused("no_rope_layers", { 1 }), "no_rope_layers of layer 2 is nil")
+    local function experts_refused(family, name, value)
+      return message(ms.huggingface.model, huggingface.copy_of(family, huggingface.set(name, value)))
+    end
+    has(experts_refused("mixtral", "router_jitter_noise", 0.5), "router_jitter_noise is 0.5 | not built")
+    has(experts_refused("qwen3_moe", "use_sliding_window", true), "use_sliding_window | not built")
+    has(experts_refused("qwen2_moe", "layer_types", { "full_attention", "sliding_attention" }),
+      "layer_types of layer 2 | sliding_attention")
+    has(experts_refused("qwen2_moe", "num_experts", 5), "missing: | experts.4")
+    local layers = {}
+    for i = 1, 8 do layers[i] = i == 2 and "sliding_attention" or "full_attention" end
+    has(config_refused("layer_types", layers), "layer_types of layer 2 | sliding_attention")
+    local function with_window(uses)
+      return huggingface.copy_of("smollm3", function(config)
+        config.use_sliding_window, config.sliding_window, config.max_window_layers = uses, 4, 28
+        config.pretraining_tp = 2
+      end)
+    end
+    has(message(ms.huggingface.model, with_window(true)), "sliding_window is 4 | not built")
+    assert.equal("smollm3", ms.huggingface.model(with_window(false)).family)
+    has(message(function() return ms.models.qwen9 end), "qwen9 | qwen2")
+  end)
+end)

@@ -1,0 +1,294 @@
+-- Folders of adapters: which are refused and where none is written, in which types, and `moonshard export`.
+-- lora_files_spec.lua compares what is in them.
+
+local adapter = require("moonshard.nn.adapter")
+local ffi = require("ffi")
+local json = require("cjson")
+local has = require("lua.support.message").has
+local huggingface = require("lua.support.huggingface")
+local message = require("lua.support.fixture").message
+local ms = require("moonshard")
+local program = require("lua.support.program")
+local scratch = require("lua.support.scratch")
+local re = ms.re
+
+local FIXTURES = "tests/fixtures/lora/"
+
+teardown(scratch.clear)
+
+local function save(model, folder) return ms.lora.save(model, folder) end
+local function model_of(name) return ms.huggingface.model(huggingface.FIXTURES .. name) end
+local function loaded(name) return ms.lora.load(model_of(name), FIXTURES .. name) end
+
+-- A copy of a folder of adapters, changed.
+local function copy_of(name, change_config, change_tensors)
+  local folder, from = scratch.folder(), name:find("^/") and name or FIXTURES .. name
+  local config = json.decode(scratch.read(from .. "/adapter_config.json"))
+  if change_config then change_config(config) end
+  scratch.write(folder .. "/adapter_config.json", json.encode(config))
+  local file, tensors, declared = ms.safetensors.open(from .. "/adapter_model.safetensors"), {}, {}
+  for i, tensor in ipairs(file.tensors) do
+    tensors[i] = { name = tensor.name, dtype = tensor.dtype, shape = { unpack(tensor.shape) } }
+  end
+  if change_tensors then change_tensors(tensors) end
+  for i, tensor in ipairs(tensors) do declared[i] = tensor end
+  local writer = ms.safetensors.create(folder .. "/adapter_model.safetensors", declared)
+  for _, tensor in ipairs(tensors) do
+    local elements = tensor.shape[1] * tensor.shape[2]
+    writer:put(tensor.name, tensor.bytes or ("\0"):rep(elements * (tensor.dtype == "F32" and 4 or 1)))
+  end
+  writer:finish()
+  return folder
+end
+
+local function refused(folder, model, ...)
+  local text = message(ms.lora.load, model, folder)
+  for _, facts in ipairs({ ... }) do has(text, facts) end
+end
+
+describe("a folder of adapters", function()
+  local set = huggingface.set
+
+  it("Q8 is refused for another model, rank or shape, by tensor", function()
+    refused(FIXTURES .. "gpt2", model_of("llama"), "transformer.h.0.attn.c_attn | no linear layer")
+    refused("nowhere", model_of("llama"), "nowhere has no adapter_model.safetensors | not a folder of adapters")
+    local whole, pickled = scratch.folder(), scratch.folder()
+    scratch.write(whole .. "/config.json", "{}")
+    scratch.write(pickled .. "/adapter_model.bin", "")
+    refused(whole, model_of("llama"), "a whole model | ms.huggingface.model")
+    refused(pickled, model_of("llama"), "adapter_model.bin | safe_serialization = True")
+    refused(copy_of("llama", nil, function(list) list[1].shape[2] = 5 end), model_of("llama"), "5 | another model")
+    refused(copy_of("llama", set("r", 8)), model_of("llama"), "lora_A.weight | [4,16] | [8,16]")
+    refused(copy_of("gpt2", set("rank_pattern", {})), model_of("gpt2"), "mlp.c_proj | [3,48] | [2,48]")
+    refused(copy_of("llama", set("r", 4.5)), model_of("llama"), "adapter_config.json | r | q_proj | 4.5 | whole")
+    refused(copy_of("llama", set("rank_pattern", { q_proj = 4.5 })), model_of("llama"), "rank_pattern | q_proj | 4.5")
+    refused(FIXTURES .. "llama", ms.lora(model_of("llama"), { { re"wq", { rank = 4, alpha = 4 } } }),
+      "v_proj | none there")
+    refused(FIXTURES .. "llama", ms.lora(model_of("llama"), { { re"w", { rank = 4, alpha = 4 } },
+      { "head", { rank = 4, alpha = 4 } } }), "no adapter | layers.")
+    refused(FIXTURES .. "llama", ms.lora(model_of("llama"), { { re"wq|wv|head|layers.1.mlp.w2", { rank = 4 } } }),
+      "multiplied by 1 | alpha / rank = 2 | alpha = 4")
+    refused(FIXTURES .. "gpt2", ms.lora(model_of("gpt2"), { { re"wq|wk|wv", { rank = 1, alpha = 1.5 } },
+      { re"fc2", { rank = 3 } } }), "rank 2 | 3")
+  end)
+
+  it("Q8 is refused with missing tensors, of another dtype, and with names that are not adapters", function()
+    refused(copy_of("llama", nil, function(list) table.remove(list, 2) end), model_of("llama"),
+      "lora_B.weight | missing")
+    refused(copy_of("llama", nil, function(list) list[1].dtype = "U8" end), model_of("llama"), "U8 | F32, BF16, F16")
+    refused(copy_of("llama", nil, function(list) list[1].name = "base_model.model.embed.lora_embedding_A" end),
+      model_of("llama"), "lora_embedding_A | lora_A")
+    refused(scratch.folder(), model_of("llama"), "adapter_model.safetensors")
+    local folder = copy_of("llama")
+    os.remove(folder .. "/adapter_config.json")
+    refused(folder, model_of("llama"), "adapter_config.json")
+    has(message(ms.lora.load, model_of("llama"), 3), "folder | 3")
+  end)
+
+  it("Q8 is refused for what plain LoRA does not compute, by field", function()
+    for field, value in pairs({ peft_type = "LOHA", use_dora = true, bias = "all", init_lora_weights = "pissa_niter_4",
+      modules_to_save = { "head" }, layer_replication = { { 0, 1 } }, lora_bias = true, brand_new = 3,
+      lora_dropout = 1, r = 0, alpha_pattern = { q_proj = -1 }, target_modules = 3, lora_alpha = json.null }) do
+      refused(copy_of("llama", set(field, value)), model_of("llama"), "adapter_config.json | " .. field)
+    end
+    for _, value in ipairs({ { "q_proj", 3 }, { q_proj = true }, true }) do
+      refused(copy_of("llama", set("target_modules", value)), model_of("llama"), "target_modules | names")
+    end
+    for field, value in pairs({ use_dora = true, lora_bias = true, bias = "all", modules_to_save = { "lm_head" },
+      trainable_token_indices = { 1 }, layer_replication = { { 0, 1 } }, target_parameters = { "mlp.experts" } }) do
+      local folder = copy_of("llama", set(field, value), function(list)
+        list[#list + 1] = { name = "base_model.model.other", dtype = "F32", shape = { 1, 1 } }
+      end)
+      refused(folder, model_of("llama"), "adapter_config.json: " .. field .. " is | merge_and_unload")
+    end
+    for _, field in ipairs({ "target_modules", "exclude_modules" }) do
+      refused(copy_of("llama", set(field, "(q_proj")), model_of("llama"),
+        "adapter_config.json: " .. field .. ' has "(q_proj" | PCRE2')
+    end
+    refused(copy_of("llama", set("alpha_pattern", { ["q_proj["] = 2 })), model_of("llama"),
+      'adapter_config.json: alpha_pattern has "q_proj[" | PCRE2')
+    refused(copy_of("llama", set("rank_pattern", 3)), model_of("llama"), "rank_pattern | object | 3")
+  end)
+
+  it("Q8 can have weights of the model itself, if they are those that the model has", function()
+    local function weight_of(model, layer)
+      local weight = model[layer].weight
+      local values = ffi.new("float[?]", weight.numel)
+      weight.source.read(0, weight.numel, values)
+      return { dtype = "F32", shape = { unpack(weight.shape) }, bytes = ffi.string(values, 4 * weight.numel) }
+    end
+    local whole = model_of("llama")
+    local head, embed = weight_of(whole, "head"), weight_of(whole, "embed")
+    local function load(tensor, given, model, folder)
+      return ms.lora.load(model or model_of("llama"), copy_of(folder or "llama", nil, function(list)
+        list[#list + 1] = { name = "base_model.model." .. tensor, dtype = given.dtype, shape = given.shape,
+          bytes = given.bytes }
+      end))
+    end
+    assert.truthy(load("lm_head.base_layer.weight", head))
+    assert.truthy(load("lm_head.weight", head))
+    assert.truthy(load("model.embed_tokens.weight", embed))
+    assert.truthy(load("model.embed_tokens.base_layer.weight", embed))
+    local function says(tensor, given, facts, model) has(message(load, tensor, given, model), facts) end
+    says("lm_head.base_layer.weight", embed, "lm_head.base_layer.weight | differs | save_embedding_layers=False")
+    says("model.embed_tokens.weight", { dtype = "F32", shape = { 1, 1 } }, "embed_tokens | differs")
+    local tied = weight_of(model_of("llama_tied"), "embed")
+    local folder = scratch.path()
+    save(ms.lora(model_of("llama_tied"), { { re"wq", { rank = 2 } } }), folder)
+    assert.truthy(load("lm_head.weight", tied, model_of("llama_tied"), folder))
+    tied.bytes = "\1" .. tied.bytes:sub(2)
+    has(message(load, "lm_head.weight", tied, model_of("llama_tied"), folder), "lm_head.weight | differs")
+    says("model.other.weight", head, "model.other.weight | lora_A")
+    local config = model_of("llama").config
+    local made = ms.models.llama { vocab = config.vocab, layers = config.layers, dim = config.dim, heads = config.heads,
+      kv_heads = config.kv_heads, head_dim = config.head_dim, ffn = config.ffn, seq = config.seq }
+    says("lm_head.base_layer.weight", head, "not from a folder | save_embedding_layers=False", made)
+  end)
+
+  it("Q8 takes of several keys of a pattern that match a layer the first in the file, as PEFT does", function()
+    local function alphas(pattern)
+      local folder = copy_of("llama")
+      local path = folder .. "/adapter_config.json"
+      local config = json.decode(scratch.read(path))
+      config.alpha_pattern, config.use_rslora = "HERE", false
+      scratch.write(path, (json.encode(config):gsub('"HERE"', function() return pattern end)))
+      local model = ms.lora.load(model_of("llama"), folder)
+      local found = {}
+      for _, record in ipairs(adapter.records(model)) do found[record.layer] = record.alpha end
+      return { found["layers.0.attn.wq"], found["layers.1.attn.wq"] }
+    end
+    assert.same({ 16, 3 }, alphas '{"layers.1.self_attn.q_proj": 3, "q_proj": 16}')
+    assert.same({ 16, 16 }, alphas '{"q_proj": 16, "layers.1.self_attn.q_proj": 3}')
+    -- Of two layers one's name is the end of the other's.
+    local function pass(_, x) return x end
+    local function nested()
+      return ms.module { a = ms.nn.linear(4, 4), forward = pass,
+        b = ms.module { a = ms.nn.linear(4, 4), forward = pass } }
+    end
+    local folder = scratch.path()
+    save(ms.lora(nested(), { { re"^b", { rank = 2, alpha = 8 } }, { re"^a", { rank = 1, alpha = 4 } } }), folder)
+    local records = adapter.records(ms.lora.load(nested(), folder))
+    assert.same({ a = { 1, 4 }, ["b.a"] = { 2, 8 } }, { [records[1].layer] = { records[1].rank, records[1].alpha },
+      [records[2].layer] = { records[2].rank, records[2].alpha } })
+  end)
+
+  it("Q8 is refused where its fields leave out modules of which it has tensors, as PEFT reads them", function()
+    local function read(name, fields)
+      return copy_of(name, function(config)
+        for field, value in pairs(fields) do config[field] = value end
+      end)
+    end
+    for _, case in ipairs({
+      { { target_modules = { "q_proj" } }, "target_modules | v_proj" },
+      { { target_modules = "model.layers.0.*" }, "target_modules | layers.1" },
+      { { target_modules = "proj" }, "target_modules | q_proj" },
+      { { target_modules = "all-linear", exclude_modules = { "v_proj" } }, "exclude_modules | v_proj" },
+      { { target_modules = "all-linear", exclude_modules = ".*q_proj" }, "exclude_modules | q_proj" },
+      { { target_modules = "all-linear", layers_to_transform = { 0 } }, "layers_to_transform | layers.1" },
+      { { target_modules = "all-linear", layers_to_transform = 1, layers_pattern = "layers" },
+        "layers_to_transform | layers.0" },
+      { { target_modules = "all-linear", layers_to_transform = { 0, 1 }, layers_pattern = "h" },
+        "layers_to_transform | layers.0" },
+      { { exclude_modules = 3 }, "exclude_modules | names" },
+    }) do
+      refused(read("llama", case[1]), model_of("llama"), "adapter_config.json | " .. case[2])
+    end
+    for _, fields in ipairs({
+      { target_modules = "all-linear" }, { target_modules = [[.*\.(self_attn\.[qv]_proj|mlp\..*)|lm_head]] },
+      { target_modules = json.null }, { exclude_modules = { "o_proj" } },
+    }) do
+      assert.truthy(ms.lora.load(model_of("llama"), read("llama", fields)))
+    end
+  end)
+
+  it("Q8 is not saved over another one, nor from a model without adapters", function()
+    local folder = scratch.path()
+    save(loaded("llama"), folder)
+    has(message(save, loaded("llama"), folder), "already exists")
+    has(message(save, model_of("llama"), scratch.path()), "no adapters")
+    has(message(ms.lora.save, loaded("llama"), scratch.path(), { dtype = "f64" }), "f64")
+    has(message(ms.lora.save, loaded("llama"), scratch.path(), { ema = true }), "ema | trainer")
+  end)
+
+  it("Q8 is not saved by several ranks that have the model undivided", function()
+    local recipe = program.recipe([==[
+      local ms = require "moonshard"
+      local model = ms.lora(ms.nn.sequential { ms.nn.linear(4, 4) }, { { "0", { rank = 2 } } })
+      ms.lora.save(model, "/nowhere")
+    ]==])
+    program.refused(2, { "run", recipe, "-n", "2" }, "ms.lora.save | not divided | 2 ranks | ms.fully_shard")
+    os.remove(recipe)
+  end)
+
+  it("Q8 is loaded with a warning if it lacks modules that it names", function()
+    local recipe = program.recipe [[
+      local ms = require "moonshard"
+      local cfg = ms.args { model = "", adapters = "" }
+      print(ms.lora.load(ms.huggingface.model(cfg.model), cfg.adapters) ~= nil)
+    ]]
+    local function ended(adapters)
+      return program.run { "run", recipe, "model=" .. huggingface.FIXTURES .. "llama", "adapters=" .. adapters }
+    end
+    local cut = ended(copy_of("llama", nil, function(list)
+      for i = #list, 1, -1 do
+        if list[i].name:find("layers%.1%.self_attn%.v_proj") then table.remove(list, i) end
+      end
+    end))
+    assert.equal(0, cut.status, cut.err)
+    has(cut.err, "warning | adapter_config.json | target_modules | layers.1.self_attn.v_proj")
+    assert.equal("", ended(FIXTURES .. "llama").err)
+    os.remove(recipe)
+  end)
+
+  it("Q8 is saved with a warning if something else was trained, which it does not hold", function()
+    local recipe, folder, checkpoint, out = program.recipe([[
+      local ms = require "moonshard"
+      local cfg = ms.args { out = "", checkpoint = "" }
+      local model = ms.nn.sequential { ms.nn.linear(4, 4), ms.nn.layer_norm(4) }
+      ms.lora(model, { { "0", { rank = 1 } } }, { train = { "1" } })
+      ms.fully_shard(model)
+      local train = ms.trainer { model = model, optimizer = ms.optim.sgd { lr = 0.1 }, loss = ms.loss.mse }
+      train:step { inputs = ms.ones(2, 4), targets = ms.ones(2, 4) }
+      ms.lora.save(train, cfg.out)
+      ms.checkpoint.save(train, cfg.checkpoint)
+      ms.lora.merge(train)
+      local ok, raised = pcall(ms.checkpoint.save, train, cfg.checkpoint)
+      print(ok, raised)
+    ]]), scratch.path(), scratch.path(), scratch.path()
+    local ended = program.run({ "run", recipe, "out=" .. folder, "checkpoint=" .. checkpoint })
+    os.remove(recipe)
+    assert.equal(0, ended.status, ended.err)
+    has(ended.err, "warning | 1.weight | 1 more")
+    has(ended.out, "false | ms.lora.merge")
+    has(program.run({ "export", checkpoint, out, "--adapters" }).err, "warning | 1.weight | 1 more")
+  end)
+
+  it("Q8 is written in half precision when asked", function()
+    local folder = scratch.path()
+    local written = ms.lora.save(loaded("llama"), folder, { dtype = "bf16", base = "meta-llama/x" })
+    local file = ms.safetensors.open(folder .. "/adapter_model.safetensors")
+    assert.equal("BF16", file.tensors[1].dtype)
+    local bytes = 0
+    for _, tensor in ipairs(file.tensors) do bytes = bytes + tensor.bytes end
+    assert.equal(bytes, written.bytes)
+    assert.equal("meta-llama/x", json.decode(scratch.read(folder .. "/adapter_config.json")).base_model_name_or_path)
+  end)
+end)
+
+describe("moonshard export", function()
+  it("Q10 refuses adapters of a model that has none", function()
+    local recipe, folder = program.recipe([[
+      local ms = require "moonshard"
+      local cfg = ms.args { out = "" }
+      local model = ms.fully_shard(ms.nn.sequential { ms.nn.linear(3, 4) })
+      local train = ms.trainer { model = model, optimizer = ms.optim.sgd { lr = 0.1 }, loss = ms.loss.mse }
+      train:step { inputs = ms.ones(2, 3), targets = ms.ones(2, 4) }
+      ms.checkpoint.save(train, cfg.out)
+    ]]), scratch.path()
+    assert.equal(0, program.run({ "run", recipe, "out=" .. folder }).status)
+    program.refused(2, { "export", folder, scratch.path(), "--adapters" }, "adapters | ms.lora")
+    program.refused(2, { "export", folder, scratch.path(), "--adapters", "--huggingface" },
+      "--adapters | --huggingface")
+    os.remove(recipe)
+  end)
+end)

@@ -1,0 +1,60 @@
+-- JSON as Lua values: what encode writes reads back, and what is not JSON is refused with its place.
+
+local has = require("lua.support.message").has
+local json = require("moonshard.base.json")
+
+describe("json.decode", function()
+  it("reads back what encode writes", function()
+    local value = {
+      text = 'a "quoted"\n\ttab \\ and \127 é',
+      numbers = { 0, -1.5, 1e300, 0.1, 123456789 },
+      nested = { { a = { b = true } } },
+      no = false,
+    }
+    assert.same(value, json.decode(json.encode(value)))
+  end)
+
+  it("reads every kind of value, with spaces anywhere", function()
+    assert.same({ a = { 1, -2.5e3, "x" }, c = {} },
+      json.decode(' { "a" : [ 1 , -2.5e3 ,\n"x" ] , "b" : null, "c":{} } '))
+    assert.equal("é €😀/", json.decode([["\u00e9 \u20AC\ud83d\ude00\/"]]))
+    assert.equal(true, json.decode("true"))
+    assert.same({}, json.decode("[]"))
+  end)
+
+  it("refuses text that is not JSON, with the position", function()
+    for text, place in pairs({
+      [""] = 1, ["{"] = 2, ['{"a":1'] = 7, ['{"a" 1}'] = 6, ["{a:1}"] = 2, ["[1 2]"] = 4, ["[1,]"] = 4, ['"a'] = 3,
+      ['"\\x"'] = 2, ['"\\ud800"'] = 2, ["01"] = 1, ["1."] = 1, ["nul"] = 1, ["{} x"] = 3, ['"a\nb"'] = 3, ["-"] = 1,
+      ['{"a":1,"a":1}'] = 8,
+    }) do
+      local value, why = json.decode(text)
+      assert.is_nil(value)
+      assert.truthy(why and why:find("^byte " .. place .. ": "), text .. " -> " .. tostring(why))
+    end
+  end)
+
+  it("tells null from absence, and an empty list from an empty object, where the reader asks", function()
+    local value = json.decode('{"a": null, "b": [], "c": {}, "d": [null, 1]}', true)
+    assert.equal(json.null, value.a)
+    assert.equal(json.null, value.d[1])
+    assert.equal('{"a":null,"b":[],"c":{},"d":[null,1]}', json.encode(value))
+    assert.equal("[]", json.encode(json.list {}))
+    assert.is_nil(json.decode("null"))
+  end)
+
+  it("gives the members of an object in their order, with their texts", function()
+    local text = '{ "z" : 1.0 , "a": [ 1, 2 ],\n"m": null, "b": {"c": [] } }'
+    local list = {}
+    for i, member in ipairs(json.fields(text)) do list[i] = { member.name, member.text } end
+    assert.same({ { "z", "1.0" }, { "a", "[ 1, 2 ]" }, { "m", "null" }, { "b", '{"c": [] }' } }, list)
+    for _, wrong in ipairs({ "[1]", "1", "", '{"a":1', "{} x" }) do assert.is_nil(json.fields(wrong)) end
+  end)
+
+  it("names the field of a NaN or an infinity, which Python writes", function()
+    local function why(text) return select(2, json.decode(text)) end
+    has(why('{\n "a": 1,\n "rope_theta": NaN\n}'), "byte 27: | rope_theta | line 3 | NaN | Python | null")
+    has(why('{"a": [1, -Infinity]}'), "byte 11: | -Infinity | Python | null")
+    has(why('{"eps": Infinity}'), "byte 9: | eps | Infinity | Python | null")
+  end)
+end)

@@ -1,0 +1,292 @@
+-- Calls with handles that are none: every function of moonshard.h that takes one, as the header lists them, with NULL,
+-- with a handle that was released, with one of another kind, and where what the handle works on was released. And every
+-- function with NULL for each other pointer that must lead somewhere.
+
+local engine = require("moonshard.base.ffi")
+local has = require("lua.support.message").has
+local C, ffi = engine.C, engine.ffi
+
+-- What a function returns instead of a status; the message is recorded all the same.
+local answers = {
+  ms_world_rank = -1, ms_world_size = 0, ms_world_nodes = 0, ms_world_node_ranks = 0, ms_world_node_of = -1,
+  ms_world_local_rank = -1, ms_world_terminating = 0,
+  ms_mesh_ndim = 0, ms_mesh_world = 0, ms_mesh_size = 0, ms_mesh_count = 0, ms_mesh_contains = 0,
+  ms_mesh_root_size = 0, ms_mesh_copies = 0,
+  ms_model_params = 0, ms_model_units = 0,
+  ms_safetensors_count = 0, ms_safetensors_find = -1, ms_safetensors_metadata_count = 0,
+  ms_tokenizer_vocab = 0, ms_tokenizer_find = -1,
+  ms_save_running = 0,
+}
+-- The same of functions that take no handle.
+local null_answers = { ms_op_find = -1 }
+-- Texts of a thing that has none are empty, not NULL.
+local empty_text = { ms_world_node_name = true, ms_mesh_name = true }
+
+local release = {
+  ms_world = "ms_world_leave", ms_mesh = "ms_mesh_free", ms_rules = "ms_rules_free", ms_model = "ms_model_free",
+  ms_graph = "ms_graph_free", ms_plan = "ms_plan_free", ms_state = "ms_state_free", ms_exec = "ms_exec_free",
+  ms_profile = "ms_profile_free", ms_safetensors = "ms_safetensors_close",
+  ms_safetensors_writer = "ms_safetensors_abort", ms_tokens = "ms_tokens_close",
+  ms_token_reader = "ms_token_reader_free", ms_tokenizer = "ms_tokenizer_close", ms_save = "ms_save_free",
+}
+local releases = {}
+for _, name in pairs(release) do releases[name] = true end
+local may_be_null = { ms_exec_set_profile = 2 }
+
+-- Other pointers that may be NULL, always or where their count is 0.
+local optional = {
+  ms_mesh_new = "names", ms_mesh_new_from_ranks = "names", ms_mesh_unflatten = "names", ms_mesh_check_nodes = "names",
+  ms_rules_new = "policy", ms_rules_add = "where", ms_rules_resolve = "names decided",
+  ms_model_add_param = "dims", ms_model_set_reshard = "reshard_size",
+  ms_model_set_prefetch_order = "units", ms_graph_set_scope = "path",
+  ms_graph_set_recompute = "ops", ms_graph_op = "attrs inputs", ms_graph_input = "dims", ms_plan_exposed = "list",
+  ms_plan_passes = "list", ms_plan_conversions = "list",
+  ms_plan_chunked_losses = "list", ms_profile_items = "list", ms_profile_activities = "list",
+  ms_plan_peak_use = "buffer", ms_exec_run = "inputs outputs", ms_state_gather = "full",
+  ms_state_gather_range = "out", ms_state_scatter = "full", ms_state_read = "out", ms_state_write = "values",
+  ms_safetensors_read = "out", ms_safetensors_read_f32 = "view out bytes", ms_safetensors_write = "data",
+  ms_safetensors_write_f32 = "view data", ms_safetensors_create = "tensors config", ms_tokens_read = "out",
+  ms_tokenizer_encode = "text", ms_tokenizer_decode = "ids", ms_tokenize_files = "config", ms_save_new = "pieces",
+  ms_initial_values = "out", ms_mesh_slice = "names", ms_cluster_collective_time = "link",
+  ms_plan_timeline = "list",
+}
+local function is_optional(f, name)
+  return f.returns == "void" or (" " .. (optional[f.name] or "") .. " "):find(" " .. name .. " ", 1, true) ~= nil
+end
+
+-- ---- the header
+
+-- Every function: { name =, returns =, parameters = { { type =, name =, handle = kind or nil } } }.
+local function read_header()
+  local functions = {}
+  for declaration in require("moonshard.cdef"):gmatch("[^;{}]+;") do
+    local returns, name, list = declaration:match("^%s*([%w_ ]+[ %*])(ms_[%w_]+)%((.*)%);$")
+    local entry = { name = name, returns = returns and returns:gsub("%s+$", ""), parameters = {} }
+    for parameter in (list or ""):gmatch("[^,]+") do
+      local kind = parameter:match("^%s*([%w_ ]-)%s%*[%w_]+%s*$")
+      kind = kind and kind:gsub("const ", "")
+      if not release[kind] then kind = nil end
+      local type_name, own_name = parameter:match("^%s*(.-)([%w_]+)%s*$")
+      table.insert(entry.parameters, { type = type_name, name = own_name, handle = kind })
+    end
+    if name then table.insert(functions, entry) end
+  end
+  return functions
+end
+
+-- ---- one of each
+
+local function must(status)
+  if status ~= 0 then error(ffi.string(C.ms_error_message()), 2) end
+end
+
+local function new(kind, call, ...)
+  local out = ffi.new(kind .. " *[1]")
+  local arguments, n = { ... }, select("#", ...)
+  arguments[n + 1] = out
+  must(C[call](unpack(arguments, 1, n + 1)))
+  return out[0]
+end
+
+local function write_file(path, text)
+  local file = assert(io.open(path, "wb"))
+  file:write(text)
+  file:close()
+end
+
+local scratch_path = os.tmpname()
+
+local function make_model(live)
+  local config, param_config = ffi.new("ms_unit_config"), ffi.new("ms_param_config")
+  local model, index = new("ms_model", "ms_model_new", 1), ffi.new("int[1]")
+  C.ms_unit_config_default(config, ffi.sizeof(config))
+  C.ms_param_config_default(param_config, ffi.sizeof(param_config))
+  must(C.ms_model_add_unit(model, "root", config, index))
+  must(C.ms_model_add_param(model, 0, "w", 1, ffi.new("int64_t[1]", 4), param_config, index))
+  local dims = ffi.new("ms_model_dims")
+  C.ms_model_dims_default(dims, ffi.sizeof(dims))
+  must(C.ms_model_shard(model, live.ms_mesh, 0, dims))
+  return model
+end
+
+local function make_graph(live)
+  local graph, value = new("ms_graph", "ms_graph_new", live.ms_model), ffi.new("int[4]")
+  must(C.ms_graph_param(graph, 0, value))
+  must(C.ms_graph_op(graph, "mean", 1, ffi.new("int[1]", value[0]), nil, value))
+  must(C.ms_graph_output(graph, "mean", value[0]))
+  return graph
+end
+
+local function make_all()
+  local live, config = {}, ffi.new("ms_plan_config")
+  C.ms_plan_config_default(config, ffi.sizeof(config))
+  config.train, config.optimizer = 0, C.MS_OPT_NONE
+  write_file(scratch_path, ("x"):rep(64))
+  live.ms_world = new("ms_world", "ms_world_join_alone")
+  live.ms_mesh = new("ms_mesh", "ms_mesh_new", C.MS_DEVICE_CPU, 1, ffi.new("int[1]", 1), nil, 1)
+  live.ms_rules = new("ms_rules", "ms_rules_new", "test")
+  live.ms_model = make_model(live)
+  live.ms_graph = make_graph(live)
+  live.ms_plan = new("ms_plan", "ms_plan_compile", live.ms_graph, config)
+  live.ms_state = new("ms_state", "ms_state_new", live.ms_world, live.ms_model, config)
+  live.ms_exec = new("ms_exec", "ms_exec_new", live.ms_state, live.ms_plan)
+  live.ms_profile = new("ms_profile", "ms_profile_new", live.ms_world)
+  live.ms_save = new("ms_save", "ms_save_new", live.ms_state, 0, nil)
+  local paths = ffi.new("const char *[1]", { scratch_path })
+  live.ms_tokens = new("ms_tokens", "ms_tokens_open", 1, paths, C.MS_TOKEN_BYTES)
+  live.ms_token_reader = new("ms_token_reader", "ms_token_reader_new", live.ms_tokens, 1, 4, 2)
+  live.ms_tokenizer = new("ms_tokenizer", "ms_tokenizer_open", "tests/fixtures/tokenizer/good/gpt2.json")
+  local made = scratch_path .. ".made"
+  must(C.ms_safetensors_finish(new("ms_safetensors_writer", "ms_safetensors_create", made, 0, nil, nil)))
+  live.ms_safetensors = new("ms_safetensors", "ms_safetensors_open", made)
+  live.ms_safetensors_writer = new("ms_safetensors_writer", "ms_safetensors_create", made, 0, nil, nil)
+  return live
+end
+
+local function release_all(live)
+  for kind, handle in pairs(live) do C[release[kind]](handle) end
+end
+
+-- ---- the calls
+
+local memory = ffi.new("char[4096]")
+
+-- Calls with `bad` as the argument at `place`; all other handles are good, numbers 0, and pointers lead to zeros.
+local function call(f, place, bad, live)
+  local arguments = {}
+  for i, parameter in ipairs(f.parameters) do
+    if i == place then arguments[i] = bad
+    elseif parameter.handle then arguments[i] = live[parameter.handle]
+    elseif parameter.type:find("%*") then arguments[i] = ffi.cast(parameter.type, memory)
+    else arguments[i] = 0 end
+  end
+  ffi.fill(memory, ffi.sizeof(memory))
+  C.ms_error_clear()
+  return C[f.name](unpack(arguments, 1, #f.parameters))
+end
+
+local function check_refusal(f, place, bad, live, expected)
+  local result = call(f, place, bad, live)
+  local message = ffi.string(C.ms_error_message())
+  assert.are.equal(C.MS_EINVAL, C.ms_error_code(), f.name .. ": " .. message)
+  has(message, f.name .. ": ")
+  has(message, expected)
+  if answers[f.name] then assert.are.equal(answers[f.name], result, f.name)
+  elseif f.returns == "int" then assert.are.equal(C.MS_EINVAL, result, f.name)
+  elseif f.returns == "double" then assert.are.equal(0, result, f.name)
+  elseif empty_text[f.name] then assert.are.equal("", ffi.string(result), f.name)
+  elseif f.returns:find("%*") then assert.is_true(result == nil, f.name)
+  else assert.is_nil(result, f.name) end
+end
+
+-- Every handle argument of every function that does more than release it.
+local function each_argument(visit)
+  local visited = 0
+  for _, f in ipairs(read_header()) do
+    for place, parameter in ipairs(f.parameters) do
+      if parameter.handle and not releases[f.name] then
+        visit(f, place, parameter.handle)
+        visited = visited + 1
+      end
+    end
+  end
+  assert.is_true(visited > 120, "the header was not understood")
+end
+
+describe("handles", function()
+  local live
+
+  before_each(function() live = make_all() end)
+  after_each(function()
+    release_all(live)
+    os.remove(scratch_path)
+    os.remove(scratch_path .. ".made")
+    C.ms_error_clear()
+  end)
+
+  it("every handle of the header is made and released here", function()
+    local kinds = 0
+    for kind, again in require("moonshard.cdef"):gmatch("typedef struct (ms_[%w_]+) (ms_[%w_]+);") do
+      assert.equal(kind, again)
+      assert.truthy(release[kind], kind .. " has no entry in `release`")
+      assert.truthy(live[kind], kind .. " is not made by make_all")
+      kinds = kinds + 1
+    end
+    assert.is_true(kinds >= 15, "the header was not understood: " .. kinds)
+  end)
+
+  it("a call with NULL is a status", function()
+    each_argument(function(f, place, kind)
+      if may_be_null[f.name] ~= place then
+        check_refusal(f, place, ffi.cast(kind .. " *", nil), live, "NULL")
+      end
+    end)
+  end)
+
+  it("a call with NULL where a pointer must lead somewhere is a status", function()
+    local visited = 0
+    for _, f in ipairs(read_header()) do
+      for place, parameter in ipairs(f.parameters) do
+        if not parameter.handle and parameter.type:find("%*") and not is_optional(f, parameter.name) then
+          local result = call(f, place, nil, live)
+          local message = ffi.string(C.ms_error_message())
+          assert.are.equal(C.MS_EINVAL, C.ms_error_code(), f.name .. "(" .. parameter.name .. " = NULL): " .. message)
+          assert.truthy(message:find("is NULL", 1, true), f.name .. ": " .. message)
+          local expected = answers[f.name] or null_answers[f.name] or C.MS_EINVAL
+          if f.returns == "int" then assert.are.equal(expected, result, f.name) end
+          visited = visited + 1
+        end
+      end
+    end
+    assert.is_true(visited > 80, "the header was not understood: " .. visited)
+  end)
+
+  it("a call with a released handle is a status", function()
+    local released = make_all()
+    release_all(released)
+    each_argument(function(f, place, kind) check_refusal(f, place, released[kind], live, "released") end)
+  end)
+
+  it("a call with a handle of another kind is a status", function()
+    each_argument(function(f, place, kind)
+      local other = kind == "ms_mesh" and "ms_model" or "ms_mesh"
+      local expected = other == "ms_mesh" and "a mesh" or "a model | mesh"
+      check_refusal(f, place, ffi.cast(kind .. " *", live[other]), live, expected)
+    end)
+  end)
+
+  it("a call where the world was left, or the state released, is a status", function()
+    local on = { ms_state = "world | state", ms_exec = "world | exec",
+      ms_save = "world | save", ms_profile = "world | profile" }
+    local left = make_all()
+    C.ms_world_leave(left.ms_world)
+    each_argument(function(f, place, kind)
+      if on[kind] then check_refusal(f, place, left[kind], live, on[kind] .. " | released") end
+    end)
+    release_all(left)
+    left = make_all()
+    C.ms_state_free(left.ms_state)
+    each_argument(function(f, place, kind)
+      if kind == "ms_exec" or kind == "ms_save" then
+        check_refusal(f, place, left[kind], live, "state")
+      end
+    end)
+    release_all(left)
+  end)
+
+  it("a release of NULL, and a second one, are left alone", function()
+    local released = make_all()
+    for _ = 1, 3 do release_all(released) end
+    for kind, name in pairs(release) do C[name](ffi.cast(kind .. " *", nil)) end
+    assert.are.equal(0, C.ms_error_code())
+  end)
+
+  it("a handle is refused however many were made since", function()
+    local first = make_all()
+    C.ms_rules_free(first.ms_rules)
+    for _ = 1, 500 do C.ms_rules_free(new("ms_rules", "ms_rules_new", "test")) end
+    local count = ffi.new("int[1]")
+    assert.are.equal(C.MS_EINVAL, C.ms_rules_resolve(first.ms_rules, 0, nil, count))
+    release_all(first)
+  end)
+end)

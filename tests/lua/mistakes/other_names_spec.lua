@@ -1,0 +1,77 @@
+-- Options and names of PyTorch, torchtitan, Megatron, DeepSpeed and trainers elsewhere: each is answered with what to
+-- write here, wherever it is written.
+
+local message = require("lua.support.fixture").message
+local ms = require("moonshard")
+local nearest = require("moonshard.base.nearest")
+local other_names = require("moonshard.base.other_names")
+local has = require("lua.support.message").has
+
+local function shard(name) ms.fully_shard(ms.nn.linear(2, 2), { [name] = 1 }) end
+
+local function trainer(name)
+  ms.trainer { model = ms.nn.linear(2, 2), loss = ms.loss.mse, optimizer = ms.optim.sgd { lr = 1 }, [name] = 1 }
+end
+
+local function checkpoint(name)
+  ms.trainer { model = ms.nn.linear(2, 2), loss = ms.loss.mse, optimizer = ms.optim.sgd { lr = 1 },
+    checkpoint = { dir = "/nowhere", [name] = 1 } }
+end
+
+local function adamw(name) ms.optim.adamw { lr = 1, [name] = 1 } end
+local function text(name) ms.data.text { seq = 4, batch = 1, [name] = "x" } end
+
+describe("a name of another library", function()
+  for name, case in pairs({
+    activation_checkpointing = { shard, "mean recompute" }, activation_checkpoint = { shard, "mean recompute" },
+    gradient_checkpointing = { shard, "mean recompute" }, backward_prefetch = { shard, "mean prefetch" },
+    limit_all_gathers = { shard, "prefetch | nothing to set" }, ignored_params = { shard, "unit | freeze" },
+    requires_grad = { shard, "freeze" }, tensor_parallel_degree = { shard, "dimension tensor" },
+    context_parallel_degree = { trainer, "dimension context" }, expert_parallel_degree = { trainer, "experts | shard" },
+    data_parallel_replicate_degree = { shard, "dimension replicate" }, sync_steps = { shard, "replicate_sync" },
+    zero_quantized_weights = { shard, "gather_dtype" }, gradient_accumulation_steps = { trainer, "micro_batches" },
+    grad_clip = { trainer, "clip_grad_norm" }, max_grad_norm = { trainer, "clip_grad_norm" },
+    save_total_limit = { checkpoint, "keep_last" }, save_freq = { checkpoint, "mean every" },
+    interval = { checkpoint, "mean every" }, save_steps = { trainer, "checkpoint | every" },
+    learning_rate = { adamw, "mean lr" }, wd = { adamw, "mean weight_decay" }, path = { text, "mean files" },
+    weight_decay = { trainer, "optimizer | weight_decay" }, lr = { trainer, "optimizer | lr" },
+  }) do
+    it(name .. " is answered", function() has(message(case[1], name), name .. " | " .. case[2]) end)
+  end
+
+  it("of a function or a type is answered, too", function()
+    has(message(function() return ms.nn.batch_norm2d(3) end), "batch_norm2d | group_norm")
+    has(message(function() return ms.nn.BatchNorm1d(3) end), "group_norm")
+    has(message(ms.fully_shard, ms.nn.linear(2, 2), { mp_policy = { param_dtype = "float16" } }), "float16 | bf16")
+    has(message(function() ms.nn.linear(2, 2):load_state_dict({}, { strict = false }) end), "strict | part")
+  end)
+
+  it("names only what is there", function()
+    local where = { ["ms.fully_shard"] = ms.fully_shard, ["ms.trainer"] = ms.trainer,
+      ["ms.optim.adamw"] = ms.optim.adamw, ["ms.nn.group_norm"] = ms.nn.group_norm,
+      ["ms.init_device_mesh"] = ms.init_device_mesh }
+    for _, name in ipairs({ "requires_grad", "lr", "tensor_parallel_degree", "batch_norm", "grad_clip" }) do
+      local advice, found = other_names.of_option(name), 0
+      for mentioned in advice:gmatch("ms%.[%w_.]+") do
+        assert.truthy(where[mentioned], mentioned)
+        found = found + 1
+      end
+      assert.is_true(found > 0, advice)
+    end
+    has(nearest.called_here("learning_rate", { lr = true }), "mean lr")
+    assert.is_nil(nearest.called_here("learning_rate", { files = true }))
+  end)
+
+  for name, facts in pairs({
+    FSDP = "ms.fully_shard", DDP = "replicate", DistributedDataParallel = "replicate", DataLoader = "data:batches",
+    DistributedSampler = "ms.data.sampler", autocast = "mp_policy", GradScaler = "mp_policy", compile = "compiled",
+    no_sync = "micro_batches", Accelerator = "moonshard run", Trainer = "ms.trainer", set_seed = "seed",
+    lr_scheduler = "ms.schedule", parallel = "ms.fully_shard",
+  }) do
+    it(name .. " as a field is answered", function()
+      for holder, fields in pairs({ ms = ms, ["ms.nn"] = ms.nn, ["ms.optim"] = ms.optim }) do
+        has(message(function() return fields[name] end), holder .. "." .. name .. " | " .. facts)
+      end
+    end)
+  end
+end)

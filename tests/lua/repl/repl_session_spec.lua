@@ -1,0 +1,128 @@
+-- What the prompt makes of a session: values that show themselves, blocks in the history, a curve of the losses, plans
+-- side by side, and a recipe that does the same again.
+
+local has = require("lua.support.message").has
+local line_has = require("lua.support.message").line_has
+local program = require("lua.support.program")
+local pty = require("lua.support.pty")
+
+local function repl(ranks, lines)
+  local ended = program.run({ "repl", "-n", tostring(ranks) }, nil, table.concat(lines, "\n") .. "\n")
+  assert.equal("", ended.err)
+  assert.equal(0, ended.status)
+  return ended.out
+end
+
+local TRAINING = {
+  'data = ms.data.random { inputs = 16, targets = 4 };',
+  'sampler = ms.data.sampler { length = data.length };',
+  'model = ms.nn.sequential { ms.nn.linear(16, 32), ms.ops.relu, ms.nn.linear(32, 4) };',
+  [[ms.fully_shard(model, { mesh = "1x2", units = { re"^\\d$" } });]],
+  'local train = ms.trainer { model = model, optimizer = ms.optim.sgd { lr = 1e-2 }, loss = ms.loss.mse };',
+  '_, batch = data:batches(sampler, 64)();',
+}
+
+local function training(...)
+  local all = { unpack(TRAINING) }
+  for _, line in ipairs({ ... }) do all[#all + 1] = line end
+  return all
+end
+
+describe("a value at the prompt", function()
+  it("I2 that is a tensor shows its shape, type and values, shortened when they are many", function()
+    assert.equal("tensor f32 [2,2]\n[[3, 5],\n [7, 9]]\n", repl(2, {
+      "x = ms.tensor { { 1, 2 }, { 3, 4 } };", "x * 2 + 1",
+    }))
+    local out = repl(2, { "ms.zeros(100)", "{ ms.zeros(2) }" })
+    assert.equal("tensor f32 [100]\n[0, 0, 0, ..., 0, 0, 0]\n{ tensor f32 [2] }\n", out)
+  end)
+
+  it("I2 that is a trainer, data, a sampler or a batch describes itself in a line", function()
+    local out = repl(2, training("train:step(batch);", "train", "data", "sampler",
+      "batch.data_ms, batch.source, batch.shared_by = nil", "batch"))
+    assert.equal(table.concat({
+      "trainer of Sequential, 676 parameters, mesh 1x2 (replicate, shard): sgd, lr 0.01, 1 step done",
+      "random data: 2048 samples, 16 numbers in, 4 out, seed 0",
+      "sampler: 2048 samples, 1024 per rank and epoch, seed 0, epoch 0, position 128",
+      "rank 0: { batch_number = 1, first_row = 0, inputs = f32 [64,16], row_step = 2, targets = f32 [64,4] }",
+      "rank 1: { batch_number = 1, first_row = 1, inputs = f32 [64,16], row_step = 2, targets = f32 [64,4] }", "",
+    }, "\n"), out)
+    local path = program.recipe(("some text\n"):rep(200))
+    out = repl(2, { ("ms.data.text { files = %q, seq = 16, batch = 2 }"):format(path) })
+    os.remove(path)
+    line_has(out, "data: | 16 tokens | 2 ranks | seed | position 0")
+  end)
+
+  it("I2 that is a plan is one for all ranks", function()
+    local out = repl(2, training("train:step(batch);", "train:plan()"))
+    has(out:match("^[^\n]*"), "plan: | mesh 1x2 (replicate, shard) | fingerprint | peak")
+    has(out, "\n  2 ranks on 1 node\n")
+    assert.equal(3, select(2, out:gsub("\n", "")), out)
+  end)
+
+  it("I3 that is a plan is compared with one of other rules", function()
+    local out = repl(2, training("train:step(batch);", "a = train:set_rules { reshard_after_forward = true };",
+      "b = train:set_rules { reshard_after_forward = false };", "a:compare(b)"))
+    local rows = {}
+    for name, before, after in out:gmatch("\n([%l ]-)  +(%d[%d.]* %a+)  (%d[%d.]* %a+)") do
+      rows[name] = { before, after }
+    end
+    assert.truthy(out:find("^ +before  after\npeak "), out)
+    for _, name in ipairs({ "parameters", "optimizer", "gradients", "activations", "replicate per step" }) do
+      assert.truthy(rows[name] and rows[name][1] == rows[name][2], name .. " in " .. out)
+    end
+    assert.truthy(rows["shard per step"][1] ~= rows["shard per step"][2]
+      and out:find("\nshard per step[^\n]*%*\n"), out)
+  end)
+end)
+
+describe("a session", function()
+  it("I1 draws the losses of its steps", function()
+    local out = repl(2, training("for _ = 1, 8 do train:step(batch) end", ":curve"))
+    has(out, "training")
+    has(out, "8  step")
+    local ended = program.run({ "repl", "-n", "1" }, nil, ":curve\n:save\n:save /proc/nowhere/x.lua\n")
+    assert.equal(3, select(2, ended.err:gsub("\n", "")), ended.err)
+    has(ended.err, ":curve | no step | \n:save | :save FILE\n | \n:save /proc/nowhere/x.lua: | No such file")
+  end)
+
+  it("I1 is saved as a recipe that does the same again", function()
+    local saved, loaded = os.tmpname(), program.recipe("local offset = 1\nfunction more(x) return x + offset end\n")
+    local lines = training("x = = 1", "error('not this')", "for _ = 1, 3 do", "  last = train:step(batch).loss", "end",
+      "train;", ":load " .. loaded, "local y = more(40)", "@1 z = 5", "print(last, y, z)", ":save " .. saved)
+    local out = program.run({ "repl", "-n", "2" }, nil, table.concat(lines, "\n") .. "\n").out
+    local again = program.run({ "run", saved, "-n", "2", "--log-ranks", "all" })
+    os.remove(saved)
+    os.remove(loaded)
+    assert.equal("", again.err)
+    assert.equal(0, again.status)
+    assert.equal(out:match("^[^\n]*\n"), again.out:match("%[rank 0%] ([^\n]*\n)"))
+    assert.truthy(again.out:find("%[rank 1%] %S+\t41\t5\n"), again.out)
+  end)
+
+  it("I4 recalls a block of several lines as one entry", function()
+    local state = os.tmpname()
+    os.remove(state)
+    local terminal = pty.spawn({ os.getenv("MOONSHARD_BIN"), "repl" }, { XDG_STATE_HOME = state, TERM = "vt100" })
+    local ok, raised = pcall(function()
+      terminal:expect("moonshard> ")
+      terminal:send("for i = 7, 8 do\n")
+      terminal:expect(".. ")
+      terminal:send("  print(i * 1001)\n")
+      terminal:expect(".. ")
+      terminal:send("end\n")
+      terminal:expect("\n7007\n8008\n")
+      terminal:expect("moonshard> ")
+      terminal:send("\27[A")
+      terminal:expect("end")
+      terminal:send("\n")
+      terminal:expect("\n7007\n8008\n")
+      terminal:expect("moonshard> ")
+      terminal:send("error('x')\n")
+      terminal:expect("stdin:7: x") -- the block was three lines each time
+    end)
+    terminal:close()
+    os.execute("rm -rf " .. state)
+    if not ok then error(raised, 0) end
+  end)
+end)
