@@ -55,7 +55,7 @@ trap 'rm -f "$TEST_COUNTS"' EXIT
 
 files() {
   if [ "$config" != gpu ]; then
-    ls tests/c/*.c
+    ls tests/c/*/test_*.c tests/c/*/embed_*.c
     [ "$config" = thread ] || ls "$build"/tests/emulated/test_*
     find tests -name '*_spec.lua' | sort
   else

@@ -104,12 +104,14 @@ SHARED_KERNEL_C := $(wildcard kernels/*.c kernels/formats/*.c kernels/products/*
 KERNEL_C := $(SHARED_KERNEL_C) $(wildcard kernels/cpu/*.c kernels/cpu/*/*.c)
 ENGINE_C := $(filter-out $(HOST_C) runtime/device/cuda/% runtime/comm/transport/mpi/library.c,\
   $(wildcard runtime/*.c runtime/*/*.c runtime/*/*/*.c runtime/*/*/*/*.c)) $(KERNEL_C)
-# Programs of tests/c: embed_*.c use only the installed header and the library, the others all internal symbols.
-EMBED_C := $(wildcard tests/c/embed_*.c)
+# Programs of tests/c, in rooms by subject: embed_*.c use only the installed header and the library, the others all
+# internal symbols. A program is named for its source alone, wherever that is.
+EMBED_C := $(wildcard tests/c/api/embed_*.c)
 # Tests that a sanitizer run skips (tests/run.sh) are not built for it, unless ONLY names them.
 LEFT_OUT := $(if $(ONLY),,$(if $(wildcard tests/sanitizers/$(CONFIG).skip),$(shell sed -nE 's|^(tests/c/[^ ]+).*|\1%|p' tests/sanitizers/$(CONFIG).skip)))
-TEST_C := $(filter-out $(EMBED_C) $(LEFT_OUT),$(wildcard tests/c/*.c))
-TEST_SUPPORT_C := $(wildcard tests/c/support/*.c)
+ALL_TEST_C := $(wildcard tests/c/*/test_*.c)
+TEST_C := $(filter-out $(LEFT_OUT),$(ALL_TEST_C))
+TEST_SUPPORT_C := $(wildcard tests/c/support/*.c tests/c/support/*/*.c)
 BENCH_MPI_C := $(wildcard tests/bench/mpi_*.c)
 BENCH_C := $(filter-out $(BENCH_MPI_C) tests/bench/no_sync.c,$(wildcard tests/bench/*.c))
 # CUDA kernels: compiled by nvcc, and as C++ against an emulation of CUDA on the host, which the tests use.
@@ -117,10 +119,11 @@ CUDA_CU := $(wildcard kernels/cuda/*.cu kernels/cuda/*/*.cu)
 CUDA_KERNEL_C := $(filter-out kernels/cuda/plan/%,$(wildcard kernels/cuda/*.c kernels/cuda/*/*.c))
 EMULATION_TEST_CPP := $(wildcard tests/emulated_cuda/test_*.cpp)
 EMULATION_CPP := $(filter-out $(EMULATION_TEST_CPP),$(wildcard tests/emulated_cuda/*.cpp))
-KERNEL_TEST_C := $(wildcard tests/c/test_kernels_*.c)
+KERNEL_TEST_C := $(wildcard tests/c/*/test_kernels_*.c)
 LUA_SOURCES := $(sort $(shell find lua -name '*.lua' 2>/dev/null))
 
 objects = $(patsubst %.c,$(OUT)/obj/%.o,$(1))
+programs = $(patsubst %.c,$(OUT)/tests/$(1)%,$(notdir $(2)))
 COMPILED_O := $(call objects,$(ENGINE_C))
 # What tells builds of one version apart: a hash of all objects of the engine.
 BUILD_ID_O := $(OUT)/obj/build_id.o
@@ -128,13 +131,13 @@ ENGINE_O := $(COMPILED_O) $(BUILD_ID_O)
 HOST_O := $(call objects,$(HOST_C)) $(OUT)/obj/embedded_lua.o
 LAUNCHER := $(OUT)/liblauncher.a
 TEST_SUPPORT_O := $(call objects,$(TEST_SUPPORT_C))
-TESTS := $(patsubst tests/c/%.c,$(OUT)/tests/%,$(TEST_C) $(EMBED_C))
+TESTS := $(call programs,,$(TEST_C) $(EMBED_C))
 BENCHES := $(patsubst tests/bench/%.c,$(OUT)/bench/%,$(BENCH_C))
 PEER_BENCHES := $(patsubst tests/bench/%.c,$(BUILD)/peers/%,$(BENCH_MPI_C))
 
 EMULATION_O := $(patsubst %.cpp,$(OUT)/obj/%.o,$(EMULATION_CPP))
 EMULATED_O := $(patsubst %.cu,$(OUT)/obj/%.emulated.o,$(CUDA_CU)) $(CUDA_KERNEL_C:%.c=$(OUT)/obj/%.emulated.o) $(EMULATION_O)
-EMULATED_TESTS := $(patsubst tests/c/%.c,$(OUT)/tests/emulated/%,$(KERNEL_TEST_C)) \
+EMULATED_TESTS := $(call programs,emulated/,$(KERNEL_TEST_C)) \
   $(patsubst tests/emulated_cuda/%.cpp,$(OUT)/tests/emulated/%,$(EMULATION_TEST_CPP))
 # Engine sources that the CUDA library contains: memory, dtypes, shapes, workspaces. It passes errors to the engine that
 # loads it.
@@ -165,7 +168,7 @@ CUDA_LIBRARY := $(OUT)/libmoonshard_cuda.so
 CUDA_O := $(patsubst %.cu,$(OUT)/obj/%.cuda.o,$(CUDA_CU)) $(CUDA_KERNEL_C:%.c=$(OUT)/obj/%.cuda.o)
 
 # The kernels' tests on a real GPU.
-GPU_TESTS := $(patsubst tests/c/%.c,$(OUT)/tests/gpu/%,$(KERNEL_TEST_C))
+GPU_TESTS := $(call programs,gpu/,$(KERNEL_TEST_C))
 
 .PHONY: all tests bench peers install cuda gpu-tests
 # Without main.c, only the library is built.
@@ -221,7 +224,7 @@ $(OUT)/obj/%.o: %.c $(OUT)/flags.list
 	@echo "cc    $<"
 	@$(CC) $(OWN_CFLAGS) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c $< -o $@
 
-$(OUT)/obj/tests/c/test_%.o: tests/c/test_%.c $(OUT)/flags.list
+$(call objects,$(ALL_TEST_C)): $(OUT)/obj/%.o: %.c $(OUT)/flags.list
 	@mkdir -p $(@D)
 	@echo "cc    $<"
 	@$(CC) $(OWN_CFLAGS) $(TEST_FLAGS) $(FLAGS_$(basename $(notdir $<))) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c $< -o $@
@@ -272,20 +275,29 @@ $(OUT)/include/%.h: runtime/%.h
 	@mkdir -p $(@D)
 	@cp $< $@
 
-# The program at the top of the header, which tests/c/embed_manual.c is made of.
+# The program at the top of the header, which tests/c/api/embed_manual.c is made of.
 $(OUT)/include/manual_program.h: runtime/moonshard.h
 	@mkdir -p $(@D)
 	@sed -n '/^ \* \{2,3\}#include/,/^ \* \{2,3\}}/s/^ \* \{0,3\}//p' $< > $@
 
-$(OUT)/tests/embed_%: tests/c/embed_%.c $(HEADER:runtime/%=$(OUT)/include/%) $(OUT)/include/manual_program.h $(LIBRARY)
+$(OUT)/tests/embed_%: tests/c/api/embed_%.c $(HEADER:runtime/%=$(OUT)/include/%) $(OUT)/include/manual_program.h $(LIBRARY)
 	@mkdir -p $(@D)
 	@echo "cc    $<"
 	@$(CC) -std=c99 -pedantic -Wall -Werror $(WARNINGS) $(CONFIG_$(CONFIG)) -I$(OUT)/include $< -o $@ -Wl,--as-needed -L$(OUT) -lmoonshard -lm -Wl,-rpath,'$$ORIGIN/..'
 
-$(OUT)/tests/%: $(OUT)/obj/tests/c/%.o $(TEST_SUPPORT_O) $(ENGINE_O) $(LAUNCHER) $(OUT)/engine.list
+# The object of each program, which is in the room of its source: program FOLDER,SOURCE,KIND
+define program
+$(OUT)/tests/$(1)$(notdir $(basename $(2))): $(OUT)/obj/$(basename $(2))$(3).o
+endef
+$(foreach source,$(ALL_TEST_C),$(eval $(call program,,$(source))))
+$(foreach source,$(KERNEL_TEST_C),$(eval $(call program,emulated/,$(source),.emulated)))
+$(foreach source,$(KERNEL_TEST_C),$(eval $(call program,gpu/,$(source),.gpu)))
+own_object = $(filter %/$(@F)$(1).o,$^)
+
+$(OUT)/tests/test_%: $(TEST_SUPPORT_O) $(ENGINE_O) $(LAUNCHER) $(OUT)/engine.list
 	@mkdir -p $(@D)
 	@echo "link  $@"
-	@$(CC) -rdynamic $(OWN_LDFLAGS) $< $(TEST_SUPPORT_O) $(LAUNCHER) $(ENGINE_O) -o $@ -lcmocka $(LDLIBS)
+	@$(CC) -rdynamic $(OWN_LDFLAGS) $(call own_object,) $(TEST_SUPPORT_O) $(LAUNCHER) $(ENGINE_O) -o $@ -lcmocka $(LDLIBS)
 
 # The API fuzzer, for make soak and specs: its calls are made from the header.
 $(GEN)/api_calls.h: tests/fuzz/api_calls.lua $(HEADER)
@@ -314,10 +326,10 @@ $(OUT)/obj/tests/c/%.gpu.o: tests/c/%.c $(OUT)/flags.list
 	@echo "cc    $<"
 	@$(CC) $(OWN_CFLAGS) $(TEST_FLAGS) -DMS_TEST_CUDA -isystem $(dir $(NVCC))../include $(CPPFLAGS) $(CFLAGS) -MMD -MP -c $< -o $@
 
-$(OUT)/tests/gpu/%: $(OUT)/obj/tests/c/%.gpu.o $(CUDA_O) $(ENGINE_O) $(OUT)/engine.list
+$(OUT)/tests/gpu/test_%: $(CUDA_O) $(ENGINE_O) $(OUT)/engine.list
 	@mkdir -p $(@D)
 	@echo "link  $@"
-	@$(CXX) -rdynamic $(OWN_LDFLAGS) $< $(filter %.cuda.o,$(CUDA_O)) $(ENGINE_O) -o $@ -lcmocka $(LDLIBS) $(CUDART)
+	@$(CXX) -rdynamic $(OWN_LDFLAGS) $(call own_object,.gpu) $(filter %.cuda.o,$(CUDA_O)) $(ENGINE_O) -o $@ -lcmocka $(LDLIBS) $(CUDART)
 
 $(OUT)/obj/%.emulated.o: %.cu $(OUT)/flags.list
 	@mkdir -p $(@D)
@@ -335,10 +347,10 @@ $(OUT)/obj/tests/c/%.emulated.o: tests/c/%.c $(OUT)/flags.list
 	@echo "cc    $<"
 	@$(CC) $(OWN_CFLAGS) $(TEST_FLAGS) $(FLAGS_$(basename $(notdir $<))) -DMS_TEST_CUDA -Itests/emulated_cuda $(CPPFLAGS) $(CFLAGS) -MMD -MP -c $< -o $@
 
-$(OUT)/tests/emulated/%: $(OUT)/obj/tests/c/%.emulated.o $(EMULATED_O) $(ENGINE_O) $(OUT)/engine.list
+$(OUT)/tests/emulated/test_kernels_%: $(EMULATED_O) $(ENGINE_O) $(OUT)/engine.list
 	@mkdir -p $(@D)
 	@echo "link  $@"
-	@$(CXX) -rdynamic $(OWN_LDFLAGS) $< $(EMULATED_O) $(ENGINE_O) -o $@ -lcmocka $(LDLIBS)
+	@$(CXX) -rdynamic $(OWN_LDFLAGS) $(call own_object,.emulated) $(EMULATED_O) $(ENGINE_O) -o $@ -lcmocka $(LDLIBS)
 
 $(OUT)/tests/emulated/%: $(OUT)/obj/tests/emulated_cuda/%.o $(EMULATION_O)
 	@mkdir -p $(@D)

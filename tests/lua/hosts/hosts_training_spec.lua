@@ -129,7 +129,9 @@ describe("training over hosts", function()
   end)
 
   it("H1 gives the same bits over MPI", function()
-    if os.getenv("MOONSHARD_CONFIG") ~= "release" then return pending("tests/c/test_mpi_launched uses MPI there") end
+    if os.getenv("MOONSHARD_CONFIG") ~= "release" then
+      return pending("tests/c/transport/test_mpi_launched uses MPI there")
+    end
     local library = os.getenv("MOONSHARD_BIN"):match("^(.*)/") .. "/libmoonshard_mpi.so"
     if not launched.can("test -e " .. library .. " && command -v mpirun") then
       return pending("mpirun or libmoonshard_mpi.so is missing")

@@ -100,7 +100,7 @@ describe("an installation", function()
   it("has the whole header: a program and every part by itself compile, and the program runs", function()
     local command = "${CC:-cc} -std=c99 -pedantic -Wall -Werror -I" .. root .. "/include"
     local program, parts = scratch.path(), 0
-    local compiled = output_of(("%s -I%s/release/include tests/c/embed_manual.c -o %s -L%s/lib/some-machine " ..
+    local compiled = output_of(("%s -I%s/release/include tests/c/api/embed_manual.c -o %s -L%s/lib/some-machine " ..
       "-lmoonshard -Wl,-rpath,%s/lib/some-machine"):format(command, build, program, root, root))
     assert.equal("", compiled)
     assert.truthy(output_of(program):find("^loss 0%.%d+ on 1 ranks\n$"))
