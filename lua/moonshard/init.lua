@@ -52,9 +52,9 @@ end
 ---@field with_full_params fun(model: moonshard.Module, block: function, o: moonshard.FullParamsOptions?): ...
 ---@field show fun(value: any) prints a tensor with its values
 require("moonshard.base.luajit_defects") -- replaces pairs and next, before any loop is compiled
-require("moonshard.base.strict") -- replaces ipairs in recipes
-local arguments = require("moonshard.base.arguments")
-local advice = require("moonshard.base.advice")
+require("moonshard.base.checks.strict") -- replaces ipairs in recipes
+local arguments = require("moonshard.base.checks.arguments")
+local advice = require("moonshard.base.names.advice")
 local context = require("moonshard.base.context")
 
 local ms = {}
@@ -86,7 +86,7 @@ local PARTS = {
   mesh_from_groups = { "moonshard.distributed.mesh", "mesh_from_groups" },
   new_group = { "moonshard.distributed.group", "new_group" },
   fully_shard = { "moonshard.shard.sharding", "fully_shard" },
-  trace = { "moonshard.engine.capture" },
+  trace = { "moonshard.engine.trace.capture" },
   args = { "moonshard.recipe.args" },
   data = { "moonshard.data" },
   log = { "moonshard.metrics.log" },
@@ -98,7 +98,7 @@ local PARTS = {
   evaluate = { "moonshard.evaluate" },
   huggingface = { "moonshard.huggingface" },
   lora = { "moonshard.lora" },
-  safetensors = { "moonshard.base.safetensors" },
+  safetensors = { "moonshard.base.files.safetensors" },
   tokenizer = { "moonshard.data.tokenizer", "open" },
   checkpoint = { "moonshard.checkpoint" },
   sweep = { "moonshard.sweep", "run" },
@@ -113,8 +113,8 @@ local PARTS = {
   randn = { "moonshard.tensor.create", "randn" },
   manual_seed = { "moonshard.tensor.create", "manual_seed" },
   set_rules = { "moonshard.train.change_rules" },
-  Shard = { "moonshard.shard.placements", "Shard" },
-  Replicate = { "moonshard.shard.placements", "Replicate" },
+  Shard = { "moonshard.shard.policies.placements", "Shard" },
+  Replicate = { "moonshard.shard.policies.placements", "Replicate" },
   with_full_params = { "moonshard.engine.unshard", "with_full_params" },
   show = { "moonshard.tensor.show", "print" },
 }
@@ -140,7 +140,7 @@ local function load_part(name)
   if not part then
     local valid = { world = true, version = true }
     for known in pairs(PARTS) do valid[known] = true end
-    require("moonshard.base.strict").unknown_field("ms", name, valid)
+    require("moonshard.base.checks.strict").unknown_field("ms", name, valid)
   end
   if MAKES_MODULES[name] then require("moonshard.engine.module_methods") end
   local loaded = require(part[1])

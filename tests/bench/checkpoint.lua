@@ -204,5 +204,5 @@ if world.rank == 0 then
     result.save_cpu_ms = 1e3 * at(save_cpu, 0.5)
     result.step_cpu_ms = 1e3 * at(cpu[false], 0.5) / cfg.window
   end
-  print(require("moonshard.base.json").encode(result))
+  print(require("moonshard.base.text.json").encode(result))
 end

@@ -29,5 +29,5 @@ local train = {
 local result = in_turn.compare({ "family", "gpt" }, train, in_turn.tokens(cfg), cfg)
 if ms.world().rank == 0 then
   result.name, result.dtype, result.tokens_per_step = cfg.family, cfg.dtype, cfg.batch * cfg.seq * ms.world().size
-  print(require("moonshard.base.json").encode(result))
+  print(require("moonshard.base.text.json").encode(result))
 end

@@ -44,5 +44,5 @@ if ms.world().rank == 0 then
     result[name .. "_tokens_per_s"] = 1e3 * count * ms.world().size / result[name .. "_ms"]
     result[name .. "_peak_bytes"] = peak[name]
   end
-  print(require("moonshard.base.json").encode(result))
+  print(require("moonshard.base.text.json").encode(result))
 end

@@ -43,4 +43,4 @@ end
 
 local result = { family = cfg.family, batch = cfg.batch, kept_tokens_per_s = speed(true) }
 if cfg.whole then result.whole_tokens_per_s = speed(false) end
-if ms.world().rank == 0 then print(require("moonshard.base.json").encode(result)) end
+if ms.world().rank == 0 then print(require("moonshard.base.text.json").encode(result)) end

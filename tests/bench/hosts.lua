@@ -10,7 +10,7 @@
 -- {"name", "unit", "ours", "target"}.
 
 package.path = "lua/?.lua;" .. package.path
-local json = require("moonshard.base.json")
+local json = require("moonshard.base.text.json")
 
 local build, python = arg[1] or "build", nil
 local SPEEDS = { { "1gbit", 1e9 / 8 }, { "200mbit", 2e8 / 8 } }

@@ -22,5 +22,5 @@ local train = { mesh = trainer(cfg.mesh), against = trainer(cfg.against) }
 local result = in_turn.compare({ "mesh", "against" }, train, in_turn.tokens(cfg), cfg)
 if ms.world().rank == 0 then
   result.mesh, result.against, result.dtype = cfg.mesh, cfg.against, cfg.dtype
-  print(require("moonshard.base.json").encode(result))
+  print(require("moonshard.base.text.json").encode(result))
 end

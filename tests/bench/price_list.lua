@@ -4,7 +4,7 @@
 --
 --   luajit tests/bench/price_list.lua build            with LUA_PATH as tests/run.sh sets it
 
-local json = require("moonshard.base.json")
+local json = require("moonshard.base.text.json")
 
 local RANKS, MOST_CONTEXT, MOST_TENSOR = 2880, 32, 8
 local TARGET, TARGET_OF_ONE = 10, 20 -- s for all, on two cores; ms of processor time for one

@@ -48,4 +48,4 @@ local peak = {}
 for name, each in pairs(train) do peak[name] = each:compile(batch):summary().peak_bytes end
 local result = compare({ "op", "composed" }, train, batch, cfg)
 for name in pairs(train) do result[name .. "_peak_bytes"] = peak[name] end
-print(require("moonshard.base.json").encode(result))
+print(require("moonshard.base.text.json").encode(result))

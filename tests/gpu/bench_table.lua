@@ -6,7 +6,7 @@
 -- LINES: JSON lines of bench.lua, peer_torch.py and peer_copy.py. TFLOPS: the GPU's peak, for MFU.
 -- FOLDER/summary-MODEL: the output of `moonshard trace --json` for our traced steps.
 
-local json = require("moonshard.base.json")
+local json = require("moonshard.base.text.json")
 
 local path, peak, folder = arg[1], 1e12 * tonumber(arg[2]), arg[3]
 local runs, copy = {}, nil

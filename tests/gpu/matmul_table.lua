@@ -6,7 +6,7 @@
 -- LINES: the output of bench_matmul and peer_matmul.py, or the same of attention or experts. OURS and THEIRS: the names
 -- to compare in the last column.
 
-local json = require("moonshard.base.json")
+local json = require("moonshard.base.text.json")
 
 local OURS, THEIRS = arg[2] or "timed", arg[3] or "torch"
 local products, names, measured = {}, {}, {}

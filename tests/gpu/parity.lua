@@ -3,7 +3,7 @@
 --   luajit tests/gpu/parity.lua MOONSHARD FOLDER RANKS TOLERANCE SETTING...      exits with 1 if they differ
 
 local compare = require("moonshard.check.tolerance")
-local json = require("moonshard.base.json")
+local json = require("moonshard.base.text.json")
 
 local binary, folder, ranks, tolerance = arg[1], arg[2], arg[3], tonumber(arg[4])
 

@@ -7,7 +7,7 @@
 -- and decoders from folders, products in 8 bits, stored weights, and generation.
 
 local compare = require("moonshard.check.tolerance")
-local json = require("moonshard.base.json")
+local json = require("moonshard.base.text.json")
 
 local binary, folder, word = arg[1], arg[2], arg[3] or ""
 local LANES, SECONDS = 8, 150

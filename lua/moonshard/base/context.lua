@@ -1,5 +1,5 @@
 -- The current trace and the module being traced: the only state that the whole Lua layer shares. Operators on
--- tensors, calls of modules and error messages read it; engine/capture.lua and nn/module.lua set it, and the
+-- tensors, calls of modules and error messages read it; engine/trace/capture.lua and nn/module.lua set it, and the
 -- prompt clears it after a line that was stopped inside a trace.
 
 ---@class moonshard.Stepper

@@ -7,7 +7,7 @@
 
 local util = require("jit.util")
 local context = require("moonshard.base.context")
-local text_lines = require("moonshard.base.text_lines")
+local text_lines = require("moonshard.base.text.text_lines")
 
 ---@class moonshard.Error
 ---@field code integer status of moonshard.h; 1 (MS_EINVAL) for errors of the Lua layer without a more specific one
@@ -225,7 +225,7 @@ local function explained(raised)
   local is_luas = raised:find("stack overflow", 1, true) or raised:find("attempt to %l+ .* %(a %l+ value%)$")
     or raised:find(": attempt to [%l ]+ a nil value$")
     or raised:find(": attempt to compare .*table") or raised:find("%(number expected, got table%)$")
-  return is_luas and require("moonshard.base.advice").explain(raised) or raised
+  return is_luas and require("moonshard.base.names.advice").explain(raised) or raised
 end
 
 ---What to print of a raised value.

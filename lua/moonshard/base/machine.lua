@@ -2,7 +2,7 @@
 
 local engine = require("moonshard.base.ffi")
 local host_memory = require("moonshard.base.host_memory")
-local input_file = require("moonshard.base.input_file")
+local input_file = require("moonshard.base.files.input_file")
 local ffi, C = engine.ffi, engine.C
 
 local machine = {}

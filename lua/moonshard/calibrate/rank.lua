@@ -5,12 +5,12 @@
 -- collectives, and the times of whole steps.
 
 local engine = require("moonshard.base.ffi")
-local json = require("moonshard.base.json")
+local json = require("moonshard.base.text.json")
 local loss = require("moonshard.nn.loss")
 local mesh_of = require("moonshard.distributed.mesh")
 local models = require("moonshard.models")
 local optim = require("moonshard.train.optim")
-local output_file = require("moonshard.base.output_file")
+local output_file = require("moonshard.base.files.output_file")
 local re = require("moonshard.base.re")
 local rule_presets = require("moonshard.shard.rule_presets")
 local sharding = require("moonshard.shard.sharding")

@@ -10,8 +10,8 @@ local batch_of = require("moonshard.engine.batch")
 local dtypes = require("moonshard.base.dtypes")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
-local input_file = require("moonshard.base.input_file")
-local json = require("moonshard.base.json")
+local input_file = require("moonshard.base.files.input_file")
+local json = require("moonshard.base.text.json")
 local ffi = engine.ffi
 
 local files = {}

@@ -2,7 +2,7 @@
 
 local engine = require("moonshard.base.ffi")
 local files = require("moonshard.check.files")
-local input_file = require("moonshard.base.input_file")
+local input_file = require("moonshard.base.files.input_file")
 local world = require("moonshard.distributed.world")
 local ffi, C = engine.ffi, engine.C
 

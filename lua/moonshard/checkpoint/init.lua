@@ -5,11 +5,11 @@
 
 local context = require("moonshard.base.context")
 local errors = require("moonshard.base.error")
-local folder = require("moonshard.checkpoint.folder")
-local options = require("moonshard.base.options")
+local folder = require("moonshard.checkpoint.folders.folder")
+local options = require("moonshard.base.checks.options")
 local rank_states = require("moonshard.checkpoint.rank_states")
 local reference = require("moonshard.shard.reference")
-local sealed = require("moonshard.base.sealed")
+local sealed = require("moonshard.base.checks.sealed")
 local world = require("moonshard.distributed.world")
 
 ---@class moonshard.checkpoint
@@ -124,7 +124,7 @@ function checkpoint.load(target, path, o)
   local load = require("moonshard.checkpoint.load")
   local session = train and train.session or require("moonshard.engine.session").of(target)
   require("moonshard.checkpoint.save").finish(session)
-  local same_run = require("moonshard.engine.same_run")
+  local same_run = require("moonshard.engine.agreement.same_run")
   same_run.new(who, same_run.options({
     { name = "ema" }, { name = "generator" }, { name = "data", of = same_run.presence("data") },
   }, o, "%s"), {}):require(session, "of the options of a load")
@@ -176,4 +176,4 @@ function checkpoint.open(path)
   return require("moonshard.checkpoint.reader").open(folder.find("ms.checkpoint.open", path))
 end
 
-return require("moonshard.base.strict").fields("ms.checkpoint", checkpoint)
+return require("moonshard.base.checks.strict").fields("ms.checkpoint", checkpoint)

@@ -3,7 +3,7 @@
 
 local config = require("moonshard.models.config")
 local errors = require("moonshard.base.error")
-local text_lines = require("moonshard.base.text_lines")
+local text_lines = require("moonshard.base.text.text_lines")
 
 local model_options = {}
 

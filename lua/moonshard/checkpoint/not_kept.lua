@@ -1,9 +1,9 @@
 -- Warns of what a run uses and its checkpoints do not keep, which begins again after a resume: the position of further
 -- data, and eager tensors that a recipe writes into. What an object of the recipe's saves as its state is not known.
 
-local sealed = require("moonshard.base.sealed")
+local sealed = require("moonshard.base.checks.sealed")
 local world = require("moonshard.distributed.world")
-local written_constants = require("moonshard.engine.written_constants")
+local written_constants = require("moonshard.engine.trace.written_constants")
 
 local not_kept = {}
 

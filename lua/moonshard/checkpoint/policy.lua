@@ -1,18 +1,18 @@
 -- The option `checkpoint` of ms.trainer: when a trainer saves on its own, and what it resumes from.
 
-local branches = require("moonshard.checkpoint.branches")
+local branches = require("moonshard.checkpoint.folders.branches")
 local checkpoint = require("moonshard.checkpoint")
 local clock = require("moonshard.base.clock")
-local disks = require("moonshard.checkpoint.disks")
+local disks = require("moonshard.checkpoint.folders.disks")
 local errors = require("moonshard.base.error")
-local folder = require("moonshard.checkpoint.folder")
-local line = require("moonshard.checkpoint.line")
-local input_file = require("moonshard.base.input_file")
-local newest = require("moonshard.checkpoint.newest")
-local options = require("moonshard.base.options")
+local folder = require("moonshard.checkpoint.folders.folder")
+local line = require("moonshard.checkpoint.folders.line")
+local input_file = require("moonshard.base.files.input_file")
+local newest = require("moonshard.checkpoint.folders.newest")
+local options = require("moonshard.base.checks.options")
 local owned_ranges = require("moonshard.engine.owned_ranges")
 local rank_states = require("moonshard.checkpoint.rank_states")
-local same_run = require("moonshard.engine.same_run")
+local same_run = require("moonshard.engine.agreement.same_run")
 local termination = require("moonshard.checkpoint.termination")
 local world = require("moonshard.distributed.world")
 
@@ -109,7 +109,8 @@ local function resume(self, path, skipped)
   end
 end
 
----The options of checkpoints as facts of a run (engine/same_run.lua); without dir and resume they have no effect.
+---The options of checkpoints as facts of a run (engine/agreement/same_run.lua); without dir and resume they have no
+---effect.
 ---@param o moonshard.CheckpointOptions? parsed; nil: the trainer has none
 ---@return [string, any][]
 function policy.facts(o)

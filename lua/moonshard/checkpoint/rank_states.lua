@@ -7,8 +7,8 @@ local context = require("moonshard.base.context")
 local create = require("moonshard.tensor.create")
 local errors = require("moonshard.base.error")
 local hash = require("moonshard.base.hash")
-local json = require("moonshard.base.json")
-local options = require("moonshard.base.options")
+local json = require("moonshard.base.text.json")
+local options = require("moonshard.base.checks.options")
 local state_values = require("moonshard.checkpoint.state_values")
 
 local rank_states = {}

@@ -8,8 +8,8 @@ local manifest = require("moonshard.checkpoint.manifest")
 local optimizers = require("moonshard.engine.optimizers")
 local owned_ranges = require("moonshard.engine.owned_ranges")
 local records = require("moonshard.shard.records")
-local host_parts = require("moonshard.checkpoint.host_parts")
-local safetensors = require("moonshard.base.safetensors")
+local host_parts = require("moonshard.checkpoint.folders.host_parts")
+local safetensors = require("moonshard.base.files.safetensors")
 local stored_words = require("moonshard.checkpoint.stored_words")
 local C, ffi = engine.C, engine.ffi
 

@@ -6,7 +6,7 @@
 
 local errors = require("moonshard.base.error")
 local owned_ranges = require("moonshard.engine.owned_ranges")
-local replicate_sync = require("moonshard.shard.replicate_sync")
+local replicate_sync = require("moonshard.shard.policies.replicate_sync")
 
 local replicas = {}
 

@@ -3,7 +3,7 @@
 -- are exact integers.
 
 local errors = require("moonshard.base.error")
-local options = require("moonshard.base.options")
+local options = require("moonshard.base.checks.options")
 
 local schema = {}
 

@@ -14,9 +14,9 @@
 local ffi = require("ffi")
 local dtypes = require("moonshard.base.dtypes")
 local errors = require("moonshard.base.error")
-local json = require("moonshard.base.json")
+local json = require("moonshard.base.text.json")
 local tensor = require("moonshard.tensor.class")
-local text_lines = require("moonshard.base.text_lines")
+local text_lines = require("moonshard.base.text.text_lines")
 local values = require("moonshard.tensor.values")
 
 local state_values = {}

@@ -6,20 +6,20 @@
 -- (cli/calibrate_ranks.lua). -n is the most ranks that a node of the description can have.
 
 local calibration_file = require("moonshard.calibrate.file")
-local calibrate_hosts = require("moonshard.cli.calibrate_hosts")
+local calibrate_hosts = require("moonshard.cli.hosts.calibrate_hosts")
 local calibration_fit = require("moonshard.calibrate.fit")
 local calibration_trainings = require("moonshard.calibrate.trainings")
 local fit_between = require("moonshard.calibrate.fit_between")
-local command_line = require("moonshard.cli.command_line")
+local command_line = require("moonshard.cli.options.command_line")
 local device = require("moonshard.distributed.device")
 local engine = require("moonshard.base.ffi")
-local json = require("moonshard.base.json")
+local json = require("moonshard.base.text.json")
 local machine = require("moonshard.base.machine")
-local output_file = require("moonshard.base.output_file")
+local output_file = require("moonshard.base.files.output_file")
 local process = require("moonshard.sweep.process")
-local progress = require("moonshard.base.progress")
+local progress = require("moonshard.base.text.progress")
 local status = require("moonshard.base.exit_status")
-local terminal = require("moonshard.base.terminal")
+local terminal = require("moonshard.base.text.terminal")
 local refuse = status.refuse
 
 local command = {}
@@ -42,7 +42,7 @@ local DEFAULT_OUT = "cluster.lua"
 local function worlds(most) return most > 1 and { 1, most } or { 1 } end
 
 local function dtypes_of(kind)
-  local native = kind == "cuda" or require("moonshard.shard.precision").cpu_has_bf16()
+  local native = kind == "cuda" or require("moonshard.shard.policies.precision").cpu_has_bf16()
   return native and { "f32", "bf16" } or { "f32" }
 end
 

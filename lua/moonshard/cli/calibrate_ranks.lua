@@ -4,9 +4,9 @@
 local calibration_between = require("moonshard.calibrate.between")
 local calibration_rank = require("moonshard.calibrate.rank")
 local calibration_trainings = require("moonshard.calibrate.trainings")
-local command_line = require("moonshard.cli.command_line")
-local hosts = require("moonshard.cli.hosts")
-local nodes = require("moonshard.cli.nodes")
+local command_line = require("moonshard.cli.options.command_line")
+local hosts = require("moonshard.cli.hosts.hosts")
+local nodes = require("moonshard.cli.options.nodes")
 local run = require("moonshard.cli.run")
 
 local command = {}

@@ -1,11 +1,11 @@
 -- moonshard check: compares a recipe on many ranks with the same recipe on one rank.
 
 local check = require("moonshard.check")
-local command_line = require("moonshard.cli.command_line")
+local command_line = require("moonshard.cli.options.command_line")
 local engine = require("moonshard.base.ffi")
-local hosts = require("moonshard.cli.hosts")
-local json = require("moonshard.base.json")
-local nodes = require("moonshard.cli.nodes")
+local hosts = require("moonshard.cli.hosts.hosts")
+local json = require("moonshard.base.text.json")
+local nodes = require("moonshard.cli.options.nodes")
 local recipe = require("moonshard.recipe.file")
 local run = require("moonshard.cli.run")
 local status = require("moonshard.base.exit_status")

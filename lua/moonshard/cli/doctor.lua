@@ -1,9 +1,9 @@
 -- moonshard doctor: reports the hardware and libraries that training uses, and what is missing.
 
-local command_line = require("moonshard.cli.command_line")
-local json = require("moonshard.base.json")
+local command_line = require("moonshard.cli.options.command_line")
+local json = require("moonshard.base.text.json")
 local machine = require("moonshard.base.machine")
-local progress = require("moonshard.base.progress")
+local progress = require("moonshard.base.text.progress")
 local status = require("moonshard.base.exit_status")
 
 local doctor = {}

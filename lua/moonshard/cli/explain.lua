@@ -3,7 +3,7 @@
 
 local by_unit = require("moonshard.price.by_unit")
 local explain = require("moonshard.explain")
-local json = require("moonshard.base.json")
+local json = require("moonshard.base.text.json")
 local plan = require("moonshard.cli.plan")
 local price = require("moonshard.price.price")
 

@@ -3,11 +3,11 @@
 -- them in memory at a time.
 
 local checkpoint = require("moonshard.checkpoint")
-local command_line = require("moonshard.cli.command_line")
-local export_optimizer = require("moonshard.cli.export_optimizer")
+local command_line = require("moonshard.cli.options.command_line")
+local export_optimizer = require("moonshard.cli.export.export_optimizer")
 local ffi = require("ffi")
-local progress = require("moonshard.base.progress")
-local safetensors = require("moonshard.base.safetensors")
+local progress = require("moonshard.base.text.progress")
+local safetensors = require("moonshard.base.files.safetensors")
 local status = require("moonshard.base.exit_status")
 local refuse = status.refuse
 

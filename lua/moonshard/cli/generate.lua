@@ -1,14 +1,14 @@
 -- moonshard generate: continues a prompt with the model of a Hugging Face folder, or with a recipe's model and the
 -- weights of a checkpoint. The recipe runs up to its first step; the text is generated there and the recipe is left.
 
-local command_line = require("moonshard.cli.command_line")
+local command_line = require("moonshard.cli.options.command_line")
 local context = require("moonshard.base.context")
 local errors = require("moonshard.base.error")
-local input_file = require("moonshard.base.input_file")
+local input_file = require("moonshard.base.files.input_file")
 local early_exit = require("moonshard.recipe.early_exit")
 local generation = require("moonshard.huggingface.generation")
-local hosts = require("moonshard.cli.hosts")
-local nodes = require("moonshard.cli.nodes")
+local hosts = require("moonshard.cli.hosts.hosts")
+local nodes = require("moonshard.cli.options.nodes")
 local recipe = require("moonshard.recipe.file")
 local run = require("moonshard.cli.run")
 local status = require("moonshard.base.exit_status")

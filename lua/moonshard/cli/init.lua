@@ -3,7 +3,7 @@
 require("moonshard.base.luajit_defects") -- replaces pairs and next, before any loop is compiled
 local errors = require("moonshard.base.error")
 local help = require("moonshard.cli.help")
-local nearest = require("moonshard.base.nearest")
+local nearest = require("moonshard.base.names.nearest")
 local status = require("moonshard.base.exit_status")
 local refuse = status.refuse
 

@@ -2,15 +2,15 @@
 -- training: a token file, text, or a tokenizer.
 
 local checkpoint = require("moonshard.checkpoint")
-local command_line = require("moonshard.cli.command_line")
-local inspect_data = require("moonshard.cli.inspect_data")
-local inspect_kind = require("moonshard.cli.inspect_kind")
-local json = require("moonshard.base.json")
-local progress = require("moonshard.base.progress")
-local safetensors = require("moonshard.base.safetensors")
+local command_line = require("moonshard.cli.options.command_line")
+local inspect_data = require("moonshard.cli.inspect.inspect_data")
+local inspect_kind = require("moonshard.cli.inspect.inspect_kind")
+local json = require("moonshard.base.text.json")
+local progress = require("moonshard.base.text.progress")
+local safetensors = require("moonshard.base.files.safetensors")
 local status = require("moonshard.base.exit_status")
-local text_columns = require("moonshard.base.text_columns")
-local text_lines = require("moonshard.base.text_lines")
+local text_columns = require("moonshard.base.text.text_columns")
+local text_lines = require("moonshard.base.text.text_lines")
 
 local inspect = {}
 
@@ -116,7 +116,7 @@ local function print_json(found)
 end
 
 local function print_checkpoint(path, line)
-  local source, describe = checkpoint.open(path), require("moonshard.cli.inspect_checkpoint")
+  local source, describe = checkpoint.open(path), require("moonshard.cli.inspect.inspect_checkpoint")
   if not line.no_checksums then source:verify() end
   local found = describe.table(source, not line.no_checksums)
   source:close()

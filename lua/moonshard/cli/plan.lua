@@ -1,8 +1,8 @@
 -- moonshard plan: compiles the step for one rank of any world, without devices or other ranks, and prints the plan.
 -- moonshard explain shares this path with a different `render`.
 
-local automatic = require("moonshard.shard.automatic")
-local command_line = require("moonshard.cli.command_line")
+local automatic = require("moonshard.shard.policies.automatic")
+local command_line = require("moonshard.cli.options.command_line")
 local C = require("moonshard.base.ffi").C
 local planned = require("moonshard.recipe.planned")
 local recipe = require("moonshard.recipe.file")
@@ -74,14 +74,14 @@ end
 local function summary_of(compiled, as_json)
   if not as_json then return (compiled:text():match("^(.-\n)phase ")) end
   local head = compiled:json():match('^(.-),"phases":%[')
-  return ('%s,"comm_bytes":%s}'):format(head, require("moonshard.base.json").encode(compiled:summary().comm_bytes))
+  return ('%s,"comm_bytes":%s}'):format(head, require("moonshard.base.text.json").encode(compiled:summary().comm_bytes))
 end
 
 local COUNTED = { "nodes", "instructions", "events", "buffers" }
 
 -- "instructions 208 -> 250, events 0 -> 21"
 local function changes_of(pass)
-  local changes, size = {}, require("moonshard.base.progress").size
+  local changes, size = {}, require("moonshard.base.text.progress").size
   for _, what in ipairs(COUNTED) do
     local before, after = pass.before[what], pass.after[what]
     if before ~= after then changes[#changes + 1] = ("%s %d -> %d"):format(what, before, after) end
@@ -98,7 +98,7 @@ local function passes_of(compiled, as_json)
   local passes = compiled:passes()
   if as_json then
     return ('%s,"passes":%s}'):format(summary_of(compiled, true):match("^(.*)}$"),
-      require("moonshard.base.json").encode(passes))
+      require("moonshard.base.text.json").encode(passes))
   end
   local lines = { summary_of(compiled, false) .. ("passes: %.2f ms"):format(compiled:summary().compile_ms) }
   for _, pass in ipairs(passes) do
@@ -117,14 +117,14 @@ local function whole_plan(compiled, line, trainer)
     return compiled:text()
   end
   return ("%sbeside the arenas: %s for the copy of a save in the background\n"):format(compiled:text(),
-    require("moonshard.base.progress").size(bytes))
+    require("moonshard.base.text.progress").size(bytes))
 end
 
 -- What kernels would take at the described rates. Another text than the plan's, so not together with its other forms.
 local function roofline_of(compiled, line, trainer, batch)
   local roofline = require("moonshard.price.roofline")
   local found = roofline.of(require("moonshard.price.price").of(compiled, line.described, trainer, batch))
-  return line.json and require("moonshard.base.json").encode(roofline.record(found)) or roofline.text(found)
+  return line.json and require("moonshard.base.text.json").encode(roofline.record(found)) or roofline.text(found)
 end
 
 -- Adds notes at the end of the head, if another mesh would send less between nodes.
@@ -136,7 +136,7 @@ local function print_plan(compiled, line, trainer, batch)
   local better = better_mesh.of(compiled, trainer, batch)
   local tensor = better_mesh.tensor_across_nodes(compiled, trainer.session.sharding)
   if line.json then
-    local notes = require("moonshard.base.json").encode({ better_mesh = better, tensor_across_nodes = tensor })
+    local notes = require("moonshard.base.text.json").encode({ better_mesh = better, tensor_across_nodes = tensor })
     return (better or tensor) and ("%s,%s"):format(text:match("^(.*)}%s*$"), notes:sub(2)) or text
   end
   local head = text:match("^(.-\n)phase ") or text

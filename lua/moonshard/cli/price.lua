@@ -1,14 +1,14 @@
 -- moonshard price: what a step of a recipe takes on a described cluster, for one mesh or a list of them. Compiles the
 -- plans that would run there, for rank 0, and runs nothing.
 
-local automatic = require("moonshard.shard.automatic")
+local automatic = require("moonshard.shard.policies.automatic")
 local clusters = require("moonshard.price.cluster")
-local command_line = require("moonshard.cli.command_line")
+local command_line = require("moonshard.cli.options.command_line")
 local C = require("moonshard.base.ffi").C
 local errors = require("moonshard.base.error")
 local forked = require("moonshard.price.forked")
-local json = require("moonshard.base.json")
-local output_file = require("moonshard.base.output_file")
+local json = require("moonshard.base.text.json")
+local output_file = require("moonshard.base.files.output_file")
 local planned = require("moonshard.recipe.planned")
 local price = require("moonshard.price.price")
 local recipe = require("moonshard.recipe.file")

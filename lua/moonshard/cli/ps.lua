@@ -1,11 +1,11 @@
 -- moonshard ps: lists the runs of this host and what each of their ranks does.
 
-local command_line = require("moonshard.cli.command_line")
-local hosts = require("moonshard.cli.hosts")
-local json = require("moonshard.base.json")
-local progress = require("moonshard.base.progress")
+local command_line = require("moonshard.cli.options.command_line")
+local hosts = require("moonshard.cli.hosts.hosts")
+local json = require("moonshard.base.text.json")
+local progress = require("moonshard.base.text.progress")
 local status = require("moonshard.base.exit_status")
-local text_lines = require("moonshard.base.text_lines")
+local text_lines = require("moonshard.base.text.text_lines")
 
 local ps = {}
 

@@ -2,11 +2,11 @@
 -- the terminal through the agent (runtime/host/hosts/controller_input.c).
 
 local args = require("moonshard.recipe.args")
-local command_line = require("moonshard.cli.command_line")
+local command_line = require("moonshard.cli.options.command_line")
 local errors = require("moonshard.base.error")
-local hosts = require("moonshard.cli.hosts")
+local hosts = require("moonshard.cli.hosts.hosts")
 local in_progress = require("moonshard.checkpoint.in_progress")
-local nodes = require("moonshard.cli.nodes")
+local nodes = require("moonshard.cli.options.nodes")
 local recipe = require("moonshard.recipe.file")
 local run = require("moonshard.cli.run")
 local status = require("moonshard.base.exit_status")

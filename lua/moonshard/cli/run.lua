@@ -1,15 +1,15 @@
 -- moonshard run: starts the ranks, runs the recipe in each, and passes the first failure to the launcher.
 
 local errors = require("moonshard.base.error")
-local command_line = require("moonshard.cli.command_line")
-local hosts = require("moonshard.cli.hosts")
+local command_line = require("moonshard.cli.options.command_line")
+local hosts = require("moonshard.cli.hosts.hosts")
 local in_progress = require("moonshard.checkpoint.in_progress")
-local nodes = require("moonshard.cli.nodes")
-local output_file = require("moonshard.base.output_file")
+local nodes = require("moonshard.cli.options.nodes")
+local output_file = require("moonshard.base.files.output_file")
 local recipe = require("moonshard.recipe.file")
 local status = require("moonshard.base.exit_status")
 local termination = require("moonshard.checkpoint.termination")
-local text_lines = require("moonshard.base.text_lines")
+local text_lines = require("moonshard.base.text.text_lines")
 local refuse = status.refuse
 
 local run = {}
@@ -100,11 +100,11 @@ end
 -- Ends this rank after its trainers have saved because of SIGTERM; does not return to the recipe.
 local function end_terminated(line)
   local world = require("moonshard.distributed.world")
-  require("moonshard.base.progress").show_last()
+  require("moonshard.base.text.progress").show_last()
   require("moonshard.distributed.profile").finish(true)
   local text, told_here = termination.finish()
   world.finish()
-  require("moonshard.base.progress").finish()
+  require("moonshard.base.text.progress").finish()
   if told_here and line.joins then io.stderr:write("moonshard: ", text, "\n") end
   -- All ranks get here. Ranks that saved report to the launcher. The others wait in a barrier until that report aborts
   -- it: a rank that ended earlier would be taken for the rank at fault. If the saving ranks have already left, their
@@ -120,7 +120,7 @@ end
 ---@return integer exit status
 function run.rank_main(line, chunk)
   recipe.on_exit(function(call, succeeds)
-    require("moonshard.base.progress").finish()
+    require("moonshard.base.text.progress").finish()
     if succeeds then
       local lost = in_progress.drain()
       if not lost[1] then return status.OK end
@@ -135,11 +135,11 @@ function run.rank_main(line, chunk)
     set_up_rank(line)
     termination.exit_rank = function() end_terminated(line) end
     recipe.run(line.recipe, chunk, line.settings)
-    require("moonshard.base.progress").show_last()
+    require("moonshard.base.text.progress").show_last()
     output_file.check_printed()
     end_together()
   end, errors.locate)
-  require("moonshard.base.progress").finish()
+  require("moonshard.base.text.progress").finish()
   if ok then return status.OK end
   require("moonshard.distributed.profile").forget()
   run.give_up(line, errors.text(raised))
@@ -201,7 +201,7 @@ local function choose_progress(line)
   local task = require("moonshard.host").task()
   local style = line.progress or "auto"
   if style == "auto" and task and task.source then style = "plain" end
-  require("moonshard.base.progress").show_as(style)
+  require("moonshard.base.text.progress").show_as(style)
 end
 
 ---Loads the modules that most recipes use; call before the ranks are forked, so that it happens once.

@@ -1,17 +1,17 @@
 -- moonshard sweep: runs a Lua file that calls ms.sweep. Like a recipe, the file takes its own settings as key=value.
 -- With --compare it compares two finished sweeps and runs nothing.
 
-local command_line = require("moonshard.cli.command_line")
+local command_line = require("moonshard.cli.options.command_line")
 local compare = require("moonshard.sweep.compare")
-local compare_page = require("moonshard.sweep.compare_page")
+local compare_page = require("moonshard.sweep.page.compare_page")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
-local input_file = require("moonshard.base.input_file")
-local output_file = require("moonshard.base.output_file")
+local input_file = require("moonshard.base.files.input_file")
+local output_file = require("moonshard.base.files.output_file")
 local recipe = require("moonshard.recipe.file")
 local status = require("moonshard.base.exit_status")
 local sweep = require("moonshard.sweep")
-local sweep_hosts = require("moonshard.cli.sweep_hosts")
+local sweep_hosts = require("moonshard.cli.hosts.sweep_hosts")
 
 local command = {}
 

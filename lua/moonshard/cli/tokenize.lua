@@ -1,14 +1,14 @@
 -- moonshard tokenize: converts text files to a token file that ms.data.tokens and llm.c read, and back to text.
 
 local clock = require("moonshard.base.clock")
-local command_line = require("moonshard.cli.command_line")
-local decompressed = require("moonshard.data.decompressed")
-local files = require("moonshard.data.files")
-local json = require("moonshard.base.json")
-local progress = require("moonshard.base.progress")
+local command_line = require("moonshard.cli.options.command_line")
+local decompressed = require("moonshard.data.files.decompressed")
+local files = require("moonshard.data.files.files")
+local json = require("moonshard.base.text.json")
+local progress = require("moonshard.base.text.progress")
 local status = require("moonshard.base.exit_status")
 local streams = require("moonshard.data.stream")
-local text_files = require("moonshard.data.text_files")
+local text_files = require("moonshard.data.files.text_files")
 local tokenizers = require("moonshard.data.tokenizer")
 local refuse = status.refuse
 

@@ -2,14 +2,14 @@
 -- or compares it with another one.
 
 local attention_note = require("moonshard.price.attention_note")
-local trace_compare = require("moonshard.cli.trace_compare")
-local trace_file = require("moonshard.cli.trace_file")
-local command_line = require("moonshard.cli.command_line")
-local input_file = require("moonshard.base.input_file")
-local json = require("moonshard.base.json")
-local progress = require("moonshard.base.progress")
+local trace_compare = require("moonshard.cli.trace.trace_compare")
+local trace_file = require("moonshard.cli.trace.trace_file")
+local command_line = require("moonshard.cli.options.command_line")
+local input_file = require("moonshard.base.files.input_file")
+local json = require("moonshard.base.text.json")
+local progress = require("moonshard.base.text.progress")
 local status = require("moonshard.base.exit_status")
-local text_columns = require("moonshard.base.text_columns")
+local text_columns = require("moonshard.base.text.text_columns")
 local refuse = status.refuse
 
 local trace = {}

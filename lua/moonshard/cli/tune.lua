@@ -2,26 +2,26 @@
 -- Compiles many plans and runs none. What it prints is compiled once more from its text before it is printed.
 
 local args = require("moonshard.recipe.args")
-local automatic = require("moonshard.shard.automatic")
-local byte_size = require("moonshard.base.byte_size")
+local automatic = require("moonshard.shard.policies.automatic")
+local byte_size = require("moonshard.base.text.byte_size")
 local clock = require("moonshard.base.clock")
 local clusters = require("moonshard.price.cluster")
-local command_line = require("moonshard.cli.command_line")
+local command_line = require("moonshard.cli.options.command_line")
 local C = require("moonshard.base.ffi").C
 local errors = require("moonshard.base.error")
-local json = require("moonshard.base.json")
+local json = require("moonshard.base.text.json")
 local meshes = require("moonshard.tune.meshes")
 local nothing_fits = require("moonshard.tune.nothing_fits")
 local planned = require("moonshard.recipe.planned")
 local policies = require("moonshard.tune.policies")
-local progress = require("moonshard.base.progress")
+local progress = require("moonshard.base.text.progress")
 local recipe = require("moonshard.recipe.file")
 local report = require("moonshard.tune.report")
 local room_of = require("moonshard.tune.room")
 local rules_text = require("moonshard.tune.rules_text")
 local status = require("moonshard.base.exit_status")
 local survey = require("moonshard.tune.survey")
-local terminal = require("moonshard.base.terminal")
+local terminal = require("moonshard.base.text.terminal")
 local refuse = status.refuse
 
 local command = {}

@@ -10,12 +10,12 @@
 ---@field masked fun(o: moonshard.MaskedOptions): moonshard.MaskedData
 ---@field random fun(o: moonshard.RandomOptions): moonshard.RandomData
 ---@field sampler fun(o: moonshard.SamplerOptions): moonshard.Sampler
-return require("moonshard.base.strict").fields("ms.data", {
+return require("moonshard.base.checks.strict").fields("ms.data", {
   text = require("moonshard.data.text"),
   tokens = require("moonshard.data.tokens"),
-  chat = require("moonshard.data.chat"),
-  chat_prompt = require("moonshard.data.message_tokens").prompt,
-  preferences = require("moonshard.data.preferences"),
+  chat = require("moonshard.data.conversations.chat"),
+  chat_prompt = require("moonshard.data.conversations.message_tokens").prompt,
+  preferences = require("moonshard.data.conversations.preferences"),
   mix = require("moonshard.data.mix"),
   masked = require("moonshard.data.masked"),
   random = require("moonshard.data.random"),

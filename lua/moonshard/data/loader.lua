@@ -8,17 +8,17 @@
 -- data-parallel: shard and replicate dimensions both divide the batch; those of a tensor dimension have the same
 -- samples. Without a mesh, all ranks of the world share it.
 
-local arguments = require("moonshard.base.arguments")
+local arguments = require("moonshard.base.checks.arguments")
 local call = require("moonshard.data.call")
 local clock = require("moonshard.base.clock")
 local errors = require("moonshard.base.error")
-local strict = require("moonshard.base.strict")
+local strict = require("moonshard.base.checks.strict")
 local meshes = require("moonshard.distributed.mesh")
-local options = require("moonshard.base.options")
+local options = require("moonshard.base.checks.options")
 local permutation = require("moonshard.base.permutation")
-local progress = require("moonshard.base.progress")
+local progress = require("moonshard.base.text.progress")
 local saved = require("moonshard.data.saved")
-local sealed = require("moonshard.base.sealed")
+local sealed = require("moonshard.base.checks.sealed")
 local profile = require("moonshard.distributed.profile")
 local roles = require("moonshard.shard.roles")
 local world = require("moonshard.distributed.world")

@@ -6,15 +6,15 @@
 -- What happens to a token depends on the seed, on the position of its sample in the run, and on its place in it: so it
 -- is the same on every mesh and after a resume, and differs between epochs. Validation has the same masks each time.
 
-local arguments = require("moonshard.base.arguments")
+local arguments = require("moonshard.base.checks.arguments")
 local errors = require("moonshard.base.error")
 local hash = require("moonshard.base.hash")
 local loader = require("moonshard.data.loader")
-local options = require("moonshard.base.options")
+local options = require("moonshard.base.checks.options")
 local permutation = require("moonshard.base.permutation")
 local saved = require("moonshard.data.saved")
-local sealed = require("moonshard.base.sealed")
-local strict = require("moonshard.base.strict")
+local sealed = require("moonshard.base.checks.sealed")
+local strict = require("moonshard.base.checks.strict")
 local tokenizers = require("moonshard.data.tokenizer")
 
 local WHO = "ms.data.masked"

@@ -7,15 +7,15 @@
 -- depends on the weights alone, and which of its samples on its seed: both are the same on every mesh. A source that
 -- has run out begins its next epoch, in another order.
 
-local arguments = require("moonshard.base.arguments")
+local arguments = require("moonshard.base.checks.arguments")
 local call = require("moonshard.data.call")
 local errors = require("moonshard.base.error")
 local joined_stream = require("moonshard.data.joined_stream")
 local loader = require("moonshard.data.loader")
-local options = require("moonshard.base.options")
+local options = require("moonshard.base.checks.options")
 local saved = require("moonshard.data.saved")
-local sealed = require("moonshard.base.sealed")
-local strict = require("moonshard.base.strict")
+local sealed = require("moonshard.base.checks.sealed")
+local strict = require("moonshard.base.checks.strict")
 
 local WHO = "ms.data.mix"
 local STRATEGIES = { first_exhausted = true, all_exhausted = true }

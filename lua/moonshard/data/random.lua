@@ -4,15 +4,15 @@
 -- them. Sample i depends only on the seed and i, so every rank can compute any sample.
 
 local ffi = require("ffi")
-local arguments = require("moonshard.base.arguments")
+local arguments = require("moonshard.base.checks.arguments")
 local clock = require("moonshard.base.clock")
 local errors = require("moonshard.base.error")
-local strict = require("moonshard.base.strict")
-local options = require("moonshard.base.options")
+local strict = require("moonshard.base.checks.strict")
+local options = require("moonshard.base.checks.options")
 local permutation = require("moonshard.base.permutation")
 local loader = require("moonshard.data.loader")
 local saved = require("moonshard.data.saved")
-local sealed = require("moonshard.base.sealed")
+local sealed = require("moonshard.base.checks.sealed")
 local profile = require("moonshard.distributed.profile")
 local world = require("moonshard.distributed.world")
 

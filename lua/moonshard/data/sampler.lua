@@ -3,15 +3,15 @@
 -- Like PyTorch's DistributedSampler: the order of an epoch is a permutation keyed by seed and epoch. It is padded with
 -- its own beginning, or truncated, to a multiple of the number of ranks W. Rank r visits elements r, r + W, r + 2W, ...
 
-local arguments = require("moonshard.base.arguments")
+local arguments = require("moonshard.base.checks.arguments")
 local context = require("moonshard.base.context")
 local errors = require("moonshard.base.error")
-local strict = require("moonshard.base.strict")
+local strict = require("moonshard.base.checks.strict")
 local loader = require("moonshard.data.loader")
-local options = require("moonshard.base.options")
+local options = require("moonshard.base.checks.options")
 local permutation = require("moonshard.base.permutation")
 local saved = require("moonshard.data.saved")
-local sealed = require("moonshard.base.sealed")
+local sealed = require("moonshard.base.checks.sealed")
 
 ---@class moonshard.Sampler
 ---@field length integer samples of the dataset

@@ -3,7 +3,7 @@
 -- A position is only meaningful for the same data in the same order. The state of other data is refused.
 
 local errors = require("moonshard.base.error")
-local options = require("moonshard.base.options")
+local options = require("moonshard.base.checks.options")
 
 local saved = {}
 

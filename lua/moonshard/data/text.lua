@@ -1,7 +1,7 @@
 -- Text by bytes: the token of a byte is its value, so the vocabulary is 256 and the loss is in nats per byte.
 
 local streams = require("moonshard.data.stream")
-local text_files = require("moonshard.data.text_files")
+local text_files = require("moonshard.data.files.text_files")
 local windows = require("moonshard.data.windows")
 local world = require("moonshard.distributed.world")
 

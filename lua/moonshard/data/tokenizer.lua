@@ -1,11 +1,11 @@
 -- Tokenizers of a Hugging Face tokenizer.json (byte-level BPE, as GPT-2 and Llama 3 have it): text to ids and back.
 
-local arguments = require("moonshard.base.arguments")
+local arguments = require("moonshard.base.checks.arguments")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
-local files = require("moonshard.data.files")
-local nearest = require("moonshard.base.nearest")
-local options = require("moonshard.base.options")
+local files = require("moonshard.data.files.files")
+local nearest = require("moonshard.base.names.nearest")
+local options = require("moonshard.base.checks.options")
 local tokenizer_config = require("moonshard.data.tokenizer_config")
 local C, ffi, check = engine.C, engine.ffi, engine.check
 

@@ -5,8 +5,8 @@
 -- else the file has concerns messages, padding and special tokens, which recipes give themselves.
 
 local errors = require("moonshard.base.error")
-local input_file = require("moonshard.base.input_file")
-local json = require("moonshard.base.json")
+local input_file = require("moonshard.base.files.input_file")
+local json = require("moonshard.base.text.json")
 
 local tokenizer_config = {}
 

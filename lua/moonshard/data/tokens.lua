@@ -3,9 +3,9 @@
 -- Several files form one stream, in the given order; a window can begin in one file and end in the next. Documents
 -- follow one another without padding, separated by end tokens if the files contain them.
 
-local decompressed = require("moonshard.data.decompressed")
+local decompressed = require("moonshard.data.files.decompressed")
 local errors = require("moonshard.base.error")
-local files = require("moonshard.data.files")
+local files = require("moonshard.data.files.files")
 local streams = require("moonshard.data.stream")
 local windows = require("moonshard.data.windows")
 local world = require("moonshard.distributed.world")

@@ -5,9 +5,9 @@
 -- sequence of it.
 
 local errors = require("moonshard.base.error")
-local files = require("moonshard.data.files")
+local files = require("moonshard.data.files.files")
 local loader = require("moonshard.data.loader")
-local options = require("moonshard.base.options")
+local options = require("moonshard.base.checks.options")
 
 local LONGEST_BLOCK = 16
 -- The validation order has a separate key.

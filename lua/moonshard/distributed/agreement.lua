@@ -4,7 +4,7 @@
 local context = require("moonshard.base.context")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
-local text_lines = require("moonshard.base.text_lines")
+local text_lines = require("moonshard.base.text.text_lines")
 local world = require("moonshard.distributed.world")
 local C, ffi = engine.C, engine.ffi
 

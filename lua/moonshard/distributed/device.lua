@@ -2,7 +2,7 @@
 
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
-local nearest = require("moonshard.base.nearest")
+local nearest = require("moonshard.base.names.nearest")
 local world = require("moonshard.distributed.world")
 local C, ffi, check = engine.C, engine.ffi, engine.check
 

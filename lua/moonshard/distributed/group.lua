@@ -3,7 +3,7 @@
 -- ranks when a plan needs it, and never for a group of one.
 
 local errors = require("moonshard.base.error")
-local options = require("moonshard.base.options")
+local options = require("moonshard.base.checks.options")
 local world = require("moonshard.distributed.world")
 
 ---@class moonshard.Group

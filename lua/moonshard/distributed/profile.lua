@@ -5,8 +5,8 @@
 
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
-local input_file = require("moonshard.base.input_file")
-local output_file = require("moonshard.base.output_file")
+local input_file = require("moonshard.base.files.input_file")
+local output_file = require("moonshard.base.files.output_file")
 local world = require("moonshard.distributed.world")
 local C, ffi = engine.C, engine.ffi
 
@@ -51,7 +51,7 @@ end
 local function write()
   engine.check(C.ms_profile_write(recorder, wanted.path))
   if world.rank == 0 then
-    require("moonshard.base.progress").finish()
+    require("moonshard.base.text.progress").finish()
     local steps = recorded == wanted.first and ("step %d is"):format(recorded)
       or ("steps %d-%d are"):format(wanted.first, recorded)
     io.stderr:write(("moonshard: %s traced in %s: open it in ui.perfetto.dev, or `moonshard trace %s`\n")

@@ -6,7 +6,7 @@
 
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
-local options = require("moonshard.base.options")
+local options = require("moonshard.base.checks.options")
 local rules = require("moonshard.shard.rules")
 local C, ffi = engine.C, engine.ffi
 

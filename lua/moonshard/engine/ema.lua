@@ -7,7 +7,7 @@
 local agreement = require("moonshard.distributed.agreement")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
-local options = require("moonshard.base.options")
+local options = require("moonshard.base.checks.options")
 local world = require("moonshard.distributed.world")
 local C, check = engine.C, engine.check
 

@@ -5,7 +5,7 @@ local clock = require("moonshard.base.clock")
 local division = require("moonshard.shard.division")
 local engine = require("moonshard.base.ffi")
 local hash = require("moonshard.base.hash")
-local same_run = require("moonshard.engine.same_run")
+local same_run = require("moonshard.engine.agreement.same_run")
 local world = require("moonshard.distributed.world")
 local C, ffi, check = engine.C, engine.ffi, engine.check
 

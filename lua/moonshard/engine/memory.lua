@@ -9,7 +9,7 @@ local errors = require("moonshard.base.error")
 local host_memory = require("moonshard.base.host_memory")
 local world = require("moonshard.distributed.world")
 local C, ffi, check = engine.C, engine.ffi, engine.check
-local size = require("moonshard.base.progress").size
+local size = require("moonshard.base.text.progress").size
 
 local memory = {}
 

@@ -2,7 +2,7 @@
 -- tensors. They are added here, before a recipe creates its first module, so that nn/module.lua does not depend on
 -- sessions and plans. Each method loads its implementation at the first call.
 
-local arguments = require("moonshard.base.arguments")
+local arguments = require("moonshard.base.checks.arguments")
 local module = require("moonshard.nn.module")
 
 ---@class moonshard.Module
@@ -54,7 +54,7 @@ function Module:unsharded() return require("moonshard.engine.unshard").bytes(sel
 ---@param self moonshard.Module
 ---@param ... any its arguments
 ---@return ... what its forward returns
-function module.call_eagerly(self, ...) return require("moonshard.engine.call")(self, ...) end
+function module.call_eagerly(self, ...) return require("moonshard.engine.trace.call")(self, ...) end
 
 arguments.exact_all("model", Module)
 

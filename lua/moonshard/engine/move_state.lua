@@ -6,7 +6,7 @@ local division = require("moonshard.shard.division")
 local engine = require("moonshard.base.ffi")
 local owned_ranges = require("moonshard.engine.owned_ranges")
 local records = require("moonshard.shard.records")
-local storage = require("moonshard.shard.storage")
+local storage = require("moonshard.shard.policies.storage")
 local C, ffi, check = engine.C, engine.ffi, engine.check
 
 -- Writes the elements of a whole tensor that this rank owns, changed by a function if one is given. part: of the

@@ -5,8 +5,8 @@
 local dtypes = require("moonshard.base.dtypes")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
-local nearest = require("moonshard.base.nearest")
-local options = require("moonshard.base.options")
+local nearest = require("moonshard.base.names.nearest")
+local options = require("moonshard.base.checks.options")
 local param_groups = require("moonshard.shard.param_groups")
 local C = engine.C
 

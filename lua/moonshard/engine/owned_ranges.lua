@@ -11,9 +11,9 @@ local division = require("moonshard.shard.division")
 local dtypes = require("moonshard.base.dtypes")
 local engine = require("moonshard.base.ffi")
 local optimizers = require("moonshard.engine.optimizers")
-local placements = require("moonshard.shard.placements")
+local placements = require("moonshard.shard.policies.placements")
 local records = require("moonshard.shard.records")
-local storage = require("moonshard.shard.storage")
+local storage = require("moonshard.shard.policies.storage")
 local C, ffi, check = engine.C, engine.ffi, engine.check
 
 local owned_ranges = {}

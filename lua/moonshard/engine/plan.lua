@@ -3,7 +3,7 @@
 local bit = require("bit")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
-local op_places = require("moonshard.engine.op_places")
+local op_places = require("moonshard.engine.trace.op_places")
 local roles = require("moonshard.shard.roles")
 local C, ffi, check = engine.C, engine.ffi, engine.check
 
@@ -224,7 +224,7 @@ end
 
 -- Rows of a comparison: a name and the values of two summaries.
 local function rows_of(mesh, before, after)
-  local size = require("moonshard.base.progress").size
+  local size = require("moonshard.base.text.progress").size
   local rows = { { "peak", size(before.peak_bytes), size(after.peak_bytes) } }
   for _, name in ipairs(plan.CATEGORIES) do
     rows[#rows + 1] = { name, size(before.bytes[name]), size(after.bytes[name]) }

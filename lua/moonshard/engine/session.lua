@@ -16,12 +16,12 @@ local initial_values = require("moonshard.engine.initial_values")
 local memory = require("moonshard.engine.memory")
 local move_state = require("moonshard.engine.move_state")
 local plan = require("moonshard.engine.plan")
-local replicate_sync = require("moonshard.shard.replicate_sync")
+local replicate_sync = require("moonshard.shard.policies.replicate_sync")
 local roles = require("moonshard.shard.roles")
 local plan_cache = require("moonshard.engine.plan_cache")
 local session_plans = require("moonshard.engine.session_plans")
-local storage = require("moonshard.shard.storage")
-local capture = require("moonshard.engine.capture")
+local storage = require("moonshard.shard.policies.storage")
+local capture = require("moonshard.engine.trace.capture")
 local world = require("moonshard.distributed.world")
 local C, ffi, check = engine.C, engine.ffi, engine.check
 
@@ -55,7 +55,7 @@ local C, ffi, check = engine.C, engine.ffi, engine.check
 ---@field in_full_params boolean whether ms.with_full_params is running
 ---@field loaded { bytes: number, seconds: number }? initial values that this rank read from files
 ---@field same_weights moonshard.SameWeights|false|nil what replicas compare of their weights
----@field row_places table<integer, string>|false|nil which rows each rank computes (engine/same_rows.lua)
+---@field row_places table<integer, string>|false|nil which rows each rank computes (engine/agreement/same_rows.lua)
 local Session = setmetatable({}, session_plans)
 Session.__index = Session
 

@@ -4,7 +4,7 @@
 ---  moonshard.Perplexity
 ---@field multiple_choice fun(model: moonshard.Module|moonshard.Trainer, o: moonshard.MultipleChoiceOptions):
 ---  moonshard.MultipleChoice
-return require("moonshard.base.strict").fields("ms.evaluate", {
+return require("moonshard.base.checks.strict").fields("ms.evaluate", {
   perplexity = require("moonshard.evaluate.perplexity"),
   multiple_choice = require("moonshard.evaluate.multiple_choice"),
 })

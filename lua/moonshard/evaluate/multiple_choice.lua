@@ -3,14 +3,14 @@
 --
 --   { "context": "The capital of France is", "choices": ["Paris", "Rome"], "label": 0 }       one a line; labels from 0
 
-local conversations = require("moonshard.data.conversations")
+local conversations = require("moonshard.data.conversations.conversations")
 local errors = require("moonshard.base.error")
-local files = require("moonshard.data.files")
+local files = require("moonshard.data.files.files")
 local hash = require("moonshard.base.hash")
-local json_lines = require("moonshard.data.json_lines")
-local line_fields = require("moonshard.data.line_fields")
-local message_tokens = require("moonshard.data.message_tokens")
-local options = require("moonshard.base.options")
+local json_lines = require("moonshard.data.files.json_lines")
+local line_fields = require("moonshard.data.conversations.line_fields")
+local message_tokens = require("moonshard.data.conversations.message_tokens")
+local options = require("moonshard.base.checks.options")
 local score = require("moonshard.evaluate.score")
 local world = require("moonshard.distributed.world")
 

@@ -2,10 +2,10 @@
 -- counts. With a stride below the length, tokens at the beginning of a window have context, too.
 
 local errors = require("moonshard.base.error")
-local input_file = require("moonshard.base.input_file")
-local options = require("moonshard.base.options")
+local input_file = require("moonshard.base.files.input_file")
+local options = require("moonshard.base.checks.options")
 local score = require("moonshard.evaluate.score")
-local text_files = require("moonshard.data.text_files")
+local text_files = require("moonshard.data.files.text_files")
 local world = require("moonshard.distributed.world")
 
 local WHO = "ms.evaluate.perplexity"

@@ -7,7 +7,7 @@ local meshes = require("moonshard.distributed.mesh")
 local plans = require("moonshard.engine.plan")
 local roles = require("moonshard.shard.roles")
 local session = require("moonshard.engine.session")
-local progress = require("moonshard.base.progress")
+local progress = require("moonshard.base.text.progress")
 local world = require("moonshard.distributed.world")
 
 local better_mesh = {}

@@ -1,14 +1,14 @@
--- Every decision of every policy as a row: name, value, rule, and cost. The table of policies (shard/policies.lua) says
--- how a decision reads and what it costs.
+-- Every decision of every policy as a row: name, value, rule, and cost. The table of policies
+-- (shard/policies/policies.lua) says how a decision reads and what it costs.
 
 local dtypes = require("moonshard.base.dtypes")
 local optimizers = require("moonshard.engine.optimizers")
-local placements = require("moonshard.shard.placements")
+local placements = require("moonshard.shard.policies.placements")
 local plan_costs = require("moonshard.explain.plan_costs")
-local policies = require("moonshard.shard.policies")
+local policies = require("moonshard.shard.policies.policies")
 local roles = require("moonshard.shard.roles")
 local rules = require("moonshard.shard.rules")
-local storage = require("moonshard.shard.storage")
+local storage = require("moonshard.shard.policies.storage")
 local units = require("moonshard.shard.units")
 
 local decisions = {}

@@ -4,9 +4,9 @@ local advice = require("moonshard.explain.advice")
 local better_mesh = require("moonshard.explain.better_mesh")
 local plans = require("moonshard.engine.plan")
 local plan_costs = require("moonshard.explain.plan_costs")
-local policies = require("moonshard.shard.policies")
-local size = require("moonshard.base.progress").size
-local text_lines = require("moonshard.base.text_lines")
+local policies = require("moonshard.shard.policies.policies")
+local size = require("moonshard.base.text.progress").size
+local text_lines = require("moonshard.base.text.text_lines")
 
 local show = {}
 

@@ -2,9 +2,9 @@
 -- it. A field that would change the numbers and is not implemented is an error, and so is an unknown one that is set.
 
 local errors = require("moonshard.base.error")
-local input_file = require("moonshard.base.input_file")
-local json = require("moonshard.base.json")
-local options = require("moonshard.base.options")
+local input_file = require("moonshard.base.files.input_file")
+local json = require("moonshard.base.text.json")
+local options = require("moonshard.base.checks.options")
 local re = require("moonshard.base.re")
 local rules = require("moonshard.shard.rules")
 

@@ -4,9 +4,9 @@ local adapter_config = require("moonshard.huggingface.adapter_config")
 local adapter_names = require("moonshard.huggingface.adapter_names")
 local errors = require("moonshard.base.error")
 local ffi = require("ffi")
-local input_file = require("moonshard.base.input_file")
-local output_file = require("moonshard.base.output_file")
-local safetensors = require("moonshard.base.safetensors")
+local input_file = require("moonshard.base.files.input_file")
+local output_file = require("moonshard.base.files.output_file")
+local safetensors = require("moonshard.base.files.safetensors")
 local saved_dtypes = require("moonshard.huggingface.saved_dtypes")
 
 local adapter_writer = {}

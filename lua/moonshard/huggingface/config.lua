@@ -1,9 +1,9 @@
 -- A folder's config.json: the model family, and the equivalent options of our model.
 
 local errors = require("moonshard.base.error")
-local input_file = require("moonshard.base.input_file")
-local json = require("moonshard.base.json")
-local options = require("moonshard.base.options")
+local input_file = require("moonshard.base.files.input_file")
+local json = require("moonshard.base.text.json")
+local options = require("moonshard.base.checks.options")
 
 local config = {}
 

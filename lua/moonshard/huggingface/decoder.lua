@@ -5,7 +5,7 @@
 local errors = require("moonshard.base.error")
 local families = require("moonshard.models.families")
 local fields = require("moonshard.huggingface.fields")
-local json = require("moonshard.base.json")
+local json = require("moonshard.base.text.json")
 local rope = require("moonshard.huggingface.rope")
 
 local decoder = {}

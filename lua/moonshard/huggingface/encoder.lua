@@ -4,7 +4,7 @@
 
 local errors = require("moonshard.base.error")
 local fields = require("moonshard.huggingface.fields")
-local options = require("moonshard.base.options")
+local options = require("moonshard.base.checks.options")
 
 local encoder = {}
 

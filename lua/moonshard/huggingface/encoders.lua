@@ -3,7 +3,7 @@
 
 local encoder = require("moonshard.huggingface.encoder")
 local errors = require("moonshard.base.error")
-local json = require("moonshard.base.json")
+local json = require("moonshard.base.text.json")
 
 ---@type table<string, moonshard.EncoderFamily>
 local families = {}

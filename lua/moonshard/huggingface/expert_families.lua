@@ -2,8 +2,8 @@
 -- The reference library adds the routers' auxiliary loss if output_router_logits says so.
 
 local errors = require("moonshard.base.error")
-local json = require("moonshard.base.json")
-local options = require("moonshard.base.options")
+local json = require("moonshard.base.text.json")
+local options = require("moonshard.base.checks.options")
 
 local AUXILIARY = {
   output_router_logits = { "boolean", false }, router_aux_loss_coef = { "factor", 0.001 },

@@ -5,8 +5,8 @@
 -- A new family of this kind is a row here and there, and a fixture (tests/fixtures/huggingface/make.py).
 
 local errors = require("moonshard.base.error")
-local json = require("moonshard.base.json")
-local options = require("moonshard.base.options")
+local json = require("moonshard.base.text.json")
+local options = require("moonshard.base.checks.options")
 local rope = require("moonshard.huggingface.rope")
 
 local KINDS = { full_attention = false, sliding_attention = true }

@@ -2,9 +2,9 @@
 -- silently ignored could give a different model than the one requested.
 
 local errors = require("moonshard.base.error")
-local json = require("moonshard.base.json")
-local nearest = require("moonshard.base.nearest")
-local options = require("moonshard.base.options")
+local json = require("moonshard.base.text.json")
+local nearest = require("moonshard.base.names.nearest")
+local options = require("moonshard.base.checks.options")
 
 local fields = {
   ---The activations of two-layer MLPs, by their names.

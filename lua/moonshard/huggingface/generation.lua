@@ -3,10 +3,10 @@
 local config = require("moonshard.huggingface.config")
 local dtypes = require("moonshard.base.dtypes")
 local errors = require("moonshard.base.error")
-local input_file = require("moonshard.base.input_file")
-local json = require("moonshard.base.json")
-local options = require("moonshard.base.options")
-local safetensors = require("moonshard.base.safetensors")
+local input_file = require("moonshard.base.files.input_file")
+local json = require("moonshard.base.text.json")
+local options = require("moonshard.base.checks.options")
+local safetensors = require("moonshard.base.files.safetensors")
 
 local generation = {}
 

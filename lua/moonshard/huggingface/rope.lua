@@ -2,8 +2,8 @@
 -- stores both in rope_parameters, earlier versions in rope_theta and rope_scaling.
 
 local errors = require("moonshard.base.error")
-local json = require("moonshard.base.json")
-local options = require("moonshard.base.options")
+local json = require("moonshard.base.text.json")
+local options = require("moonshard.base.checks.options")
 
 local rope = {}
 

@@ -3,7 +3,7 @@
 
 local dtypes = require("moonshard.base.dtypes")
 local errors = require("moonshard.base.error")
-local options = require("moonshard.base.options")
+local options = require("moonshard.base.checks.options")
 
 local saved_dtypes = {}
 

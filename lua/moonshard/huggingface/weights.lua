@@ -1,7 +1,7 @@
 -- Compares the tensors of a folder with those that its config.json requires, and locates our parameters in them.
 
 local errors = require("moonshard.base.error")
-local safetensors = require("moonshard.base.safetensors")
+local safetensors = require("moonshard.base.files.safetensors")
 local ffi = require("ffi")
 
 local weights = {}

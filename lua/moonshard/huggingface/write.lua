@@ -3,14 +3,14 @@
 --
 -- Files appear one by one, each complete, config.json last: a folder without it is unfinished.
 
-local byte_size = require("moonshard.base.byte_size")
+local byte_size = require("moonshard.base.text.byte_size")
 local config = require("moonshard.huggingface.config")
 local errors = require("moonshard.base.error")
-local input_file = require("moonshard.base.input_file")
-local json = require("moonshard.base.json")
-local options = require("moonshard.base.options")
-local output_file = require("moonshard.base.output_file")
-local safetensors = require("moonshard.base.safetensors")
+local input_file = require("moonshard.base.files.input_file")
+local json = require("moonshard.base.text.json")
+local options = require("moonshard.base.checks.options")
+local output_file = require("moonshard.base.files.output_file")
+local safetensors = require("moonshard.base.files.safetensors")
 local saved_dtypes = require("moonshard.huggingface.saved_dtypes")
 local weights = require("moonshard.huggingface.weights")
 

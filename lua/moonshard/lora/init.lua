@@ -10,9 +10,9 @@
 
 local adapter = require("moonshard.nn.adapter")
 local errors = require("moonshard.base.error")
-local nearest = require("moonshard.base.nearest")
-local options = require("moonshard.base.options")
-local other_names = require("moonshard.base.other_names")
+local nearest = require("moonshard.base.names.nearest")
+local options = require("moonshard.base.checks.options")
+local other_names = require("moonshard.base.names.other_names")
 local rules = require("moonshard.shard.rules")
 local shardings = require("moonshard.shard.sharding")
 local tree = require("moonshard.nn.tree")
@@ -255,6 +255,6 @@ end
 ---@return moonshard.Module model
 function lora.merge(model) return require("moonshard.lora.merge")(model) end
 
-lora = require("moonshard.base.strict").fields("ms.lora", lora)
+lora = require("moonshard.base.checks.strict").fields("ms.lora", lora)
 getmetatable(lora).__call = add
 return lora

@@ -1,7 +1,7 @@
 -- Draws curves as text (braille characters, two by four dots each) and as self-contained SVG.
 
 local axis = require("moonshard.metrics.axis")
-local text_lines = require("moonshard.base.text_lines")
+local text_lines = require("moonshard.base.text.text_lines")
 local bit = require("bit")
 
 local chart = {}

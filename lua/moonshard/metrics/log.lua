@@ -4,11 +4,11 @@
 local chart = require("moonshard.metrics.chart")
 local errors = require("moonshard.base.error")
 local history = require("moonshard.metrics.history")
-local options = require("moonshard.base.options")
-local output_file = require("moonshard.base.output_file")
-local progress = require("moonshard.base.progress")
+local options = require("moonshard.base.checks.options")
+local output_file = require("moonshard.base.files.output_file")
+local progress = require("moonshard.base.text.progress")
 local spikes = require("moonshard.metrics.spikes")
-local terminal = require("moonshard.base.terminal")
+local terminal = require("moonshard.base.text.terminal")
 local world = require("moonshard.distributed.world")
 
 ---@class moonshard.log

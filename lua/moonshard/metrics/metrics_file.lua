@@ -3,8 +3,8 @@
 
 local ffi = require("ffi")
 local errors = require("moonshard.base.error")
-local json = require("moonshard.base.json")
-local output_file = require("moonshard.base.output_file")
+local json = require("moonshard.base.text.json")
+local output_file = require("moonshard.base.files.output_file")
 
 ffi.cdef "int fileno(void *file); int ftruncate(int descriptor, long bytes);"
 

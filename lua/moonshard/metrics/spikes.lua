@@ -5,7 +5,7 @@
 -- not hide the next one.
 
 local errors = require("moonshard.base.error")
-local options = require("moonshard.base.options")
+local options = require("moonshard.base.checks.options")
 
 local spikes = {}
 

@@ -9,7 +9,7 @@ local bit = require("bit")
 local ffi = require("ffi")
 local clock = require("moonshard.base.clock")
 local errors = require("moonshard.base.error")
-local output_file = require("moonshard.base.output_file")
+local output_file = require("moonshard.base.files.output_file")
 
 ffi.cdef "int gethostname(char *name, size_t bytes); int getpid(void);"
 

@@ -15,7 +15,7 @@ local model_config = require("moonshard.models.config")
 local module = require("moonshard.nn.module")
 local nn = require("moonshard.nn")
 local ops = require("moonshard.tensor.ops")
-local options = require("moonshard.base.options")
+local options = require("moonshard.base.checks.options")
 local tensor = require("moonshard.tensor")
 
 -- What is added to the scores of padding. It is finite, as in the reference library, so that a row of nothing but

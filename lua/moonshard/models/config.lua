@@ -1,7 +1,7 @@
 -- The config of a model: the options that its layers were made with, which `model.config` shows and checkpoints keep.
 
-local json = require("moonshard.base.json")
-local sealed = require("moonshard.base.sealed")
+local json = require("moonshard.base.text.json")
+local sealed = require("moonshard.base.checks.sealed")
 
 local Config = { __name = "a model's config" }
 

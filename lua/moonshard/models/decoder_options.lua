@@ -2,7 +2,7 @@
 
 local errors = require("moonshard.base.error")
 local language = require("moonshard.models.language")
-local options = require("moonshard.base.options")
+local options = require("moonshard.base.checks.options")
 
 local decoder_options = {}
 

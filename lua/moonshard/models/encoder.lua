@@ -9,7 +9,7 @@ local mlp = require("moonshard.models.mlp")
 local module = require("moonshard.nn.module")
 local nn = require("moonshard.nn")
 local ops = require("moonshard.tensor.ops")
-local options = require("moonshard.base.options")
+local options = require("moonshard.base.checks.options")
 local parameter = require("moonshard.tensor.parameter")
 
 local encoder = {}

@@ -9,7 +9,7 @@ local mlp = require("moonshard.models.mlp")
 local model_config = require("moonshard.models.config")
 local module = require("moonshard.nn.module")
 local nn = require("moonshard.nn")
-local options = require("moonshard.base.options")
+local options = require("moonshard.base.checks.options")
 local parameter = require("moonshard.tensor.parameter")
 
 local initializers = parameter.initializers

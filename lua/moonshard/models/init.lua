@@ -39,7 +39,7 @@ return setmetatable({}, {
       local known = {}
       for each in pairs(OWN) do known[each] = true end
       for each in pairs(families.rows) do known[each] = true end
-      require("moonshard.base.strict").unknown_field("ms.models", name, known)
+      require("moonshard.base.checks.strict").unknown_field("ms.models", name, known)
     end
     return self[name]
   end,

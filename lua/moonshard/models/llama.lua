@@ -5,7 +5,7 @@
 local decoder = require("moonshard.models.decoder")
 local decoder_options = require("moonshard.models.decoder_options")
 local errors = require("moonshard.base.error")
-local options = require("moonshard.base.options")
+local options = require("moonshard.base.checks.options")
 
 local function scaling(factor)
   return { factor = factor, low_freq_factor = 1, high_freq_factor = 4, original_max_position_embeddings = 8192 }

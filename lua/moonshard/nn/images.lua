@@ -6,7 +6,7 @@ local errors = require("moonshard.base.error")
 local layer = require("moonshard.nn.layer")
 local module = require("moonshard.nn.module")
 local ops = require("moonshard.tensor.ops")
-local options = require("moonshard.base.options")
+local options = require("moonshard.base.checks.options")
 local parameter = require("moonshard.tensor.parameter")
 
 local images = {}

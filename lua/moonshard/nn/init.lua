@@ -8,7 +8,7 @@ local shared = require("moonshard.nn.layer")
 local mixture_of_experts = require("moonshard.nn.mixture_of_experts")
 local module = require("moonshard.nn.module")
 local ops = require("moonshard.tensor.ops")
-local options = require("moonshard.base.options")
+local options = require("moonshard.base.checks.options")
 local parameter = require("moonshard.tensor.parameter")
 
 local initializers = parameter.initializers
@@ -262,4 +262,4 @@ nn.masked_attention = require("moonshard.nn.masked_attention")
 for name, make in pairs(require("moonshard.nn.images")) do nn[name] = make end
 for name, make in pairs(require("moonshard.nn.positions")) do nn[name] = make end
 
-return require("moonshard.base.strict").fields("ms.nn", nn)
+return require("moonshard.base.checks.strict").fields("ms.nn", nn)

@@ -3,7 +3,7 @@
 local context = require("moonshard.base.context")
 local dtypes = require("moonshard.base.dtypes")
 local errors = require("moonshard.base.error")
-local options = require("moonshard.base.options")
+local options = require("moonshard.base.checks.options")
 local parameter = require("moonshard.tensor.parameter")
 local tensor = require("moonshard.tensor")
 

@@ -6,7 +6,7 @@ local errors = require("moonshard.base.error")
 local mean_of_targets = require("moonshard.nn.mean_of_targets")
 local named = require("moonshard.tensor.named")
 local ops = require("moonshard.tensor.ops")
-local options = require("moonshard.base.options")
+local options = require("moonshard.base.checks.options")
 local preference_loss = require("moonshard.nn.preference_loss")
 local tensor = require("moonshard.tensor")
 local weighed_loss = require("moonshard.nn.weighed_loss")
@@ -209,4 +209,4 @@ end
 
 loss.log_likelihood, loss.dpo = preference_loss.log_likelihood, preference_loss.dpo
 
-return require("moonshard.base.strict").fields("ms.loss", loss)
+return require("moonshard.base.checks.strict").fields("ms.loss", loss)

@@ -10,7 +10,7 @@ local context = require("moonshard.base.context")
 local eager_values = require("moonshard.tensor.values")
 local errors = require("moonshard.base.error")
 local ops = require("moonshard.tensor.ops")
-local options = require("moonshard.base.options")
+local options = require("moonshard.base.checks.options")
 local parameter = require("moonshard.tensor.parameter")
 local tensor = require("moonshard.tensor")
 

@@ -9,7 +9,7 @@ local context = require("moonshard.base.context")
 local errors = require("moonshard.base.error")
 local module = require("moonshard.nn.module")
 local ops = require("moonshard.tensor.ops")
-local options = require("moonshard.base.options")
+local options = require("moonshard.base.checks.options")
 local parameter = require("moonshard.tensor.parameter")
 local shared = require("moonshard.nn.layer")
 

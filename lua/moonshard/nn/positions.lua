@@ -4,7 +4,7 @@
 
 local constants = require("moonshard.tensor.constants")
 local errors = require("moonshard.base.error")
-local options = require("moonshard.base.options")
+local options = require("moonshard.base.checks.options")
 local ops = require("moonshard.tensor.ops")
 local tensor = require("moonshard.tensor")
 

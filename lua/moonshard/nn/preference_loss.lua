@@ -4,7 +4,7 @@
 local classes = require("moonshard.nn.classes")
 local errors = require("moonshard.base.error")
 local ops = require("moonshard.tensor.ops")
-local options = require("moonshard.base.options")
+local options = require("moonshard.base.checks.options")
 local tensor = require("moonshard.tensor")
 
 local preference_loss = {}

@@ -8,8 +8,8 @@
 
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
-local nearest = require("moonshard.base.nearest")
-local options = require("moonshard.base.options")
+local nearest = require("moonshard.base.names.nearest")
+local options = require("moonshard.base.checks.options")
 local C, ffi = engine.C, engine.ffi
 
 local recompute = {}

@@ -9,7 +9,7 @@
 
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
-local options = require("moonshard.base.options")
+local options = require("moonshard.base.checks.options")
 local C = engine.C
 
 local regather = {}

@@ -5,9 +5,9 @@
 -- private and skipped. A module or parameter found again keeps its first name.
 
 local errors = require("moonshard.base.error")
-local options = require("moonshard.base.options")
+local options = require("moonshard.base.checks.options")
 local parameter = require("moonshard.tensor.parameter")
-local text_lines = require("moonshard.base.text_lines")
+local text_lines = require("moonshard.base.text.text_lines")
 
 local tree = {}
 

@@ -3,8 +3,8 @@
 
 local engine = require("moonshard.base.ffi")
 local price = require("moonshard.price.price")
-local progress = require("moonshard.base.progress")
-local text_columns = require("moonshard.base.text_columns")
+local progress = require("moonshard.base.text.progress")
+local text_columns = require("moonshard.base.text.text_columns")
 local units = require("moonshard.shard.units")
 
 local ffi = engine.ffi

@@ -12,7 +12,7 @@ local kernel_points = require("moonshard.price.kernel_points")
 local names = require("moonshard.clusters")
 local read_description = require("moonshard.price.read_description")
 local refuse = require("moonshard.base.exit_status").refuse
-local text_columns = require("moonshard.base.text_columns")
+local text_columns = require("moonshard.base.text.text_columns")
 local world = require("moonshard.distributed.world")
 local C, ffi, check = engine.C, engine.ffi, engine.check
 

@@ -5,7 +5,7 @@
 -- words, or a constant of a kind (price/quantity.lua).
 
 local dtypes = require("moonshard.base.dtypes")
-local nearest = require("moonshard.base.nearest")
+local nearest = require("moonshard.base.names.nearest")
 local quantity = require("moonshard.price.quantity")
 local refuse = require("moonshard.base.exit_status").refuse
 

@@ -7,8 +7,8 @@
 
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
-local input_file = require("moonshard.base.input_file")
-local json = require("moonshard.base.json")
+local input_file = require("moonshard.base.files.input_file")
+local json = require("moonshard.base.text.json")
 local plans = require("moonshard.engine.plan")
 local posix = require("moonshard.base.posix")
 local recipe = require("moonshard.recipe.file")

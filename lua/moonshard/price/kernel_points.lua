@@ -12,7 +12,7 @@
 
 local dtypes = require("moonshard.base.dtypes")
 local engine = require("moonshard.base.ffi")
-local nearest = require("moonshard.base.nearest")
+local nearest = require("moonshard.base.names.nearest")
 local quantity = require("moonshard.price.quantity")
 local C, ffi = engine.C, engine.ffi
 

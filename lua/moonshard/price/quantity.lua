@@ -4,7 +4,7 @@
 --
 -- Case counts: Gb would be bits to one reader and bytes to another, so bits are written "bit".
 
-local nearest = require("moonshard.base.nearest")
+local nearest = require("moonshard.base.names.nearest")
 
 local quantity = {}
 

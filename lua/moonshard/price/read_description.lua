@@ -4,8 +4,8 @@
 --
 -- A description is data: a file runs without any function of Lua, not even those of strings, and its loops end.
 
-local input_file = require("moonshard.base.input_file")
-local nearest = require("moonshard.base.nearest")
+local input_file = require("moonshard.base.files.input_file")
+local nearest = require("moonshard.base.names.nearest")
 local names = require("moonshard.clusters")
 local refuse = require("moonshard.base.exit_status").refuse
 
@@ -54,7 +54,8 @@ end
 
 local function shipped(name, by)
   for _, known in ipairs(names) do
-    if known == name then return require("moonshard.clusters." .. name) end
+    local room = name:find("%-pytorch$") and "pytorch." or ""
+    if known == name then return require("moonshard.clusters." .. room .. name) end
   end
   local valid = {}
   for _, known in ipairs(names) do valid[known] = true end

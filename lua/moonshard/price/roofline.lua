@@ -7,8 +7,8 @@
 -- collectives or small sizes. For `moonshard plan --cluster C --roofline`.
 
 local price = require("moonshard.price.price")
-local progress = require("moonshard.base.progress")
-local text_columns = require("moonshard.base.text_columns")
+local progress = require("moonshard.base.text.progress")
+local text_columns = require("moonshard.base.text.text_columns")
 local engine = require("moonshard.base.ffi")
 
 local ffi = engine.ffi

@@ -2,8 +2,8 @@
 
 local attention_note = require("moonshard.price.attention_note")
 local price = require("moonshard.price.price")
-local progress = require("moonshard.base.progress")
-local text_columns = require("moonshard.base.text_columns")
+local progress = require("moonshard.base.text.progress")
+local text_columns = require("moonshard.base.text.text_columns")
 
 local show = {}
 

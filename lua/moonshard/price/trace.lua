@@ -2,7 +2,7 @@
 -- (runtime/exec/profile/profile_write.c), so that Perfetto shows both alike and `moonshard trace` compares them.
 
 local ffi = require("ffi")
-local json = require("moonshard.base.json")
+local json = require("moonshard.base.text.json")
 local price = require("moonshard.price.price")
 
 local trace = {}

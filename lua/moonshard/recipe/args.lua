@@ -9,10 +9,10 @@
 
 local device = require("moonshard.distributed.device")
 local errors = require("moonshard.base.error")
-local nearest = require("moonshard.base.nearest")
-local other_names = require("moonshard.base.other_names")
-local output_file = require("moonshard.base.output_file")
-local text_lines = require("moonshard.base.text_lines")
+local nearest = require("moonshard.base.names.nearest")
+local other_names = require("moonshard.base.names.other_names")
+local output_file = require("moonshard.base.files.output_file")
+local text_lines = require("moonshard.base.text.text_lines")
 local world = require("moonshard.distributed.world")
 
 ---@class moonshard.args

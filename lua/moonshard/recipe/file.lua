@@ -1,10 +1,10 @@
 -- Loads a recipe once, before the ranks start, and runs it with the settings of the command line. Can redirect its
 -- prints to standard error and intercepts its os.exit.
 
-local advice = require("moonshard.base.advice")
+local advice = require("moonshard.base.names.advice")
 local args = require("moonshard.recipe.args")
 local errors = require("moonshard.base.error")
-local input_file = require("moonshard.base.input_file")
+local input_file = require("moonshard.base.files.input_file")
 local refuse = require("moonshard.base.exit_status").refuse
 
 local recipe = {}

@@ -2,7 +2,7 @@
 -- ranks.
 
 local documentation = require("moonshard.repl.documentation")
-local nearest = require("moonshard.base.nearest")
+local nearest = require("moonshard.base.names.nearest")
 local show = require("moonshard.repl.show")
 
 local commands = {}

@@ -3,8 +3,8 @@
 
 local documentation = require("moonshard.repl.documentation")
 local lexer = require("moonshard.repl.lexer")
-local sealed = require("moonshard.base.sealed")
-local text_lines = require("moonshard.base.text_lines")
+local sealed = require("moonshard.base.checks.sealed")
+local text_lines = require("moonshard.base.text.text_lines")
 local tree = require("moonshard.nn.tree")
 
 local completion = {}

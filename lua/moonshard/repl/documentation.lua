@@ -1,14 +1,14 @@
 -- ?name: the documentation of a name, from the comments above it. The executable contains the Lua sources, so the
 -- prompt shows the annotations that editors read; for ops it shows the engine's op table.
 
-local arguments = require("moonshard.base.arguments")
+local arguments = require("moonshard.base.checks.arguments")
 local engine = require("moonshard.base.ffi")
-local input_file = require("moonshard.base.input_file")
-local nearest = require("moonshard.base.nearest")
+local input_file = require("moonshard.base.files.input_file")
+local nearest = require("moonshard.base.names.nearest")
 local ops = require("moonshard.tensor.ops")
-local sealed = require("moonshard.base.sealed")
+local sealed = require("moonshard.base.checks.sealed")
 local show = require("moonshard.repl.show")
-local text_lines = require("moonshard.base.text_lines")
+local text_lines = require("moonshard.base.text.text_lines")
 local C, ffi = engine.C, engine.ffi
 
 local documentation = {}

@@ -2,10 +2,10 @@
 --
 -- User code runs interpreted, because LuaJIT's compiled loops do not check for Ctrl-C. The layer below stays compiled.
 
-local advice = require("moonshard.base.advice")
+local advice = require("moonshard.base.names.advice")
 local context = require("moonshard.base.context")
 local errors = require("moonshard.base.error")
-local input_file = require("moonshard.base.input_file")
+local input_file = require("moonshard.base.files.input_file")
 local lexer = require("moonshard.repl.lexer")
 local show = require("moonshard.repl.show")
 

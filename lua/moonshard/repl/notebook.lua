@@ -5,9 +5,9 @@ local chart = require("moonshard.metrics.chart")
 local context = require("moonshard.base.context")
 local errors = require("moonshard.base.error")
 local evaluate = require("moonshard.repl.evaluate")
-local input_file = require("moonshard.base.input_file")
-local output_file = require("moonshard.base.output_file")
-local terminal = require("moonshard.base.terminal")
+local input_file = require("moonshard.base.files.input_file")
+local output_file = require("moonshard.base.files.output_file")
+local terminal = require("moonshard.base.text.terminal")
 
 ---@class moonshard.Notebook
 ---@field pieces string[] of a recipe

@@ -6,7 +6,7 @@ local completion = require("moonshard.repl.completion")
 local evaluate = require("moonshard.repl.evaluate")
 local lexer = require("moonshard.repl.lexer")
 local notebook = require("moonshard.repl.notebook")
-local terminal = require("moonshard.base.terminal")
+local terminal = require("moonshard.base.text.terminal")
 
 ---@class moonshard.Prompt
 ---@field environment table

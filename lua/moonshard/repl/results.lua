@@ -1,6 +1,6 @@
 -- Shows the outcomes of a line on all ranks: equal results once, different results per rank.
 
-local text_lines = require("moonshard.base.text_lines")
+local text_lines = require("moonshard.base.text.text_lines")
 
 local results = { INTERRUPTED = "interrupted" }
 

@@ -72,7 +72,7 @@ function Session:evaluate(request)
 end
 
 function Session:print_outcomes(texts, request, began)
-  require("moonshard.base.progress").finish()
+  require("moonshard.base.text.progress").finish()
   local outcomes = {}
   for i, text in ipairs(texts) do outcomes[i] = results.decode(text) end
   local merged = results.summarize(outcomes, request.apart)

@@ -1,6 +1,6 @@
 -- Formats values as text that is equal on every rank for equal values: no addresses, sorted keys.
 
-local arguments = require("moonshard.base.arguments")
+local arguments = require("moonshard.base.checks.arguments")
 local plan = require("moonshard.engine.plan")
 local eager_show = require("moonshard.tensor.show")
 local tensor = require("moonshard.tensor")

@@ -5,8 +5,8 @@ local cluster = require("moonshard.price.cluster")
 local collect = require("moonshard.scaling.collect")
 local errors = require("moonshard.base.error")
 local forked = require("moonshard.price.forked")
-local options = require("moonshard.base.options")
-local output_file = require("moonshard.base.output_file")
+local options = require("moonshard.base.checks.options")
+local output_file = require("moonshard.base.files.output_file")
 local recipe = require("moonshard.recipe.file")
 local report = require("moonshard.scaling.report")
 local shapes = require("moonshard.scaling.shapes")
@@ -162,7 +162,7 @@ function scaling.run(o)
   end
   sweep.ran = sweep.ran + 1
   output_file.write("page", o.out .. "/index.html", require("moonshard.scaling.page").of(self))
-  output_file.write("results", o.out .. "/results.json", require("moonshard.base.json").encode(
+  output_file.write("results", o.out .. "/results.json", require("moonshard.base.text.json").encode(
     { curve = self.curve, models = self.models, tradeoffs = self.tradeoffs }) .. "\n")
   output_file.print(report.text(self), ("\n%s/index.html has the charts\n"):format(o.out))
   return self

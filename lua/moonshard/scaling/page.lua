@@ -1,13 +1,13 @@
 -- A scaling study as a self-contained page: the curve of every shape, a heat map of models and nodes, memory against
 -- time, and a table of all points.
 
-local bars = require("moonshard.sweep.bars")
-local charts = require("moonshard.sweep.charts")
-local heat = require("moonshard.sweep.heat")
-local html = require("moonshard.sweep.html")
-local lines = require("moonshard.sweep.lines")
-local points = require("moonshard.sweep.points")
-local progress = require("moonshard.base.progress")
+local bars = require("moonshard.sweep.page.bars")
+local charts = require("moonshard.sweep.page.charts")
+local heat = require("moonshard.sweep.page.heat")
+local html = require("moonshard.sweep.page.html")
+local lines = require("moonshard.sweep.page.lines")
+local points = require("moonshard.sweep.page.points")
+local progress = require("moonshard.base.text.progress")
 local report = require("moonshard.scaling.report")
 
 local page = {}

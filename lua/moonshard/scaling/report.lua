@@ -1,8 +1,8 @@
 -- A scaling study as text: a table of numbers of nodes and shapes, which shape wins where, and what the closed forms of
 -- guides say about it.
 
-local progress = require("moonshard.base.progress")
-local text_columns = require("moonshard.base.text_columns")
+local progress = require("moonshard.base.text.progress")
+local text_columns = require("moonshard.base.text.text_columns")
 
 local report = {}
 

@@ -3,10 +3,10 @@
 local dtypes = require("moonshard.base.dtypes")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
-local float8 = require("moonshard.shard.float8")
-local gather = require("moonshard.shard.gather")
+local float8 = require("moonshard.shard.policies.float8")
+local gather = require("moonshard.shard.policies.gather")
 local param_groups = require("moonshard.shard.param_groups")
-local prefetch = require("moonshard.shard.prefetch")
+local prefetch = require("moonshard.shard.policies.prefetch")
 local units = require("moonshard.shard.units")
 local C, ffi = engine.C, engine.ffi
 

@@ -4,7 +4,7 @@
 
 local ffi = require("ffi")
 local errors = require("moonshard.base.error")
-local options = require("moonshard.base.options")
+local options = require("moonshard.base.checks.options")
 
 local param_groups = {}
 

@@ -7,7 +7,7 @@
 -- Precision, frozen parameters and the optimizer's settings stay.
 
 local context = require("moonshard.base.context")
-local policies = require("moonshard.shard.policies")
+local policies = require("moonshard.shard.policies.policies")
 local roles = require("moonshard.shard.roles")
 local single_rank = require("moonshard.distributed.single_rank")
 local world = require("moonshard.distributed.world")

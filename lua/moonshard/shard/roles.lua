@@ -4,7 +4,7 @@
 
 local errors = require("moonshard.base.error")
 local meshes = require("moonshard.distributed.mesh")
-local nearest = require("moonshard.base.nearest")
+local nearest = require("moonshard.base.names.nearest")
 
 local roles = {}
 

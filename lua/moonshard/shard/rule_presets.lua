@@ -9,13 +9,13 @@
 -- The first matching rule decides, so earlier lists take precedence over later ones.
 
 local errors = require("moonshard.base.error")
-local input_file = require("moonshard.base.input_file")
-local options = require("moonshard.base.options")
+local input_file = require("moonshard.base.files.input_file")
+local options = require("moonshard.base.checks.options")
 local recompute = require("moonshard.nn.recompute")
 local re = require("moonshard.base.re")
-local placements = require("moonshard.shard.placements")
+local placements = require("moonshard.shard.policies.placements")
 local rules = require("moonshard.shard.rules")
-local strict = require("moonshard.base.strict")
+local strict = require("moonshard.base.checks.strict")
 
 ---@class moonshard.rule_presets
 local rule_presets = {}

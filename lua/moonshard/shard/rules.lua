@@ -7,7 +7,7 @@
 
 local errors = require("moonshard.base.error")
 local engine = require("moonshard.base.ffi")
-local other_names = require("moonshard.base.other_names")
+local other_names = require("moonshard.base.names.other_names")
 local re = require("moonshard.base.re")
 local C, ffi = engine.C, engine.ffi
 

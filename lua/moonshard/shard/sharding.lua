@@ -2,21 +2,21 @@
 -- the rule that made it. The engine's model is created from these decisions when the first graph is traced.
 
 local assign_units = require("moonshard.shard.assign_units")
-local automatic = require("moonshard.shard.automatic")
+local automatic = require("moonshard.shard.policies.automatic")
 local engine_model = require("moonshard.shard.engine_model")
 local errors = require("moonshard.base.error")
-local float8 = require("moonshard.shard.float8")
+local float8 = require("moonshard.shard.policies.float8")
 local meshes = require("moonshard.distributed.mesh")
 local module = require("moonshard.nn.module")
-local options = require("moonshard.base.options")
-local placements = require("moonshard.shard.placements")
-local policies = require("moonshard.shard.policies")
+local options = require("moonshard.base.checks.options")
+local placements = require("moonshard.shard.policies.placements")
+local policies = require("moonshard.shard.policies.policies")
 local reference = require("moonshard.shard.reference")
-local replicate_sync = require("moonshard.shard.replicate_sync")
+local replicate_sync = require("moonshard.shard.policies.replicate_sync")
 local roles = require("moonshard.shard.roles")
-local sealed = require("moonshard.base.sealed")
+local sealed = require("moonshard.base.checks.sealed")
 local single_rank = require("moonshard.distributed.single_rank")
-local storage = require("moonshard.shard.storage")
+local storage = require("moonshard.shard.policies.storage")
 local strategy = require("moonshard.shard.strategy")
 local tree = require("moonshard.nn.tree")
 local units = require("moonshard.shard.units")
@@ -48,8 +48,8 @@ local world = require("moonshard.distributed.world")
 ---@field numel integer
 ---@field unit moonshard.Unit
 ---@field frozen boolean
----@field fp8 string? recipe by which its products round their operands (shard/float8.lua)
----@field gather string? "i8": gathered in blocks of it (shard/gather.lua)
+---@field fp8 string? recipe by which its products round their operands (shard/policies/float8.lua)
+---@field gather string? "i8": gathered in blocks of it (shard/policies/gather.lua)
 ---@field init moonshard.Initializer
 ---@field storage string? "bf16", "i8" or "nf4": how it is kept; nil: as an f32 master
 

@@ -1,8 +1,8 @@
 -- The option `strategy` of ms.fully_shard: PyTorch FSDP's names for ways to shard, each of which requires a mesh.
 
 local errors = require("moonshard.base.error")
-local nearest = require("moonshard.base.nearest")
-local options = require("moonshard.base.options")
+local nearest = require("moonshard.base.names.nearest")
+local options = require("moonshard.base.checks.options")
 local roles = require("moonshard.shard.roles")
 
 -- PyTorch FSDP's names: the mesh that each requires, and its default of reshard_after_forward.

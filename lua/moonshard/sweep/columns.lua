@@ -1,7 +1,7 @@
 -- Columns of a table for the terminal: settings, numbers, and bytes in a common unit. Each row is a record of a sweep.
 
 local grid = require("moonshard.sweep.grid")
-local text_lines = require("moonshard.base.text_lines")
+local text_lines = require("moonshard.base.text.text_lines")
 
 local columns = {}
 

@@ -6,8 +6,8 @@
 local columns = require("moonshard.sweep.columns")
 local finished = require("moonshard.sweep.finished")
 local grid = require("moonshard.sweep.grid")
-local json = require("moonshard.base.json")
-local peak_of = require("moonshard.sweep.charts").peak_of
+local json = require("moonshard.base.text.json")
+local peak_of = require("moonshard.sweep.page.charts").peak_of
 local report = require("moonshard.sweep.report")
 local results = require("moonshard.sweep.results")
 

@@ -4,7 +4,7 @@
 
 local errors = require("moonshard.base.error")
 local minimum = require("moonshard.sweep.minimum")
-local options = require("moonshard.base.options")
+local options = require("moonshard.base.checks.options")
 local sweep = require("moonshard.sweep")
 
 ---@class moonshard.FindLrOptions

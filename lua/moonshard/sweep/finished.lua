@@ -1,10 +1,10 @@
 -- Reads the results of a finished sweep: its folder, results.jsonl or results.json.
 
 local errors = require("moonshard.base.error")
-local input_file = require("moonshard.base.input_file")
-local json = require("moonshard.base.json")
+local input_file = require("moonshard.base.files.input_file")
+local json = require("moonshard.base.text.json")
 local report = require("moonshard.sweep.report")
-local text_lines = require("moonshard.base.text_lines")
+local text_lines = require("moonshard.base.text.text_lines")
 
 local finished = {}
 

@@ -5,9 +5,9 @@
 -- and the number of ranks that it runs on: `ranks` of the point or the sweep, or the product of its mesh's sizes.
 
 local errors = require("moonshard.base.error")
-local json = require("moonshard.base.json")
-local nearest = require("moonshard.base.nearest")
-local options = require("moonshard.base.options")
+local json = require("moonshard.base.text.json")
+local nearest = require("moonshard.base.names.nearest")
+local options = require("moonshard.base.checks.options")
 
 local grid = {}
 

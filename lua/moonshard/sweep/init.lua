@@ -3,18 +3,18 @@
 -- executable.
 
 local args = require("moonshard.recipe.args")
-local byte_size = require("moonshard.base.byte_size")
+local byte_size = require("moonshard.base.text.byte_size")
 local errors = require("moonshard.base.error")
 local grid = require("moonshard.sweep.grid")
-local input_file = require("moonshard.base.input_file")
-local nearest = require("moonshard.base.nearest")
-local options = require("moonshard.base.options")
-local output_file = require("moonshard.base.output_file")
+local input_file = require("moonshard.base.files.input_file")
+local nearest = require("moonshard.base.names.nearest")
+local options = require("moonshard.base.checks.options")
+local output_file = require("moonshard.base.files.output_file")
 local report = require("moonshard.sweep.report")
 local results = require("moonshard.sweep.results")
 local running = require("moonshard.sweep.running")
 local status_line = require("moonshard.sweep.status_line")
-local terminal = require("moonshard.base.terminal")
+local terminal = require("moonshard.base.text.terminal")
 
 local sweep = {
   ---Options of the command: file (the sweep's; nil outside the command), resume, json, plan, price, run, hosts.
@@ -186,7 +186,7 @@ end
 local function write_files(job, current)
   output_file.write("sweep", job.out .. "/results.csv", report.csv(current))
   output_file.write("sweep", job.out .. "/results.json", report.json(current) .. "\n")
-  output_file.write("sweep", job.out .. "/index.html", require("moonshard.sweep.html").page(current))
+  output_file.write("sweep", job.out .. "/index.html", require("moonshard.sweep.page.html").page(current))
 end
 
 local function report_resumed(line, points, records)

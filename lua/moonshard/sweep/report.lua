@@ -1,11 +1,11 @@
 -- Sorts a sweep's records and formats them: as text for the terminal, as CSV and as JSON.
 
 local columns = require("moonshard.sweep.columns")
-local csv = require("moonshard.base.csv")
+local csv = require("moonshard.base.text.csv")
 local grid = require("moonshard.sweep.grid")
-local json = require("moonshard.base.json")
+local json = require("moonshard.base.text.json")
 local plans = require("moonshard.engine.plan")
-local progress = require("moonshard.base.progress")
+local progress = require("moonshard.base.text.progress")
 local roles = require("moonshard.shard.roles")
 
 local report = {}

@@ -2,10 +2,10 @@
 -- point. An interrupted sweep resumes from it; results of a different definition are never mixed in.
 
 local errors = require("moonshard.base.error")
-local input_file = require("moonshard.base.input_file")
-local json = require("moonshard.base.json")
-local output_file = require("moonshard.base.output_file")
-local text_lines = require("moonshard.base.text_lines")
+local input_file = require("moonshard.base.files.input_file")
+local json = require("moonshard.base.text.json")
+local output_file = require("moonshard.base.files.output_file")
+local text_lines = require("moonshard.base.text.text_lines")
 
 ---@class moonshard.SweepResults
 ---@field path string

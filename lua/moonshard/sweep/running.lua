@@ -7,12 +7,12 @@
 
 local clock = require("moonshard.base.clock")
 local grid = require("moonshard.sweep.grid")
-local input_file = require("moonshard.base.input_file")
-local json = require("moonshard.base.json")
+local input_file = require("moonshard.base.files.input_file")
+local json = require("moonshard.base.text.json")
 local metrics_file = require("moonshard.metrics.metrics_file")
-local output_file = require("moonshard.base.output_file")
+local output_file = require("moonshard.base.files.output_file")
 local process = require("moonshard.sweep.process")
-local progress = require("moonshard.base.progress")
+local progress = require("moonshard.base.text.progress")
 local world = require("moonshard.distributed.world")
 
 local running = {}

@@ -1,8 +1,8 @@
 -- The progress of a sweep: one line per finished point, and on a terminal a status line that is redrawn below.
 
 local clock = require("moonshard.base.clock")
-local progress = require("moonshard.base.progress")
-local terminal = require("moonshard.base.terminal")
+local progress = require("moonshard.base.text.progress")
+local terminal = require("moonshard.base.text.terminal")
 
 ---@class moonshard.SweepStatusLine
 ---@field total integer points

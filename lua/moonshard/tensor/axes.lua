@@ -5,7 +5,7 @@
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
 local ops = require("moonshard.tensor.ops")
-local options = require("moonshard.base.options")
+local options = require("moonshard.base.checks.options")
 
 local MAX_INPUTS = tonumber(engine.C.MS_MAX_INPUTS)
 

@@ -4,7 +4,7 @@
 local dtypes = require("moonshard.base.dtypes")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
-local strict = require("moonshard.base.strict")
+local strict = require("moonshard.base.checks.strict")
 local C, ffi = engine.C, engine.ffi
 
 ---@class moonshard.Tensor

@@ -9,9 +9,9 @@ local axes = require("moonshard.tensor.axes")
 local context = require("moonshard.base.context")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
-local nearest = require("moonshard.base.nearest")
+local nearest = require("moonshard.base.names.nearest")
 local ops = require("moonshard.tensor.ops")
-local options = require("moonshard.base.options")
+local options = require("moonshard.base.checks.options")
 local C = engine.C
 
 local collectives, methods = {}, {}

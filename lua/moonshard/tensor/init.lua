@@ -7,7 +7,7 @@
 -- order and indices in places.lua, images in images.lua, hints about placements in redistribute.lua, collectives in
 -- collectives.lua.
 
-local arguments = require("moonshard.base.arguments")
+local arguments = require("moonshard.base.checks.arguments")
 local any_axes = require("moonshard.tensor.axes")
 local collectives = require("moonshard.tensor.collectives")
 local comparisons = require("moonshard.tensor.comparisons")
@@ -20,12 +20,12 @@ local context = require("moonshard.base.context")
 local dtypes = require("moonshard.base.dtypes")
 local errors = require("moonshard.base.error")
 local ops = require("moonshard.tensor.ops")
-local options = require("moonshard.base.options")
+local options = require("moonshard.base.checks.options")
 local parameter = require("moonshard.tensor.parameter")
 local show = require("moonshard.tensor.show")
 local tensor = require("moonshard.tensor.class")
-local sealed = require("moonshard.base.sealed")
-local strict = require("moonshard.base.strict")
+local sealed = require("moonshard.base.checks.sealed")
+local strict = require("moonshard.base.checks.strict")
 local values = require("moonshard.tensor.values")
 
 local Tensor, methods = tensor.class, tensor.methods

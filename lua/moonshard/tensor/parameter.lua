@@ -2,7 +2,7 @@
 -- engine draws each rank's shard, keyed by seed and name, so the initial bits do not depend on the mesh.
 
 local errors = require("moonshard.base.error")
-local options = require("moonshard.base.options")
+local options = require("moonshard.base.checks.options")
 
 local parameter = {}
 

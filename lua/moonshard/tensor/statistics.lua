@@ -5,7 +5,7 @@ local any_axes = require("moonshard.tensor.axes")
 local context = require("moonshard.base.context")
 local errors = require("moonshard.base.error")
 local ops = require("moonshard.tensor.ops")
-local options = require("moonshard.base.options")
+local options = require("moonshard.base.checks.options")
 local parameter = require("moonshard.tensor.parameter")
 local tensor = require("moonshard.tensor.class")
 

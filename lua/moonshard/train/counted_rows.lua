@@ -9,7 +9,7 @@ local batch_of = require("moonshard.engine.batch")
 local context = require("moonshard.base.context")
 local errors = require("moonshard.base.error")
 local ops = require("moonshard.tensor.ops")
-local options = require("moonshard.base.options")
+local options = require("moonshard.base.checks.options")
 local reference = require("moonshard.shard.reference")
 local tensor = require("moonshard.tensor.class")
 

@@ -5,7 +5,7 @@
 -- them, with weight decay and the number of their updates, as it does with parameters on which a loss does not depend.
 
 local errors = require("moonshard.base.error")
-local policy_readers = require("moonshard.shard.policy_readers")
+local policy_readers = require("moonshard.shard.policies.policy_readers")
 local rules = require("moonshard.shard.rules")
 
 local POLICY = "ms.trainer: freeze"

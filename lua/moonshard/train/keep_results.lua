@@ -6,8 +6,8 @@
 -- decide the same.
 
 local errors = require("moonshard.base.error")
-local options = require("moonshard.base.options")
-local progress = require("moonshard.base.progress")
+local options = require("moonshard.base.checks.options")
+local progress = require("moonshard.base.text.progress")
 local world = require("moonshard.distributed.world")
 
 local keep_results = {}

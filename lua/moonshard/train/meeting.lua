@@ -4,12 +4,12 @@
 
 local errors = require("moonshard.base.error")
 local hash = require("moonshard.base.hash")
-local options = require("moonshard.base.options")
-local replicate_sync = require("moonshard.shard.replicate_sync")
-local same_constants = require("moonshard.engine.same_constants")
+local options = require("moonshard.base.checks.options")
+local replicate_sync = require("moonshard.shard.policies.replicate_sync")
+local same_constants = require("moonshard.engine.agreement.same_constants")
 local same_data = require("moonshard.train.same_data")
-local same_run = require("moonshard.engine.same_run")
-local same_weights = require("moonshard.engine.same_weights")
+local same_run = require("moonshard.engine.agreement.same_run")
+local same_weights = require("moonshard.engine.agreement.same_weights")
 local termination = require("moonshard.checkpoint.termination")
 local world = require("moonshard.distributed.world")
 

@@ -5,10 +5,10 @@
 local dtypes = require("moonshard.base.dtypes")
 local errors = require("moonshard.base.error")
 local optimizers = require("moonshard.engine.optimizers")
-local options = require("moonshard.base.options")
+local options = require("moonshard.base.checks.options")
 local param_groups = require("moonshard.shard.param_groups")
 local rules = require("moonshard.shard.rules")
-local sealed = require("moonshard.base.sealed")
+local sealed = require("moonshard.base.checks.sealed")
 local schedule = require("moonshard.train.schedule")
 
 ---@class moonshard.Optimizer
@@ -17,7 +17,7 @@ local schedule = require("moonshard.train.schedule")
 ---@field weight_decay number for parameters without one from a group
 ---@field moments "f32"|"bf16"|"i8"|nil only for AdamW, Adam and Lion
 ---@field groups table? a policy over parameter FQNs: list of { pattern, moonshard.GroupOptions }
-local Optimizer = { POLICY = "optimizer groups", __name = "an optimizer" } -- POLICY: its row in shard/policies.lua
+local Optimizer = { POLICY = "optimizer groups", __name = "an optimizer" } -- POLICY: its row in policies.lua
 Optimizer.__index = Optimizer
 
 local RULES = "train:set_rules { %s = ... } changes it between steps"
@@ -245,4 +245,4 @@ function optim.adafactor(o) return new("adafactor", o or {}) end
 ---@return moonshard.Optimizer
 function optim.muon(o) return new("muon", o) end
 
-return require("moonshard.base.strict").fields("ms.optim", optim)
+return require("moonshard.base.checks.strict").fields("ms.optim", optim)

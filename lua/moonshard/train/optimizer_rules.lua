@@ -9,10 +9,10 @@
 
 local errors = require("moonshard.base.error")
 local optimizers = require("moonshard.engine.optimizers")
-local options = require("moonshard.base.options")
+local options = require("moonshard.base.checks.options")
 local param_groups = require("moonshard.shard.param_groups")
 local rules = require("moonshard.shard.rules")
-local sealed = require("moonshard.base.sealed")
+local sealed = require("moonshard.base.checks.sealed")
 
 local optimizer_rules = {}
 

@@ -8,7 +8,7 @@ local batch_of = require("moonshard.engine.batch")
 local dtypes = require("moonshard.base.dtypes")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
-local options = require("moonshard.base.options")
+local options = require("moonshard.base.checks.options")
 local world = require("moonshard.distributed.world")
 local ffi = engine.ffi
 

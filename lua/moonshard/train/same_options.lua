@@ -5,7 +5,7 @@
 --
 -- Limits of memory are left out: each host can have its own, and ranks agree on the plans that fit all.
 
-local same_run = require("moonshard.engine.same_run")
+local same_run = require("moonshard.engine.agreement.same_run")
 
 local same_options = {}
 
@@ -35,7 +35,7 @@ local OPTIONS = {
   { name = "loss", of = same_run.presence("loss") }, { name = "teacher", of = same_run.presence("teacher") },
 }
 
----The options as facts of a run (engine/same_run.lua).
+---The options as facts of a run (engine/agreement/same_run.lua).
 ---@param train moonshard.Trainer
 ---@return [string, string, string][]
 function same_options.facts(train)

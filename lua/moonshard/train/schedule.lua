@@ -3,7 +3,7 @@
 -- All of them warm up linearly from peak/warmup at step 1 to peak at step `warmup`, and stay at `floor` after `total`.
 
 local errors = require("moonshard.base.error")
-local options = require("moonshard.base.options")
+local options = require("moonshard.base.checks.options")
 
 ---@alias moonshard.Schedule fun(step: integer): number
 
@@ -128,4 +128,4 @@ end
 ---@return number?
 function schedule.peak_of(lr) return peaks[lr] end
 
-return require("moonshard.base.strict").fields("ms.schedule", schedule)
+return require("moonshard.base.checks.strict").fields("ms.schedule", schedule)

@@ -6,7 +6,7 @@
 -- waits outside the arenas, in the dtype that the teacher returns.
 
 local batch_of = require("moonshard.engine.batch")
-local capture = require("moonshard.engine.capture")
+local capture = require("moonshard.engine.trace.capture")
 local dtypes = require("moonshard.base.dtypes")
 local ema = require("moonshard.engine.ema")
 local engine = require("moonshard.base.ffi")

@@ -1,12 +1,12 @@
 -- Decides what is "auto" in a recipe, when a trainer compiles its first plan: the search of `moonshard tune` on the
 -- recipe's mesh, over these policies alone. Every rank searches as the first rank of its mesh, so all decide the same.
 
-local automatic = require("moonshard.shard.automatic")
+local automatic = require("moonshard.shard.policies.automatic")
 local clusters = require("moonshard.price.cluster")
 local errors = require("moonshard.base.error")
 local nothing_fits = require("moonshard.tune.nothing_fits")
 local policies = require("moonshard.tune.policies")
-local progress = require("moonshard.base.progress")
+local progress = require("moonshard.base.text.progress")
 local room_of = require("moonshard.tune.room")
 local rules_text = require("moonshard.tune.rules_text")
 local search = require("moonshard.tune.search")

@@ -3,8 +3,8 @@
 --
 -- Small modules such as norms stay with what follows them: a collective of a few bytes takes a latency and no more.
 
-local automatic = require("moonshard.shard.automatic")
-local storage = require("moonshard.shard.storage")
+local automatic = require("moonshard.shard.policies.automatic")
+local storage = require("moonshard.shard.policies.storage")
 local tree = require("moonshard.nn.tree")
 local units = require("moonshard.shard.units")
 

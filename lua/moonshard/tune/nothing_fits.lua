@@ -5,7 +5,7 @@ local errors = require("moonshard.base.error")
 local plans = require("moonshard.engine.plan")
 local point = require("moonshard.tune.point")
 local policies = require("moonshard.tune.policies")
-local size = require("moonshard.base.progress").size
+local size = require("moonshard.base.text.progress").size
 
 -- What makes bytes of a category fewer, apart from policies.
 local ADVICE = {

@@ -2,7 +2,7 @@
 -- options are those of ms.fully_shard, so that what is compiled during the search is what a recipe with these rules
 -- compiles.
 
-local decided = require("moonshard.shard.policies")
+local decided = require("moonshard.shard.policies.policies")
 local policies = require("moonshard.tune.policies")
 
 local point = {}

@@ -2,7 +2,7 @@
 -- a policy: how a point carries it, how it becomes an option of ms.fully_shard, how it is shown, and how it changes.
 -- The other files loop over the rows.
 
-local automatic = require("moonshard.shard.automatic")
+local automatic = require("moonshard.shard.policies.automatic")
 local buckets = require("moonshard.tune.buckets")
 local pattern_of = require("moonshard.tune.pattern_of")
 local re = require("moonshard.base.re")

@@ -3,10 +3,10 @@
 
 local point = require("moonshard.tune.point")
 local policies = require("moonshard.tune.policies")
-local progress = require("moonshard.base.progress")
+local progress = require("moonshard.base.text.progress")
 local rules_text = require("moonshard.tune.rules_text")
 local survey = require("moonshard.tune.survey")
-local text_columns = require("moonshard.base.text_columns")
+local text_columns = require("moonshard.base.text.text_columns")
 
 local report = {}
 

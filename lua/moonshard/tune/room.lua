@@ -2,7 +2,7 @@
 -- for CUDA's context and the communicators.
 
 local errors = require("moonshard.base.error")
-local progress = require("moonshard.base.progress")
+local progress = require("moonshard.base.text.progress")
 local size = progress.size
 
 ---@class moonshard.Room

@@ -3,7 +3,7 @@
 
 local point = require("moonshard.tune.point")
 local policies = require("moonshard.tune.policies")
-local progress = require("moonshard.base.progress")
+local progress = require("moonshard.base.text.progress")
 local re = require("moonshard.base.re")
 
 local rules_text = {}

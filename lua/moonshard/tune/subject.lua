@@ -8,7 +8,7 @@ local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
 local point = require("moonshard.tune.point")
 local price = require("moonshard.price.price")
-local policies = require("moonshard.shard.policies")
+local policies = require("moonshard.shard.policies.policies")
 local world = require("moonshard.distributed.world")
 local C = engine.C
 

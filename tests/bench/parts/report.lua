@@ -1,6 +1,6 @@
 -- What all parts of `make bench` share: commands that print figures, and the table and file in which figures end.
 
-local json = require("moonshard.base.json")
+local json = require("moonshard.base.text.json")
 
 local report = {}
 

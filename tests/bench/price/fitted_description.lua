@@ -5,7 +5,7 @@
 -- them so, and the longer loss as measured kernels.
 
 local cluster = require("moonshard.price.cluster")
-local output_file = require("moonshard.base.output_file")
+local output_file = require("moonshard.base.files.output_file")
 local training_clusters = require("training_clusters")
 
 local fitted_description = {}

@@ -10,7 +10,7 @@
 -- measured_table.lua makes a table of these lines.
 
 local engine = require("moonshard.base.ffi")
-local json = require("moonshard.base.json")
+local json = require("moonshard.base.text.json")
 local ms = require("moonshard")
 local re = ms.re
 local C, ffi, check = engine.C, engine.ffi, engine.check

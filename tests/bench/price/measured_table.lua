@@ -6,7 +6,7 @@
 local folder = debug.getinfo(1, "S").source:match("^@(.*/)") or "./"
 package.path = folder .. "?.lua;" .. package.path
 local errors = require("error_table")
-local json = require("moonshard.base.json")
+local json = require("moonshard.base.text.json")
 
 local DIFFERENT = 1.05
 

@@ -8,7 +8,7 @@
 
 local errors = dofile("tests/bench/price/error_table.lua")
 local cluster = require("moonshard.price.cluster")
-local json = require("moonshard.base.json")
+local json = require("moonshard.base.text.json")
 
 local build, described, calibrated_at = arg[1], arg[2], arg[3]
 local RESULTS = build .. "/sweep/fsdp_vs_hsdp/results.json"

@@ -1,7 +1,7 @@
 -- What a checkpoint keeps besides tensors: the values of a data object's state, exactly or by an error that names one,
 -- and the states of single ranks where these differ.
 
-local json = require("moonshard.base.json")
+local json = require("moonshard.base.text.json")
 local ms = require("moonshard")
 local state_values = require("moonshard.checkpoint.state_values")
 local has = require("lua.support.message").has

@@ -2,7 +2,7 @@
 
 local ms = require("moonshard")
 local fixture = require("lua.support.fixture")
-local json = require("moonshard.base.json")
+local json = require("moonshard.base.text.json")
 local has = require("lua.support.message").has
 local program = require("lua.support.program")
 local ffi = require("ffi")

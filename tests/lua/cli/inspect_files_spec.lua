@@ -2,7 +2,7 @@
 -- nothing of the kind.
 
 local ffi = require("ffi")
-local json = require("moonshard.base.json")
+local json = require("moonshard.base.text.json")
 local has = require("lua.support.message").has
 local program = require("lua.support.program")
 local scratch = require("lua.support.scratch")

@@ -1,6 +1,6 @@
 -- Files that a run writes when it ends: folders on the way, and a check when it begins that changes nothing.
 
-local output_file = require("moonshard.base.output_file")
+local output_file = require("moonshard.base.files.output_file")
 local has = require("lua.support.message").has
 local scratch = require("lua.support.scratch")
 

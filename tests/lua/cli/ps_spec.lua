@@ -1,6 +1,6 @@
 -- moonshard ps: a run is found while it is there, with what its ranks do, and nothing is found or left afterwards.
 
-local json = require("moonshard.base.json")
+local json = require("moonshard.base.text.json")
 local has = require("lua.support.message").has
 local program = require("lua.support.program")
 

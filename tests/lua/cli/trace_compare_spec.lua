@@ -1,7 +1,7 @@
 -- moonshard trace --compare: where two traces differ.
 
-local compare = require("moonshard.cli.trace_compare")
-local decode = require("moonshard.base.json").decode
+local compare = require("moonshard.cli.trace.trace_compare")
+local decode = require("moonshard.base.text.json").decode
 local has = require("lua.support.message").has
 local program = require("lua.support.program")
 local scratch = require("lua.support.scratch")

@@ -1,7 +1,7 @@
 -- Traces: that what was written can be true, agrees with the plan, and that a file which cannot be true is refused.
 
-local chrome_trace = require("moonshard.cli.trace_file")
-local json = require("moonshard.base.json")
+local chrome_trace = require("moonshard.cli.trace.trace_file")
+local json = require("moonshard.base.text.json")
 local has = require("lua.support.message").has
 local program = require("lua.support.program")
 local scratch = require("lua.support.scratch")

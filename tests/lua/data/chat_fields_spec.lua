@@ -3,7 +3,7 @@
 
 local clock = require("moonshard.base.clock")
 local has = require("lua.support.message").has
-local json_lines = require("moonshard.data.json_lines")
+local json_lines = require("moonshard.data.files.json_lines")
 local message = require("lua.support.fixture").message
 local ms = require("moonshard")
 local scratch = require("lua.support.scratch")

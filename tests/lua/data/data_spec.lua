@@ -2,7 +2,7 @@
 
 local ffi = require("ffi")
 local errors = require("moonshard.base.error")
-local json = require("moonshard.base.json")
+local json = require("moonshard.base.text.json")
 local permutation = require("moonshard.base.permutation")
 local random = require("moonshard.data.random")
 local sampler = require("moonshard.data.sampler")

@@ -2,7 +2,7 @@
 -- one rank reads them.
 
 local fixture = require("lua.support.fixture")
-local json = require("moonshard.base.json")
+local json = require("moonshard.base.text.json")
 
 ---@param size integer of the world
 ---@param o { make: (fun(): table), rows: (fun(data: table, steps: integer): any[]), steps: integer, stop: integer,

@@ -143,7 +143,7 @@ describe("gather_dtype", function()
   end)
 
   it("Q5 is explained with the type in which a parameter without it is gathered", function()
-    local storage = require("moonshard.shard.storage")
+    local storage = require("moonshard.shard.policies.storage")
     local function text(options) return storage.gathered_text(shard(options).params[1]) end
     assert.equal("default: bf16", text { mp_policy = { param_dtype = "bf16" } })
     assert.equal("as stored: nf4", text { freeze = { "0" }, storage = "nf4" })

@@ -1,7 +1,7 @@
 -- Runs of tests/lua/formats/recipes/quantised_sums.lua: real ranks, whose gradients, or weights, travel in few bits.
 
 local assert = require("luassert")
-local json = require("moonshard.base.json")
+local json = require("moonshard.base.text.json")
 local program = require("lua.support.program")
 local scratch = require("lua.support.scratch")
 

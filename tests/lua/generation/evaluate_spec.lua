@@ -1,7 +1,7 @@
 -- Perplexity and questions with several answers: the reference library's numbers (tests/fixtures/evaluation), the same
 -- on every mesh, and what is refused.
 
-local decode = require("moonshard.base.json").decode
+local decode = require("moonshard.base.text.json").decode
 local fixture = require("lua.support.fixture")
 local has = require("lua.support.message").has
 local huggingface = require("lua.support.huggingface")

@@ -2,7 +2,7 @@
 -- other names; where each has a disk of its own, its processes have a mount namespace in which one folder is another.
 
 local has = require("lua.support.message").has
-local json = require("moonshard.base.json")
+local json = require("moonshard.base.text.json")
 local launched = require("lua.support.launched")
 local ms = require("moonshard")
 local program = require("lua.support.program")

@@ -1,8 +1,8 @@
 -- Several hosts from one machine. Most hosts here are this one, reached by a script that stands for ssh and reads from
 -- a host's name how it behaves; the last specs have network namespaces, whose agent is `ip netns exec`.
 
-local hosts = require("moonshard.cli.hosts")
-local json = require("moonshard.base.json")
+local hosts = require("moonshard.cli.hosts.hosts")
+local json = require("moonshard.base.text.json")
 local launched = require("lua.support.launched")
 local message = require("lua.support.message")
 local program = require("lua.support.program")

@@ -1,7 +1,7 @@
 -- Gathers between hosts that UPDATE leaves in flight (shard_optimizer_over_replicate): they arrive before anything
 -- needs what they bring. The hosts are this machine under other names.
 
-local json = require("moonshard.base.json")
+local json = require("moonshard.base.text.json")
 local program = require("lua.support.program")
 local scratch = require("lua.support.scratch")
 

@@ -3,7 +3,7 @@
 
 local cjson = require("cjson")
 local huggingface = require("lua.support.huggingface")
-local json = require("moonshard.base.json")
+local json = require("moonshard.base.text.json")
 local message = require("lua.support.fixture").message
 local ms = require("moonshard")
 local program = require("lua.support.program")

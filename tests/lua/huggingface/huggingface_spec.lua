@@ -48,7 +48,7 @@ describe("a Hugging Face folder", function()
       assert.same(tensor.shape, saved.tensors[i].shape)
       assert.equal(before:checksum(tensor.name), saved:checksum(tensor.name), tensor.name)
     end
-    local decode = require("moonshard.base.json").decode -- null is nil in both
+    local decode = require("moonshard.base.text.json").decode -- null is nil in both
     local read, written = read_file(FIXTURES .. "llama/config.json"), read_file(result.out .. "/before/config.json")
     assert.same(decode(read), decode(written))
     assert.same({ "model-00001-of-00003.safetensors", "model-00002-of-00003.safetensors",
@@ -98,8 +98,8 @@ describe("the recipes", function()
       assert.equal(0, ended.status, ended.err)
       assert.equal(1, select(2, ended.out:gsub("step 1/1  loss", "")))
       assert.equal(#ms.safetensors.open(folder).tensors, #ms.safetensors.open(saved).tensors)
-      assert.same(require("moonshard.base.json").decode(read_file(folder .. "/config.json")),
-        require("moonshard.base.json").decode(read_file(saved .. "/config.json")))
+      assert.same(require("moonshard.base.text.json").decode(read_file(folder .. "/config.json")),
+        require("moonshard.base.text.json").decode(read_file(saved .. "/config.json")))
       local again = program.run(words)
       assert.equal(2, again.status)
       assert.equal("", again.out)

@@ -1,6 +1,6 @@
 -- Ranks that other launchers start: everything a user would type, with real processes.
 
-local json = require("moonshard.base.json")
+local json = require("moonshard.base.text.json")
 local has = require("lua.support.message").has
 local line_has = require("lua.support.message").line_has
 local program = require("lua.support.program")

@@ -1,6 +1,6 @@
 -- CSV that programs read back as it was: every value of a cell, in a parser of RFC 4180.
 
-local csv = require("moonshard.base.csv")
+local csv = require("moonshard.base.text.csv")
 
 -- The cells of the first line.
 local function parse(text)

@@ -1,7 +1,7 @@
 -- JSON as Lua values: what encode writes reads back, and what is not JSON is refused with its place.
 
 local has = require("lua.support.message").has
-local json = require("moonshard.base.json")
+local json = require("moonshard.base.text.json")
 
 describe("json.decode", function()
   it("reads back what encode writes", function()

@@ -2,11 +2,11 @@
 
 local clock = require("moonshard.base.clock")
 local errors = require("moonshard.base.error")
-local json = require("moonshard.base.json")
+local json = require("moonshard.base.text.json")
 local log = require("moonshard.metrics.log")
 local history = require("moonshard.metrics.history")
-local progress = require("moonshard.base.progress")
-local terminal = require("moonshard.base.terminal")
+local progress = require("moonshard.base.text.progress")
+local terminal = require("moonshard.base.text.terminal")
 local world = require("moonshard.distributed.world")
 local has = require("lua.support.message").has
 

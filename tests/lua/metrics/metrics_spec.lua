@@ -4,7 +4,7 @@ local ffi = require("ffi")
 local json = require("cjson")
 local metrics_file = require("moonshard.metrics.metrics_file")
 local has = require("lua.support.message").has
-local output_file = require("moonshard.base.output_file")
+local output_file = require("moonshard.base.files.output_file")
 local program = require("lua.support.program")
 local scratch = require("lua.support.scratch")
 

@@ -4,10 +4,10 @@
 local has = require("lua.support.message").has
 local json = require("cjson")
 local errors = require("moonshard.base.error")
-local options = require("moonshard.base.options")
+local options = require("moonshard.base.checks.options")
 local program = require("lua.support.program")
 local scratch = require("lua.support.scratch")
-local text_lines = require("moonshard.base.text_lines")
+local text_lines = require("moonshard.base.text.text_lines")
 
 teardown(scratch.clear)
 

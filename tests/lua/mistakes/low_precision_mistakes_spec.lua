@@ -4,8 +4,8 @@
 local fixture = require("lua.support.fixture")
 local has = require("lua.support.message").has
 local ms = require("moonshard")
-local other_names = require("moonshard.base.other_names")
-local policies = require("moonshard.shard.policies")
+local other_names = require("moonshard.base.names.other_names")
+local policies = require("moonshard.shard.policies.policies")
 local program = require("lua.support.program")
 local scratch = require("lua.support.scratch")
 local message, re = fixture.message, ms.re

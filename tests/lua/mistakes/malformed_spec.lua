@@ -2,16 +2,16 @@
 -- missing, rules that fail to run, JSON without an end, lines without one. Each is refused by name, soon, and none
 -- gives an error of this layer's own code.
 
-local chrome_trace = require("moonshard.cli.trace_file")
+local chrome_trace = require("moonshard.cli.trace.trace_file")
 local errors = require("moonshard.base.error")
 local ffi = require("ffi")
-local json = require("moonshard.base.json")
+local json = require("moonshard.base.text.json")
 local manifest = require("moonshard.checkpoint.manifest")
 local ms = require("moonshard")
 local schema = require("moonshard.checkpoint.schema")
 local has = require("lua.support.message").has
 local scratch = require("lua.support.scratch")
-local text_lines = require("moonshard.base.text_lines")
+local text_lines = require("moonshard.base.text.text_lines")
 local trace = require("moonshard.cli.trace")
 
 ffi.cdef "unsigned alarm(unsigned seconds);"

@@ -3,8 +3,8 @@
 
 local message = require("lua.support.fixture").message
 local ms = require("moonshard")
-local nearest = require("moonshard.base.nearest")
-local other_names = require("moonshard.base.other_names")
+local nearest = require("moonshard.base.names.nearest")
+local other_names = require("moonshard.base.names.other_names")
 local has = require("lua.support.message").has
 
 local function shard(name) ms.fully_shard(ms.nn.linear(2, 2), { [name] = 1 }) end

@@ -1,7 +1,7 @@
 -- What dropout draws belongs to a row of the global batch and to an element of it: the same masks on every mesh and for
 -- every way to divide a batch, others for other rows; so a run with dropout has the numbers of one rank.
 
-local json = require("moonshard.base.json")
+local json = require("moonshard.base.text.json")
 local program = require("lua.support.program")
 local scratch = require("lua.support.scratch")
 local trained = require("lua.support.trained")

@@ -122,7 +122,7 @@ describe("a fused loss", function()
     assert.equal(4 * rows * classes, largest(whole, "first"))
     local saved = whole.peak_bytes - fused.peak_bytes
     assert.is_true(saved > 64 * 2 ^ 20, saved)
-    local size = require("moonshard.base.progress").size
+    local size = require("moonshard.base.text.progress").size
     has(of("explain true").out, ("loss | %d chunks | whole logits | %s of peak"):format(loss.chunks, size(saved)))
     has(of("explain false").out, ('fused = "auto" | saves %s of peak'):format(size(saved)))
     has(of("plan in words").out:match("[^\n]*loss in[^\n]*"), ("%d chunks | %d rows | 196 MiB"):format(loss.chunks,

@@ -53,7 +53,7 @@ end
 
 local batch = { inputs = ms.randn { TOKENS, DIM, seed = 1 }, targets = ms.randn { TOKENS, DIM, seed = 2 } }
 
-local json, scratch = require("moonshard.base.json"), require("lua.support.scratch")
+local json, scratch = require("moonshard.base.text.json"), require("lua.support.scratch")
 
 local function layer(o) return ms.nn.mixture_of_experts(DIM, FFN, o) end
 

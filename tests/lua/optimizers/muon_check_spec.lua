@@ -3,7 +3,7 @@
 
 local compare = require("moonshard.check.tolerance")
 local huggingface = require("lua.support.huggingface")
-local json = require("moonshard.base.json")
+local json = require("moonshard.base.text.json")
 local ms = require("moonshard")
 local muon_sensitivity = require("moonshard.check.muon_sensitivity")
 local program = require("lua.support.program")

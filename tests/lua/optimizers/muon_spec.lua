@@ -19,7 +19,7 @@ before_each(function() world.describe(0, 1) end)
 local function directions(dtype)
   local path, out = program.recipe([==[
     local ms = require "moonshard"
-    local json = require "moonshard.base.json"
+    local json = require "moonshard.base.text.json"
     local cfg = ms.args { dtype = "f32", out = "" }
     local file, found = ms.safetensors.open("tests/fixtures/updates/muon.safetensors"), {}
     for name, shape in pairs { wide = { 6, 40 }, tall = { 40, 6 }, square = { 24, 24 }, row = { 1, 9 },

@@ -4,7 +4,7 @@
 
 local fixture = require("lua.support.fixture")
 local has = require("lua.support.message").has
-local json = require("moonshard.base.json")
+local json = require("moonshard.base.text.json")
 local ms = require("moonshard")
 local program = require("lua.support.program")
 local scratch = require("lua.support.scratch")

@@ -44,7 +44,7 @@ local RECIPE = ([[
   result.valid = train:evaluate(coroutine.wrap(function() coroutine.yield(1, batch(1)) end))
   if cfg.out ~= "" and ms.world().rank == 0 then
     local file = io.open(cfg.out, "w")
-    file:write(require("moonshard.base.json").encode(result))
+    file:write(require("moonshard.base.text.json").encode(result))
     file:close()
   end
 ]]):format(INPUTS, OUTPUTS, LR, DECAY, ROWS, ROWS, INPUTS, ROWS, OUTPUTS, STEPS)

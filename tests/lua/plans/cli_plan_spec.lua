@@ -1,6 +1,6 @@
 -- moonshard plan as a user meets it: every recipe, any rank of any world, as text and as JSON.
 
-local decode = require("moonshard.base.json").decode
+local decode = require("moonshard.base.text.json").decode
 local has = require("lua.support.message").has
 local launched = require("lua.support.launched")
 local program = require("lua.support.program")

@@ -1,7 +1,7 @@
 -- Plans for meshes of three and four dimensions: the collectives of a block and their bytes are those counted by hand,
 -- for GPT-2 and Llama, and a plan made without launching is the one of each launched rank.
 
-local json = require("moonshard.base.json")
+local json = require("moonshard.base.text.json")
 local program = require("lua.support.program")
 local scratch = require("lua.support.scratch")
 

@@ -2,7 +2,7 @@
 
 local explain = require("moonshard.explain")
 local fixture = require("lua.support.fixture")
-local json = require("moonshard.base.json")
+local json = require("moonshard.base.text.json")
 local ms = require("moonshard")
 local plan_costs = require("moonshard.explain.plan_costs")
 local has = require("lua.support.message").has

@@ -2,7 +2,7 @@
 -- they fit memory_limit; and what the plans then are.
 
 local has = require("lua.support.message").has
-local json = require("moonshard.base.json")
+local json = require("moonshard.base.text.json")
 local program = require("lua.support.program")
 
 local THIN = os.getenv("MOONSHARD_CONFIG") ~= "release"

@@ -2,9 +2,9 @@
 -- weight's gradient. Only plans: nothing is launched.
 
 local engine = require("moonshard.base.ffi")
-local json = require("moonshard.base.json")
+local json = require("moonshard.base.text.json")
 local ms = require("moonshard")
-local precision = require("moonshard.shard.precision")
+local precision = require("moonshard.shard.policies.precision")
 local program = require("lua.support.program")
 local C, ffi, re = engine.C, engine.ffi, ms.re
 

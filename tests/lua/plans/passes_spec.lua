@@ -1,7 +1,7 @@
 -- moonshard plan --passes: what each pass of the compiler took, and what it changed.
 
 local program = require("lua.support.program")
-local json = require("moonshard.base.json")
+local json = require("moonshard.base.text.json")
 
 local RECIPE = "tests/lua/plans/recipes/two_blocks.lua"
 

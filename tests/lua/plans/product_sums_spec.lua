@@ -2,7 +2,7 @@
 -- training is that of one rank.
 
 local program = require("lua.support.program")
-local json = require("moonshard.base.json")
+local json = require("moonshard.base.text.json")
 
 local GPT2, LLAMA, OWN = "recipes/gpt2.lua", "recipes/llama.lua", "tests/lua/recipes/product_sums.lua"
 local DIVIDED = "tests/lua/recipes/tensor_parallel.lua"

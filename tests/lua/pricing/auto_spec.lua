@@ -1,6 +1,6 @@
 -- The value "auto" of policies in recipes: who decides it, when, and for which machine.
 
-local decode = require("moonshard.base.json").decode
+local decode = require("moonshard.base.text.json").decode
 local has = require("lua.support.message").has
 local launched = require("lua.support.launched")
 local program = require("lua.support.program")

@@ -1,7 +1,7 @@
 -- moonshard price: the numbers of a plan on a cluster, its trace, and tables of meshes.
 
 local cluster = require("moonshard.price.cluster")
-local decode = require("moonshard.base.json").decode
+local decode = require("moonshard.base.text.json").decode
 local has = require("lua.support.message").has
 local program = require("lua.support.program")
 local scratch = require("lua.support.scratch")

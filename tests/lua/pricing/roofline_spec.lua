@@ -1,6 +1,6 @@
 -- moonshard plan --roofline: what each op would take at the rates of a described device.
 
-local decode = require("moonshard.base.json").decode
+local decode = require("moonshard.base.text.json").decode
 local has = require("lua.support.message").has
 local program = require("lua.support.program")
 local scratch = require("lua.support.scratch")

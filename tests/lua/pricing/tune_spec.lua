@@ -1,7 +1,7 @@
 -- moonshard tune: its guarantees as a user meets them, for a small Llama on described clusters.
 
 local clusters = require("moonshard.price.cluster")
-local decode = require("moonshard.base.json").decode
+local decode = require("moonshard.base.text.json").decode
 local fixture = require("lua.support.fixture")
 local launched = require("lua.support.launched")
 local meshes = require("moonshard.tune.meshes")

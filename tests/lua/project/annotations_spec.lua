@@ -2,7 +2,7 @@
 -- no more and no fewer.
 
 local ms = require("moonshard")
-local options = require("moonshard.base.options")
+local options = require("moonshard.base.checks.options")
 local has = require("lua.support.message").has
 local scratch = require("lua.support.scratch")
 

@@ -52,7 +52,7 @@ describe("the build, for packagers", function()
     local lines, out = scratch.path(), scratch.path()
     scratch.write(lines, text)
     assert.equal("", output_of(("luajit runtime/make/compile_commands.lua /tree %s <%s"):format(out, lines)))
-    local entries = require("moonshard.base.json").decode(scratch.read(out))
+    local entries = require("moonshard.base.text.json").decode(scratch.read(out))
     local named = {}
     for _, entry in ipairs(entries) do
       assert.equal("/tree", entry.directory)

@@ -4,13 +4,13 @@
 local dtypes = require("moonshard.base.dtypes")
 local engine = require("moonshard.base.ffi")
 local fixture = require("lua.support.fixture")
-local float8 = require("moonshard.shard.float8")
-local gather = require("moonshard.shard.gather")
-local json = require("moonshard.base.json")
+local float8 = require("moonshard.shard.policies.float8")
+local gather = require("moonshard.shard.policies.gather")
+local json = require("moonshard.base.text.json")
 local ms = require("moonshard")
 local optimizers = require("moonshard.engine.optimizers")
 local plans = require("moonshard.engine.plan")
-local policies = require("moonshard.shard.policies")
+local policies = require("moonshard.shard.policies.policies")
 local roles = require("moonshard.shard.roles")
 local C, ffi = engine.C, engine.ffi
 

@@ -2,7 +2,7 @@
 -- reduce: what gradients are summed over ranks in; recompute: what blocks make again.
 
 local ms = require "moonshard"
-local json = require "moonshard.base.json"
+local json = require "moonshard.base.text.json"
 local re = ms.re
 
 local cfg = ms.args {

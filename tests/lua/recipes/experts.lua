@@ -2,7 +2,7 @@
 -- auxiliary loss and a shared expert; some of it divided by a tensor dimension. It prints the biases after each step.
 
 local ms = require "moonshard"
-local json = require "moonshard.base.json"
+local json = require "moonshard.base.text.json"
 local re = ms.re
 
 local cfg = ms.args {

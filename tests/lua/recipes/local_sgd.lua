@@ -5,7 +5,7 @@
 
 local ms = require "moonshard"
 local ffi = require "ffi"
-local json = require "moonshard.base.json"
+local json = require "moonshard.base.text.json"
 local re = ms.re
 
 local cfg = ms.args {

@@ -6,7 +6,7 @@
 
 local ms = require "moonshard"
 local ffi = require "ffi"
-local json = require "moonshard.base.json"
+local json = require "moonshard.base.text.json"
 local world = require "moonshard.distributed.world"
 local re = ms.re
 

@@ -2,7 +2,7 @@
 -- twice; writes losses, norms, weights.
 
 local ms = require "moonshard"
-local json = require "moonshard.base.json"
+local json = require "moonshard.base.text.json"
 local re = ms.re
 
 local cfg = ms.args { out = "", mesh = "1x1", dtype = "bf16", recompute = false, micro_batches = 1, steps = 2 }

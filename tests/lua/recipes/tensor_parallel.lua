@@ -153,7 +153,7 @@ end
 if cfg.facts ~= "" then
   local exec = train.session.train_exec
   local file = assert(io.open(("%s.%d"):format(cfg.facts, ms.world().rank), "w"))
-  file:write(require("moonshard.base.json").encode { plan = exec.plan:summary(), counted = exec:report() })
+  file:write(require("moonshard.base.text.json").encode { plan = exec.plan:summary(), counted = exec:report() })
   file:close()
 end
 if cfg.saves ~= "" then ms.checkpoint.save(train, cfg.saves, position) end

@@ -231,7 +231,7 @@ describe("moonshard repl --hosts in a terminal", function()
       terminal:send(UP .. UP .. UP .. "0\n")
       terminal:expect("\n123450\n")
       terminal:expect(FIRST)
-      answers(terminal, "@0 require('moonshard.base.terminal').columns()", "rank 0: 100")
+      answers(terminal, "@0 require('moonshard.base.text.terminal').columns()", "rank 0: 100")
       -- The terminal is the line's once it asks; what is typed before belongs to the editor.
       terminal:send("io.write('as', 'ks: ') io.flush() return io.read()\n")
       terminal:expect("asks: ")

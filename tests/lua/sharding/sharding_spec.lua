@@ -2,7 +2,7 @@
 
 local ms = require("moonshard")
 local fixture = require("lua.support.fixture")
-local precision = require("moonshard.shard.precision")
+local precision = require("moonshard.shard.policies.precision")
 local has = require("lua.support.message").has
 local re, message = ms.re, fixture.message
 local world = ms.world()

@@ -77,7 +77,7 @@ function huggingface.assert_saved(name)
     assert.same(tensor.shape, after:tensor(tensor.name).shape, tensor.name)
     assert.equal(before:checksum(tensor.name), after:checksum(tensor.name), tensor.name)
   end
-  local decode = require("moonshard.base.json").decode
+  local decode = require("moonshard.base.text.json").decode
   local whole = decode(scratch.read(saved .. "/config.json"))
   whole.torch_dtype = nil
   assert.same(decode(scratch.read(folder .. "/config.json")), whole)

@@ -1,6 +1,6 @@
 -- ms.find_lr and sweeps sorted by loss: real runs of a recipe whose loss is a function of its rate.
 
-local json = require("moonshard.base.json")
+local json = require("moonshard.base.text.json")
 local has = require("lua.support.message").has
 local program = require("lua.support.program")
 

@@ -1,6 +1,6 @@
 -- Two sweeps compared as a user meets it: points matched by their settings, ratios held against the spread of runs.
 
-local json = require("moonshard.base.json")
+local json = require("moonshard.base.text.json")
 local has = require("lua.support.message").has
 local program = require("lua.support.program")
 local scratch = require("lua.support.scratch")

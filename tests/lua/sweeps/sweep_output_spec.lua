@@ -1,7 +1,7 @@
 -- What a sweep shows and writes: tables, the order of points, CSV, JSON, the page with charts. sweep_spec.lua has how
 -- points run.
 
-local json = require("moonshard.base.json")
+local json = require("moonshard.base.text.json")
 local has = require("lua.support.message").has
 local program = require("lua.support.program")
 local swept = require("lua.sweeps.swept")

@@ -1,7 +1,7 @@
 -- Sweeps as a user meets them: how points are run, and what becomes of those that cannot. What is shown and written
 -- is in sweep_output_spec.lua.
 
-local json = require("moonshard.base.json")
+local json = require("moonshard.base.text.json")
 local has = require("lua.support.message").has
 local program = require("lua.support.program")
 local fixture = require("lua.support.fixture")

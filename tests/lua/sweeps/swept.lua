@@ -1,6 +1,6 @@
 -- A sweep in a folder of its own, for specs: its definition, its runs, and the files that it wrote.
 
-local json = require("moonshard.base.json")
+local json = require("moonshard.base.text.json")
 local program = require("lua.support.program")
 local scratch = require("lua.support.scratch")
 

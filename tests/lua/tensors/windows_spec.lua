@@ -2,7 +2,7 @@
 -- (tests/fixtures/ops), the same ones as by ops that store them, the memory of plans, and models of documents.
 
 local fixture = require("lua.support.fixture")
-local json = require("moonshard.base.json")
+local json = require("moonshard.base.text.json")
 local has = require("lua.support.message").has
 local message = fixture.message
 local ms = require("moonshard")

@@ -1,15 +1,15 @@
 -- Meshes: ranks in named dimensions, row-major, like PyTorch's DeviceMesh. Dimensions, ranks and coordinates count from
 -- 0. A slice of a mesh is also a mesh: on each rank, the copy that contains this rank.
 
-local arguments = require("moonshard.base.arguments")
+local arguments = require("moonshard.base.checks.arguments")
 local devices = require("moonshard.distributed.device")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
 local grid = require("moonshard.distributed.mesh.grid")
 local groups = require("moonshard.distributed.group")
-local nearest = require("moonshard.base.nearest")
-local options = require("moonshard.base.options")
-local sealed = require("moonshard.base.sealed")
+local nearest = require("moonshard.base.names.nearest")
+local options = require("moonshard.base.checks.options")
+local sealed = require("moonshard.base.checks.sealed")
 local shape = require("moonshard.distributed.mesh.shape")
 local show = require("moonshard.distributed.mesh.show")
 local world = require("moonshard.distributed.world")

@@ -4,7 +4,7 @@
 local ms = require "moonshard"
 local inject_io = require("lua.support.inject_io")
 local engine = require "moonshard.base.ffi"
-local folder = require "moonshard.checkpoint.folder"
+local folder = require "moonshard.checkpoint.folders.folder"
 local C = engine.C
 
 local cfg = ms.args { dir = "", async = false, calls = { "open", "write", "sync", "rename", "mkdir" },

@@ -4,7 +4,7 @@
 
 local ms = require "moonshard"
 local ffi = require "ffi"
-local json = require "moonshard.base.json"
+local json = require "moonshard.base.text.json"
 
 local cfg = ms.args { out = "", dtype = "bf16", documents = false, window = 0, softcap = 0, steps = 2, seq = 70 }
 local BATCH, VOCAB = 2, 19

@@ -2,7 +2,7 @@
 -- specs that compare recipes, meshes and devices. Every mesh sees the same global batches.
 
 local ffi = require("ffi")
-local json = require("moonshard.base.json")
+local json = require("moonshard.base.text.json")
 local ms = require("moonshard")
 local re = ms.re
 

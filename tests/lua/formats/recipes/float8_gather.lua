@@ -3,7 +3,7 @@
 -- next to the weights that it is made of, in several states of the model.
 
 local ffi = require("ffi")
-local json = require("moonshard.base.json")
+local json = require("moonshard.base.text.json")
 local ms = require("moonshard")
 local re = ms.re
 

@@ -69,7 +69,7 @@ io.write(("replica %d: loss %.17g norm %.17g parameters %.17g\n"):format(
 
 if cfg.out ~= "" and rank == 0 then
   local file = assert(io.open(cfg.out, "w"))
-  file:write(require("moonshard.base.json").encode({
+  file:write(require("moonshard.base.text.json").encode({
     losses = losses, norms = norms, bytes = bytes, wire = wire, plan = train:plan():summary().comm_bytes,
     optimizer = train:plan():summary().bytes.optimizer,
   }), "\n")

@@ -4,7 +4,7 @@
 -- Rank 0 writes one JSON object: by place the weight's rows, and what moved in each.
 
 local ms = require "moonshard"
-local json = require "moonshard.base.json"
+local json = require "moonshard.base.text.json"
 
 local cfg = ms.args { mesh = "1x1", rows = 8, micro = 1, out = "", by = "place", seed = 0 }
 

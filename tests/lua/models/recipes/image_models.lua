@@ -2,7 +2,7 @@
 -- the logits, losses, gradients and final parameters to `out`, as JSON.
 
 local ms = require "moonshard"
-local json = require "moonshard.base.json"
+local json = require "moonshard.base.text.json"
 package.path = "recipes/?.lua;" .. package.path
 local models = require "image_models"
 

@@ -2,7 +2,7 @@
 -- and writes all weights and moments as text: files of runs that did the same are the same.
 
 local ms = require "moonshard"
-local json = require "moonshard.base.json"
+local json = require "moonshard.base.text.json"
 
 local cfg = ms.args {
   mesh = "1x1", layout = "rows", moments = "i8", steps = 6, out = "", load = "", save = "", save_at = 0, units = true,

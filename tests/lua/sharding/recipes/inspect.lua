@@ -2,7 +2,7 @@
 -- compare a run whose rule changed with one that had the rule from the start.
 
 local ms = require "moonshard"
-local json = require "moonshard.base.json"
+local json = require "moonshard.base.text.json"
 local re = ms.re
 
 local cfg = ms.args {

@@ -3,7 +3,7 @@
 -- after each step; with `spoil` a value is not finite in step 2. Specs compare meshes with one rank.
 
 local ms = require "moonshard"
-local json = require "moonshard.base.json"
+local json = require "moonshard.base.text.json"
 local re = ms.re
 
 local cfg = ms.args {

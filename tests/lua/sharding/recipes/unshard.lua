@@ -3,7 +3,7 @@
 -- specs that compare meshes.
 
 local ms = require "moonshard"
-local json = require "moonshard.base.json"
+local json = require "moonshard.base.text.json"
 local has = dofile("tests/lua/support/message.lua").has
 local re = ms.re
 

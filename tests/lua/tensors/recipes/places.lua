@@ -3,7 +3,7 @@
 -- `wrong`, an index is outside of its axis.
 
 local ms = require "moonshard"
-local json = require "moonshard.base.json"
+local json = require "moonshard.base.text.json"
 
 local cfg = ms.args { mesh = "1x-1", steps = 4, dtype = "f32", rows = 6, length = 7, wrong = false, out = "" }
 local ops, EXPERTS, DIM = ms.ops, 3, 12

@@ -2,7 +2,7 @@
 -- infinite.
 
 local ms = require "moonshard"
-local json = require "moonshard.base.json"
+local json = require "moonshard.base.text.json"
 local special_numbers = dofile "tests/lua/tensors/special_numbers.lua"
 
 local cfg = ms.args { out = "", elements = "", numbers = "" }

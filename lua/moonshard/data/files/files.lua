@@ -1,0 +1,171 @@
+-- Finds the files of a data source: named files, lists separated by commas, patterns ("texts/*.txt") and folders.
+--
+-- Folders and patterns only contribute files that `wanted` accepts, without hidden files, sub-folders, empty files and
+-- additional names (links) of a file. A file that is named explicitly is always included.
+
+local ffi = require "ffi"
+local errors = require "moonshard.base.error"
+local file_status = require "moonshard.base.files.file_status"
+
+ffi.cdef [[
+typedef struct {
+  size_t count; char **paths; size_t offset; int flags;
+  void (*close)(void *); void *(*read)(void *); void *(*open)(const char *); int (*lstat)(void); int (*stat)(void);
+} ms_lua_glob;
+int glob(const char *pattern, int flags, int (*failed)(const char *, int), ms_lua_glob *found);
+void globfree(ms_lua_glob *found);
+char *realpath(const char *path, char *resolved);
+void free(void *pointer);
+char *strerror(int number);
+]]
+
+local C = ffi.C
+local look_at, REGULAR, FOLDER = file_status.of_path, file_status.REGULAR, file_status.FOLDER
+
+local files = {
+  BEGINNING = 4096, -- bytes in which text has no zero byte
+}
+
+---Whether a path exists, as any kind of file. Does not open it.
+---@param path string
+---@return boolean
+function files.exists(path) return look_at(path) ~= nil end
+
+---@param path string
+---@return number? bytes size of a regular file; nil for other kinds
+function files.bytes(path)
+  local kind, bytes = look_at(path)
+  return kind == REGULAR and bytes or nil
+end
+
+files.written_at = file_status.written_at
+
+---A path without links and dots; nil if it does not exist.
+---@param path string
+---@return string?
+function files.real_path(path)
+  local resolved = C.realpath(path, nil)
+  if resolved == nil then return nil end
+  local text = ffi.string(resolved)
+  C.free(resolved)
+  return text
+end
+
+---A path as a pattern that matches it alone.
+---@param path string
+---@return string
+function files.literal(path) return (path:gsub("[%[%]*?\\]", "\\%0")) end
+
+---The paths that a pattern matches, sorted by bytes in every locale.
+---@param pattern string
+---@return string[]
+function files.match(pattern)
+  local found = ffi.new("ms_lua_glob")
+  local paths = {}
+  if C.glob(pattern, 0, nil, found) == 0 then
+    for i = 0, tonumber(found.count) - 1 do
+      paths[#paths + 1] = ffi.string(found.paths[i])
+    end
+  end
+  C.globfree(found)
+  table.sort(paths)
+  return paths
+end
+
+---Opens a regular file for reading. Raises MS_EINVAL for anything else: opening a pipe without a writer would wait for
+---ever, and data is read more than once.
+---@param path string
+---@return file*
+function files.open(path)
+  local kind = look_at(path)
+  if kind and kind ~= REGULAR then
+    errors.invalid("%s: it is not a regular file but %s", path, kind == FOLDER and "a folder" or "a pipe or a device")
+  end
+  local file, why = io.open(path, "rb")
+  if not file then errors.raise(kind and "MS_EIO" or "MS_EINVAL", "%s", why) end
+  return file
+end
+
+---The first BEGINNING bytes of a file, or all.
+---@param path string
+---@return string
+function files.beginning(path)
+  local file = files.open(path)
+  local beginning = file:read(files.BEGINNING) or ""
+  file:close()
+  return beginning
+end
+
+-- The wanted paths of a folder or pattern.
+local function add_found(list, paths, wanted)
+  for _, path in ipairs(paths) do
+    local real, kind, bytes = files.real_path(path), look_at(path)
+    if not kind then
+      errors.invalid("%s: it is a link to a file that is not there: restore the file, or remove the link", path)
+    end
+    if real and kind == REGULAR and bytes > 0 and not list.known[real] and wanted(path) then
+      list.known[real] = true
+      list[#list + 1] = path
+    end
+  end
+end
+
+local function add_entry(list, entry, wanted, what)
+  if look_at(entry) == FOLDER then
+    local before = #list
+    add_found(list, files.match(files.literal(entry) .. "/*"), wanted)
+    if #list == before then errors.invalid("folder %s contains no %s files", entry, what) end
+  elseif entry:find("[*?%[]") and not files.real_path(entry) then
+    local paths = files.match(entry)
+    if #paths == 0 then errors.invalid("files %s: no file matches", entry) end
+    local before = #list
+    add_found(list, paths, wanted)
+    if #list == before then
+      errors.invalid("files %s: %d match, but none is a %s file with contents that is not in the list already", entry,
+        #paths, what)
+    end
+  else
+    list[#list + 1] = entry
+  end
+end
+
+---The files of a specification, in the given order; files of a folder or pattern are sorted by name.
+---@param spec string|string[] paths, folders or patterns; a string can list several, separated by commas or blanks
+---@param wanted fun(path: string): boolean selects files of folders and patterns
+---@param what string kind of the files, for messages: "text"
+---@param option string? the option that has the specification, for messages; default "files"
+---@return string[]
+function files.find(spec, wanted, what, option)
+  option = option or "files"
+  local entries = {}
+  if type(spec) == "string" and files.real_path(spec) then
+    entries[1] = spec
+  elseif type(spec) == "string" then
+    for entry in spec:gmatch("[^,%s]+") do
+      entries[#entries + 1] = entry
+    end
+  elseif type(spec) == "table" then
+    entries = spec
+  else
+    errors.invalid("%s must be a path, a list of paths, or a pattern, not %s", option, tostring(spec))
+  end
+  if #entries == 0 then errors.invalid("%s is empty: name at least one file", option) end
+  local list = { known = {} }
+  for _, entry in ipairs(entries) do
+    if type(entry) ~= "string" then
+      errors.invalid("%s lists %s: every entry must be a path", option, tostring(entry))
+    end
+    add_entry(list, entry, wanted, what)
+  end
+  list.known = nil
+  return list
+end
+
+---A specification as a message shows it.
+---@param spec string|string[]
+---@return string
+function files.show(spec)
+  return type(spec) == "table" and table.concat(spec, ",") or spec
+end
+
+return files
