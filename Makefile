@@ -153,7 +153,7 @@ bench-price: all
 bench-peers: ## install the peers that bench compares with: PyTorch (in build/peers) and Open MPI
 bench-peers: $(BUILD)/packages/bench
 	$(build_config) peers
-	@tests/bench/install_torch.sh $(BUILD)/peers $(CUDA_HOME)
+	@tests/bench/peers/install_torch.sh $(BUILD)/peers $(CUDA_HOME)
 
 .PHONY: test-gpu test-gpu-runs bench-gpu gpu-portable
 test-gpu: test-gpu-runs
@@ -191,12 +191,12 @@ crash-checkpoints: $(BUILD)/packages/build all
 	@tests/fuzz/crash_checkpoints.sh '$(BUILD)' '$(POINTS)' '$(SEED)'
 
 fuzz-safetensors: $(BUILD)/packages/build ## fuzz the safetensors reader with clang's libFuzzer for FUZZ_SECONDS
-	@tests/fuzz/libfuzzer.sh '$(BUILD)' safetensors '$(FUZZ_SECONDS)'
+	@tests/fuzz/libfuzzer/libfuzzer.sh '$(BUILD)' safetensors '$(FUZZ_SECONDS)'
 
 .PHONY: fuzz-tokenizer
 fuzz-tokenizer: ## fuzz the readers of tokenizer.json and token files with clang's libFuzzer for FUZZ_SECONDS
 fuzz-tokenizer: $(BUILD)/packages/build
-	@tests/fuzz/libfuzzer.sh '$(BUILD)' tokenizer '$(FUZZ_SECONDS)'
+	@tests/fuzz/libfuzzer/libfuzzer.sh '$(BUILD)' tokenizer '$(FUZZ_SECONDS)'
 
 .PHONY: soak
 soak: ## test random kills, calls, full disks and broken files for SECONDS; ONLY=blocked SEED=1 CASES=1 repeats a case

@@ -9,7 +9,7 @@
 #   moonshard          the executable: the same engine, LuaJIT, the command line and all Lua sources
 #   libmoonshard_cuda.so   the device cuda and its kernels, where there is nvcc (release only)
 #   libmoonshard_mpi.so    what the transport mpi needs of an MPI, where there is mpicc (release only)
-#   tests/  bench/     the C programs of tests/c and tests/bench
+#   tests/  bench/     the C programs of tests/c and tests/bench/programs
 # and, shared by all configurations, in $(BUILD)/gen/:
 #   moonshard/cdef.lua the declarations of moonshard.h for LuaJIT's ffi
 #   moonshard/meta/ops.lua   the ops, for editors
@@ -112,8 +112,8 @@ LEFT_OUT := $(if $(ONLY),,$(if $(wildcard tests/sanitizers/$(CONFIG).skip),$(she
 ALL_TEST_C := $(wildcard tests/c/*/test_*.c)
 TEST_C := $(filter-out $(LEFT_OUT),$(ALL_TEST_C))
 TEST_SUPPORT_C := $(wildcard tests/c/support/*.c tests/c/support/*/*.c)
-BENCH_MPI_C := $(wildcard tests/bench/mpi_*.c)
-BENCH_C := $(filter-out $(BENCH_MPI_C) tests/bench/no_sync.c,$(wildcard tests/bench/*.c))
+BENCH_MPI_C := $(wildcard tests/bench/peers/mpi_*.c)
+BENCH_C := $(wildcard tests/bench/programs/*.c)
 # CUDA kernels: compiled by nvcc, and as C++ against an emulation of CUDA on the host, which the tests use.
 CUDA_CU := $(wildcard kernels/cuda/*.cu kernels/cuda/*/*.cu)
 CUDA_KERNEL_C := $(filter-out kernels/cuda/plan/%,$(wildcard kernels/cuda/*.c kernels/cuda/*/*.c))
@@ -132,8 +132,8 @@ HOST_O := $(call objects,$(HOST_C)) $(OUT)/obj/embedded_lua.o
 LAUNCHER := $(OUT)/liblauncher.a
 TEST_SUPPORT_O := $(call objects,$(TEST_SUPPORT_C))
 TESTS := $(call programs,,$(TEST_C) $(EMBED_C))
-BENCHES := $(patsubst tests/bench/%.c,$(OUT)/bench/%,$(BENCH_C))
-PEER_BENCHES := $(patsubst tests/bench/%.c,$(BUILD)/peers/%,$(BENCH_MPI_C))
+BENCHES := $(patsubst tests/bench/programs/%.c,$(OUT)/bench/%,$(BENCH_C))
+PEER_BENCHES := $(patsubst tests/bench/peers/%.c,$(BUILD)/peers/%,$(BENCH_MPI_C))
 
 EMULATION_O := $(patsubst %.cpp,$(OUT)/obj/%.o,$(EMULATION_CPP))
 EMULATED_O := $(patsubst %.cu,$(OUT)/obj/%.emulated.o,$(CUDA_CU)) $(CUDA_KERNEL_C:%.c=$(OUT)/obj/%.emulated.o) $(EMULATION_O)
@@ -300,11 +300,11 @@ $(OUT)/tests/test_%: $(TEST_SUPPORT_O) $(ENGINE_O) $(LAUNCHER) $(OUT)/engine.lis
 	@$(CC) -rdynamic $(OWN_LDFLAGS) $(call own_object,) $(TEST_SUPPORT_O) $(LAUNCHER) $(ENGINE_O) -o $@ -lcmocka $(LDLIBS)
 
 # The API fuzzer, for make soak and specs: its calls are made from the header.
-$(GEN)/api_calls.h: tests/fuzz/api_calls.lua $(HEADER)
+$(GEN)/api_calls.h: tests/fuzz/api/api_calls.lua $(HEADER)
 	@mkdir -p $(@D)
 	@luajit $< runtime/moonshard.h $@
 
-$(OUT)/tests/fuzz_api: tests/fuzz/api.c tests/fuzz/api_values.h $(GEN)/api_calls.h $(LIBRARY)
+$(OUT)/tests/fuzz_api: tests/fuzz/api/api.c tests/fuzz/api/api_values.h $(GEN)/api_calls.h $(LIBRARY)
 	@mkdir -p $(@D)
 	@echo "cc    $<"
 	@$(CC) $(OWN_CFLAGS) $(TEST_FLAGS) -I$(GEN) $(CPPFLAGS) $(CFLAGS) $< -o $@ $(OWN_LDFLAGS) -L$(OUT) -lmoonshard -lm -Wl,-rpath,'$$ORIGIN/..'
@@ -366,7 +366,7 @@ $(OUT)/luajit: tests/sanitizers/luajit.c $(OUT)/flags.list
 	@echo "cc    $<"
 	@$(CC) $(OWN_CFLAGS) $(HOST_CFLAGS) $(CPPFLAGS) $(CFLAGS) $< -o $@ $(HOST_LDLIBS)
 
-$(OUT)/bench/%: $(OUT)/obj/tests/bench/%.o $(ENGINE_O) $(LAUNCHER) $(OUT)/engine.list
+$(OUT)/bench/%: $(OUT)/obj/tests/bench/programs/%.o $(ENGINE_O) $(LAUNCHER) $(OUT)/engine.list
 	@mkdir -p $(@D)
 	@echo "link  $@"
 	@$(CC) $(OWN_LDFLAGS) $< $(LAUNCHER) $(ENGINE_O) -o $@ $(LDLIBS)
@@ -377,12 +377,12 @@ FUZZ_C_tokenizer := $(FUZZ_C_safetensors)
 FUZZ_FLAGS := -std=c11 -D_GNU_SOURCE -O1 -g -fno-omit-frame-pointer -fsanitize=fuzzer,address,undefined \
   -fno-sanitize-recover=undefined
 
-$(BUILD)/fuzz/fuzz_%: tests/fuzz/fuzz_%.c $(ENGINE_C) $(wildcard runtime/*.h runtime/*/*.h runtime/*/*/*.h runtime/*/*/*/*.h)
+$(BUILD)/fuzz/fuzz_%: tests/fuzz/libfuzzer/fuzz_%.c $(ENGINE_C) $(wildcard runtime/*.h runtime/*/*.h runtime/*/*/*.h runtime/*/*/*/*.h)
 	@mkdir -p $(@D)
 	@echo "clang $<"
 	@clang $(FUZZ_FLAGS) $(INCLUDES) $< $(FUZZ_C_$*) -o $@ $(shell pkg-config --libs $(LIBRARIES)) -lpthread -lm
 
-$(BUILD)/peers/mpi_%: tests/bench/mpi_%.c
+$(BUILD)/peers/mpi_%: tests/bench/peers/mpi_%.c
 	@mkdir -p $(@D)
 	@echo "mpicc $<"
 	@mpicc -std=c11 -D_GNU_SOURCE -O3 $(WARNINGS) $< -o $@

@@ -51,18 +51,18 @@ $(EMULATED)/libcudart_emulated.so: $(EMULATION_O)
 	@echo "link  $@"
 	@$(EMULATED_LINK) $^ -o $@ -lpthread
 
-$(EMULATED)/libnccl_emulated.so: $(addprefix $(OUT)/obj/tests/emulated_cuda/,emulated_nccl.o \
+$(EMULATED)/libnccl_emulated.so: $(addprefix $(OUT)/obj/tests/emulated_cuda/libraries/,emulated_nccl.o \
     emulated_nccl_collectives.o emulated_window.o) $(EMULATED)/libcudart_emulated.so
 	@echo "link  $@"
 	@$(EMULATED_LINK) $^ -o $@ -lpthread
 
-$(EMULATED)/libcublaslt_emulated.so: $(addprefix $(OUT)/obj/tests/emulated_cuda/,emulated_cublaslt.o \
+$(EMULATED)/libcublaslt_emulated.so: $(addprefix $(OUT)/obj/tests/emulated_cuda/libraries/,emulated_cublaslt.o \
     emulated_cublaslt_product.o) $(EMULATED)/libcudart_emulated.so
 	@echo "link  $@"
 	@$(EMULATED_LINK) $^ -o $@ -lm
 
-$(EMULATED)/libcudnn_emulated.so: $(addprefix $(OUT)/obj/tests/emulated_cuda/,emulated_cudnn.o emulated_cudnn_run.o) \
-    $(EMULATED)/libcudart_emulated.so
+$(EMULATED)/libcudnn_emulated.so: $(addprefix $(OUT)/obj/tests/emulated_cuda/libraries/,emulated_cudnn.o \
+    emulated_cudnn_run.o) $(EMULATED)/libcudart_emulated.so
 	@echo "link  $@"
 	@$(EMULATED_LINK) $^ -o $@ -lm
 
@@ -94,22 +94,22 @@ $(CONTRACTED): $(CONTRACTED_O) $(filter-out $(EMULATION_O) $(CONTRACTED_O:.contr
 
 # The additional measurements of `make bench-gpu`. It needs no toolkit, because it loads the device's library.
 .PHONY: gpu-bench
-GPU_BENCHES := $(patsubst tests/gpu/bench_%.c,$(OUT)/bench/gpu_%,$(wildcard tests/gpu/bench_*.c))
+GPU_BENCHES := $(patsubst tests/gpu/programs/bench_%.c,$(OUT)/bench/gpu_%,$(wildcard tests/gpu/programs/bench_*.c))
 gpu-bench: $(GPU_BENCHES)
 tests: $(GPU_BENCHES) $(EMULATED)/libstand_in_emulated.so
 
 # What bench_overlap runs at the same time as a product.
 STAND_IN := $(OUT)/bench/libstand_in.so
-$(STAND_IN): $(OUT)/obj/tests/gpu/stand_in.cuda.o
+$(STAND_IN): $(OUT)/obj/tests/gpu/programs/stand_in.cuda.o
 	@mkdir -p $(@D)
 	@echo "link  $@"
 	@$(CXX) -shared -Wl,-soname,$(@F) $(LDFLAGS) $^ -o $@ $(CUDART)
 
-$(EMULATED)/libstand_in_emulated.so: $(OUT)/obj/tests/gpu/stand_in.emulated.o $(EMULATED)/libcudart_emulated.so
+$(EMULATED)/libstand_in_emulated.so: $(OUT)/obj/tests/gpu/programs/stand_in.emulated.o $(EMULATED)/libcudart_emulated.so
 	@echo "link  $@"
 	@$(EMULATED_LINK) $^ -o $@
 
-$(OUT)/bench/gpu_%: $(OUT)/obj/tests/gpu/bench_%.o $(ENGINE_O) $(OUT)/engine.list
+$(OUT)/bench/gpu_%: $(OUT)/obj/tests/gpu/programs/bench_%.o $(ENGINE_O) $(OUT)/engine.list
 	@mkdir -p $(@D)
 	@echo "link  $@"
 	@$(CC) -rdynamic $(OWN_LDFLAGS) $< $(ENGINE_O) -o $@ $(LDLIBS)

@@ -59,9 +59,9 @@ local function peer(mesh, dtype)
   local store, commands = os.tmpname(), {}
   os.remove(store)
   for rank = 0, 3 do
-    commands[#commands + 1] = ("{ GLOO_SOCKET_IFNAME=wire ip netns exec %s %s tests/bench/peer_fsdp2.py --rank %d "
-      .. "--store %s --replicate %s --shard %s --dtype %s %s; } &"):format(HOSTS[rank < 2 and 1 or 2], python, rank,
-      store, replicate, shard, dtype, options("--%s %s"))
+    commands[#commands + 1] = ("{ GLOO_SOCKET_IFNAME=wire ip netns exec %s %s tests/bench/peers/peer_fsdp2.py "
+      .. "--rank %d --store %s --replicate %s --shard %s --dtype %s %s; } &"):format(HOSTS[rank < 2 and 1 or 2], python,
+      rank, store, replicate, shard, dtype, options("--%s %s"))
   end
   local found = run("{ " .. table.concat(commands, " ") .. " wait; }")
   os.remove(store)

@@ -72,25 +72,25 @@ for model in $models; do
     --trace "$work/trace" --trace-steps 4-5
   "$bin" trace "$work/trace" --json >"$work/summary-$model" || rm -f "$work/summary-$model"
   [ -n "$python" ] || continue
-  peer=("$python" tests/gpu/peer_torch.py --model "$model" --batch "${batches[$model]}" --seq "${seqs[$model]}")
+  peer=("$python" tests/gpu/peers/peer_torch.py --model "$model" --batch "${batches[$model]}" --seq "${seqs[$model]}")
   peer+=("${theirs[@]}")
   try "$lines" "${peer[@]}"
   try "$lines" "${peer[@]}" --attention cudnn
   [ -n "$dry" ] || try "$lines" "${peer[@]}" --compile
   [ -n "$dry" ] || try "$lines" "${peer[@]}" --compile --attention cudnn
 done
-[ -z "$python" ] || try "$lines" "$python" tests/gpu/peer_copy.py "${copies[@]}"
+[ -z "$python" ] || try "$lines" "$python" tests/gpu/peers/peer_copy.py "${copies[@]}"
 export LUA_PATH="$PWD/lua/?.lua;$PWD/lua/?/init.lua;;"
 if [ -z "$dry" ]; then
   NAME=timed try "$products" "$build/bench/gpu_matmul"
   NAME=apart MOONSHARD_CUDA_EPILOGUES=apart try "$products" "$build/bench/gpu_matmul"
   NAME=first MOONSHARD_CUDA_MATMUL_TUNE=0 try "$products" "$build/bench/gpu_matmul"
-  [ -z "$python" ] || try "$products" "$python" tests/gpu/peer_matmul.py
+  [ -z "$python" ] || try "$products" "$python" tests/gpu/peers/peer_matmul.py
   NAME=auto try "$attention" "$build/bench/gpu_attention"
   NAME=flash MOONSHARD_ATTENTION=flash try "$attention" "$build/bench/gpu_attention"
-  [ -z "$python" ] || try "$attention" "$python" tests/gpu/peer_attention.py
+  [ -z "$python" ] || try "$attention" "$python" tests/gpu/peers/peer_attention.py
   NAME=timed try "$experts" "$build/bench/gpu_experts"
-  [ -z "$python" ] || try "$experts" "$python" tests/gpu/peer_experts.py
+  [ -z "$python" ] || try "$experts" "$python" tests/gpu/peers/peer_experts.py
   try "$work/memory" "$build/bench/gpu_memory"
   printf '\nAttention: cuDNN (auto) and our own kernels (flash), and torch with cuDNN and FlashAttention-2\n'
   luajit tests/gpu/matmul_table.lua "$attention" auto "torch cuDNN"

@@ -42,13 +42,14 @@ end
 local function libfuzzer(target)
   local here = os.execute("command -v clang >/dev/null") == 0
   return of("fuzz-" .. target, function(seed, seconds, brief)
-    return ("tests/fuzz/libfuzzer.sh %s %s %d %d"):format(build, target, brief and 0 or math.max(5, seconds), seed)
+    return ("tests/fuzz/libfuzzer/libfuzzer.sh %s %s %d %d"):format(build, target, brief and 0 or math.max(5, seconds),
+      seed)
   end, not here and "clang is not here" or nil)
 end
 
 return {
   of("api", function(seed, _, brief)
-    return ("tests/fuzz/api.sh %s %d %d"):format(checked, seed, brief and 2000 or 20000)
+    return ("tests/fuzz/api/api.sh %s %d %d"):format(checked, seed, brief and 2000 or 20000)
   end),
   of("handles", function(seed, _, brief)
     return ("env HANDLES_SEED=%d HANDLES_ROUNDS=%d ASAN_OPTIONS=detect_stack_use_after_return=0 "

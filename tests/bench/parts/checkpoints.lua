@@ -40,7 +40,7 @@ function checkpoints.all()
   os.execute(("cc -O2 -shared -fPIC -o %s tests/bench/no_sync.c"):format(no_sync))
   local cached = json_lines(("LD_PRELOAD=%s %s%s"):format(no_sync, command, wide))[1] or {}
   local function dcp(options)
-    local line = ("%s tests/bench/peer_checkpoint.py --dim 768 --heads 12 --dir %s%s"):format(peer_python,
+    local line = ("%s tests/bench/peers/peer_checkpoint.py --dim 768 --heads 12 --dir %s%s"):format(peer_python,
       folder .. "-peer", options)
     return exists(peer_python) and json_lines(line)[1] or {}
   end

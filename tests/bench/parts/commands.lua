@@ -14,7 +14,8 @@ function commands.tokenizers()
   os.execute(("cat $(ls /usr/share/games/fortunes/* | grep -vE '\\.(dat|u8)$') >%s"):format(text))
   local peer = {}
   if exists(peer_python) and os.execute(peer_python .. " -c 'import tokenizers' 2>/dev/null") == 0 then
-    for _, line in ipairs((json_lines(("%s tests/bench/peer_tokenizer.py %s %s"):format(peer_python, text, folder)))) do
+    local command = ("%s tests/bench/peers/peer_tokenizer.py %s %s"):format(peer_python, text, folder)
+    for _, line in ipairs((json_lines(command))) do
       peer[line.name] = line
     end
   else
@@ -75,8 +76,8 @@ function commands.generation()
     for _, batch in ipairs({ 1, 8 }) do
       local line = json_lines(("%s/release/moonshard run tests/bench/generate.lua family=%s batch=%d"):format(build,
         family, batch))[1] or {}
-      local peer = has_peer and json_lines(("%s tests/bench/peer_generate.py %s %d 64 64"):format(peer_python, family,
-        batch))[1] or {}
+      local peer = has_peer and json_lines(("%s tests/bench/peers/peer_generate.py %s %d 64 64"):format(peer_python,
+        family, batch))[1] or {}
       compare(("generate/%s/%d texts"):format(family, batch), "tokens/s", line.kept_tokens_per_s, peer.tokens_per_s,
         "higher")
     end

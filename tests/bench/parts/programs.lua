@@ -1,4 +1,5 @@
--- Parts of `make bench`: the C programs of tests/bench, plans and prices, and two hosts. Each prints finished figures.
+-- Parts of `make bench`: the C programs of tests/bench/programs, plans and prices, and two hosts. Each prints
+-- finished figures.
 
 local report = require("report")
 
@@ -31,7 +32,7 @@ programs.recorder_ns = {}
 
 ---The other programs compare with a peer of their own.
 function programs.all()
-  for name in io.popen("ls tests/bench/bench_*.c"):read("*a"):gmatch("(bench_[%w_]+)%.c") do
+  for name in io.popen("ls tests/bench/programs/bench_*.c"):read("*a"):gmatch("(bench_[%w_]+)%.c") do
     if name ~= "bench_collectives" then
       for _, line in ipairs((json_lines(("OMP_NUM_THREADS=1 %s/release/bench/%s"):format(build, name)))) do
         programs.recorder_ns[line.name:match("^flight_recorder/(.*)") or ""] = line.ns

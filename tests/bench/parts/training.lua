@@ -19,7 +19,7 @@ local function peer_training(model, dtype, weights)
     return nil
   end
   local save = weights and " --save-weights " .. weights or ""
-  local command = ("%s tests/bench/peer_fsdp2.py --model %s --shard 2 --dtype %s --steps %d --warmup %d"):format(
+  local command = ("%s tests/bench/peers/peer_fsdp2.py --model %s --shard 2 --dtype %s --steps %d --warmup %d"):format(
     peer_python, model, dtype, steps, warmup) .. " --tokens " .. tokens_path .. save
   return json_lines(command)[1]
 end
@@ -85,7 +85,7 @@ function training.tensor_parallel(dtype)
     local command = our_command("gpt", 2, mesh, dtype) .. ("steps=%d warmup=%d batch=%d "):format(steps, warmup, batch)
     return json_lines(command .. (exists(weights) and "weights=" .. weights .. " " or "") .. more)[1]
   end
-  local peer = exists(peer_python) and json_lines(("%s tests/bench/peer_fsdp2.py --shard 1 --tensor 2 --batch 16 "
+  local peer = exists(peer_python) and json_lines(("%s tests/bench/peers/peer_fsdp2.py --shard 1 --tensor 2 --batch 16 "
     .. "--dtype %s --steps %d --warmup %d --tokens %s --weights %s"):format(peer_python, dtype, steps, warmup,
     tokens_path, weights))[1] or { losses = {} }
   local plain, sequence, shards = ours("1x1x2", 16, ""), ours("1x1x2", 16, "sequence_parallel=true"), ours("1x2", 8, "")
@@ -108,8 +108,8 @@ function training.memory(model, dtype, replicate, shard)
   if not exists(peer_python) then return end
   local mesh = ("%dx%d"):format(replicate, shard)
   local function peer(options)
-    local command = ("%s tests/bench/peer_fsdp2.py --model %s --replicate %d --shard %d --dtype %s"):format(peer_python,
-      model, replicate, shard, dtype)
+    local command = ("%s tests/bench/peers/peer_fsdp2.py --model %s --replicate %d --shard %d --dtype %s"):format(
+      peer_python, model, replicate, shard, dtype)
     return json_lines(command .. " --steps 4 --warmup 1" .. options)[1]
   end
   local ours = json_lines(our_command(model, replicate * shard, mesh, dtype) .. "steps=4 warmup=1")[1]

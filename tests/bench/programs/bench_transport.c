@@ -22,7 +22,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "comm/transport/transport.h"
-#include "tests/bench/shaped_links.h"
+#include "tests/bench/programs/shaped_links.h"
 
 enum { MOST = 4, BUFFER = 16 << 20, ROUNDS = 15, LOCAL_BYTES = 64 << 20 };
 

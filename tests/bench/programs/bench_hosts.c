@@ -19,7 +19,7 @@
 #include "base/error.h"
 #include "comm/collectives/comm.h"
 #include "comm/group/world_state.h"
-#include "tests/bench/shaped_links.h"
+#include "tests/bench/programs/shaped_links.h"
 
 enum { MOST = 4, BUFFER = 16 << 20, ROUNDS = 15, KINDS = 3 };
 static const char TOKEN[] = "of-the-benchmark", ADDRESS[] = "10.98.0.";

@@ -9,7 +9,7 @@
  * Prints a JSON line per product: TFLOP/s of the median of 20 runs. Algorithms are chosen as in training, so
  * MOONSHARD_CUDA_MATMUL and MOONSHARD_CUDA_MATMUL_TUNE apply; the environment variable NAME sets the name in the line.
  */
-#include "tests/gpu/device_bench.h"
+#include "tests/gpu/programs/device_bench.h"
 
 #include <string.h>
 

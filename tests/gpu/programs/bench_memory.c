@@ -6,7 +6,7 @@
  *
  * Prints a JSON line per kernel: GB/s of the bytes that it must read and write, by the median of 20 runs.
  */
-#include "tests/gpu/device_bench.h"
+#include "tests/gpu/programs/device_bench.h"
 
 enum { ADD, SUM_TO, GELU_AND_BIAS, LOSS, KINDS };
 static const char *const kinds[KINDS] = {"add", "sum_to", "activation_backward_bias_recompute", "cross_entropy_step"};

@@ -12,14 +12,14 @@
  * that less was measured. Algorithms are chosen as in training. The library of the kernel is next to this program, or
  * named by MOONSHARD_STAND_IN_LIBRARY.
  */
-#include "tests/gpu/device_bench.h"
+#include "tests/gpu/programs/device_bench.h"
 
 #include <dlfcn.h>
 #include <libgen.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "tests/gpu/stand_in.h"
+#include "tests/gpu/programs/stand_in.h"
 
 enum { PRODUCTS = 4, SAMPLES = 9, TRIES = 4, MOST_ROWS = 64, MOST_TENSORS = 4 };
 enum { ALONE, FEWER, OVERLAPPED, OVERLAPPED_FEWER, WAYS }; /* FEWER: on fewer multiprocessors */

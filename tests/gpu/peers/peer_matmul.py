@@ -1,6 +1,6 @@
 """Measures torch.matmul on the shapes of bench_matmul.c, in bf16.
 
-    python3 tests/gpu/peer_matmul.py
+    python3 tests/gpu/peers/peer_matmul.py
 
 Prints a JSON line per product: TFLOP/s of the median of 20 runs. Weight gradients are bf16 here and f32 in ours.
 """

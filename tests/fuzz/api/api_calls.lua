@@ -1,6 +1,6 @@
 -- Writes the calls of the API fuzzer: for each function of moonshard.h one that calls it with random arguments.
 --
---   luajit tests/fuzz/api_calls.lua runtime/moonshard.h OUT
+--   luajit tests/fuzz/api/api_calls.lua runtime/moonshard.h OUT
 --
 -- Arguments follow from types, with the functions of api_values.h, so a new function of the header is called without a
 -- change here; a type that is new stops the build.

@@ -6,7 +6,7 @@
  *
  * Prints a JSON line per product, as bench_matmul does: TFLOP/s of the median of 20 runs.
  */
-#include "tests/gpu/device_bench.h"
+#include "tests/gpu/programs/device_bench.h"
 
 typedef struct layer {
   const char *name;

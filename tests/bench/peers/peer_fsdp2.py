@@ -1,7 +1,7 @@
 """The peer of the training benchmark: the same GPT or Llama under PyTorch's FSDP2, on the CPU with gloo; with --tensor,
 the GPT's layers divided by parallelize_module, too.
 
-    build/peers/venv/bin/python tests/bench/peer_fsdp2.py --model gpt --shard 2 --dtype bf16
+    build/peers/venv/bin/python tests/bench/peers/peer_fsdp2.py --model gpt --shard 2 --dtype bf16
 
 One process a rank, one thread each, every block and the root a fully_shard unit, the fused CPU AdamW. It prints one
 JSON line: tokens_per_s and step_ms (median after the warm-up), the losses of the first steps (mean over ranks, before

@@ -7,7 +7,7 @@
  * H T^2 D forward, 5 B H T^2 D backward. MOONSHARD_ATTENTION selects the implementation; the environment variable NAME
  * sets the name in the line.
  */
-#include "tests/gpu/device_bench.h"
+#include "tests/gpu/programs/device_bench.h"
 
 typedef struct shape {
   const char *name;

@@ -1,7 +1,7 @@
 """Measures torch's scaled_dot_product_attention on the shapes of bench_attention.c, in bf16, by cuDNN and by PyTorch's
 FlashAttention-2.
 
-    python3 tests/gpu/peer_attention.py
+    python3 tests/gpu/peers/peer_attention.py
 
 Prints a JSON line per direction and implementation: TFLOP/s of the median of 20 runs, counted as in bench_attention.c.
 """

@@ -1,6 +1,6 @@
 """The PyTorch side of `make bench-gpu`: the same GPT-2 or Llama with FSDP2 at world size 1, bf16, fused AdamW.
 
-    python3 tests/gpu/peer_torch.py --model gpt2 --batch 32 --compile
+    python3 tests/gpu/peers/peer_torch.py --model gpt2 --batch 32 --compile
 
 Prints one JSON line: tokens_per_s and step_ms (median after the warm-up), flops_per_token counted as in bench.lua,
 peak_bytes (the allocator's), and the losses of the first and the last step. Attention is PyTorch's choice for

@@ -1,6 +1,6 @@
 """Tokens that transformers generates in a second, on the CPU: the models of generate.lua, with random weights.
 
-    build/peers/venv/bin/python tests/bench/peer_generate.py gpt2 1 64 64
+    build/peers/venv/bin/python tests/bench/peers/peer_generate.py gpt2 1 64 64
 
 prints one JSON line for a family, a number of prompts, their tokens, and the tokens that each is continued with.
 """

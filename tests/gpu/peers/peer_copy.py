@@ -1,6 +1,6 @@
 """Measures the memory bandwidth of a copy, with which `make bench-gpu` compares kernels that move bytes.
 
-    python3 tests/gpu/peer_copy.py
+    python3 tests/gpu/peers/peer_copy.py
 
 Prints one JSON line: copy_gb_s, GB per second read and written by a copy of 2 GiB (median of 20).
 """

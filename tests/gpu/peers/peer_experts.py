@@ -1,6 +1,6 @@
 """Measures torch._grouped_mm on the shapes of bench_experts.c, in bf16, with the same unequal shares of the rows.
 
-    python3 tests/gpu/peer_experts.py
+    python3 tests/gpu/peers/peer_experts.py
 
 Prints a JSON line per product, as peer_matmul.py does. Weight gradients are bf16 here and f32 in ours.
 """

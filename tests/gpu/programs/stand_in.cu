@@ -2,7 +2,7 @@
  * and again. Like NCCL's, a block takes shared memory, so that no block of a large product fits on the same
  * multiprocessor. A library of its own: what trains has no use for it.
  */
-#include "tests/gpu/stand_in.h"
+#include "tests/gpu/programs/stand_in.h"
 
 #include "kernels/cuda/launch.h"
 

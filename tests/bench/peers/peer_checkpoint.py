@@ -1,6 +1,6 @@
 """The peer of the checkpoint benchmark: torch.distributed.checkpoint on the model of peer_fsdp2.py, the same ranks.
 
-    build/peers/venv/bin/python tests/bench/peer_checkpoint.py --shard 2 --dir build/bench/dcp
+    build/peers/venv/bin/python tests/bench/peers/peer_checkpoint.py --shard 2 --dir build/bench/dcp
 
 Model and AdamW state in f32, one file a rank, synced to disk as its writer does by default; with --cached not, which ends
 in the page cache. It prints one JSON line, of the best of --rounds: save_s, load_s from the page cache and load_cold_s
