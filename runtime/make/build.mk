@@ -100,7 +100,8 @@ HOST_LDLIBS := $(shell pkg-config --libs luajit libedit)
 LAUNCHER_C := $(wildcard runtime/host/launcher/*.c)
 HOST_C := $(wildcard runtime/host/*.c runtime/host/hosts/*.c) $(LAUNCHER_C)
 # Those that the CUDA library contains, too: sizes, choices and codes.
-SHARED_KERNEL_C := $(wildcard kernels/*.c kernels/formats/*.c kernels/products/*.c kernels/cuda/plan/*.c)
+SHARED_KERNEL_C := $(wildcard kernels/*.c kernels/formats/*.c kernels/products/*.c kernels/cuda/plan/*.c \
+  kernels/cuda/plan/*/*.c)
 KERNEL_C := $(SHARED_KERNEL_C) $(wildcard kernels/cpu/*.c kernels/cpu/*/*.c)
 ENGINE_C := $(filter-out $(HOST_C) runtime/device/cuda/% runtime/comm/transport/mpi/library.c,\
   $(wildcard runtime/*.c runtime/*/*.c runtime/*/*/*.c runtime/*/*/*/*.c)) $(KERNEL_C)

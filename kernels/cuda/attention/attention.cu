@@ -1,5 +1,5 @@
 /* attention.cu - softmax(q k' scale) v and its gradients, by the implementation that the plan chose
- * (plan/attention.c); where cuDNN is missing, by our own kernels, with a note.
+ * (plan/products/attention.c); where cuDNN is missing, by our own kernels, with a note.
  *
  * Our own backward first computes the row sums of o do. Memory traffic: 2 s bytes per element of o, plus 4 bytes per
  * row.
@@ -11,7 +11,7 @@
 extern "C" {
 #include "base/error.h"
 #include "kernels/cuda/attention/attention_cudnn.h"
-#include "kernels/cuda/plan/attention.h"
+#include "kernels/cuda/plan/products/attention.h"
 }
 
 #include "kernels/cuda/reductions/reduce.h"

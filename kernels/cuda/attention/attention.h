@@ -1,11 +1,11 @@
 /* attention.h - the sizes of an attention call, the keys that a query sees, and the implementations:
  *
- *   plan/attention.c       chooses an implementation
- *   attention.cu           reads the call and runs it
- *   attention_cudnn.c      cuDNN, if available (cudnn_graph.h)
- *   attention_flash.cu     our own kernels for all other calls (flash.h, tiles.h)
+ *   plan/products/attention.c  chooses an implementation
+ *   attention.cu               reads the call and runs it
+ *   attention_cudnn.c          cuDNN, if available (cudnn_graph.h)
+ *   attention_flash.cu         our own kernels for all other calls (flash.h, tiles.h)
  *   attention_flash_backward.cu
- *   document_attention.cu  finds the document boundaries, then uses attention.cu
+ *   document_attention.cu      finds the document boundaries, then uses attention.cu
  */
 #ifndef MS_KERNELS_CUDA_ATTENTION_H
 #define MS_KERNELS_CUDA_ATTENTION_H
@@ -72,8 +72,8 @@ int ms_cuda_attention_flash(const ms_kernel_call *call, const ms_cuda_attention 
 int ms_cuda_attention_flash_backward(const ms_kernel_call *call, const ms_cuda_attention &a, const float *delta,
                                      int tf32, int whole);
 
-/* Shared by both ops. prepare plans the call (plan/attention.h) and keeps the choice; release frees that. run's
- * `workspace` begins after the bounds of documents. */
+/* Shared by both ops. prepare plans the call (plan/products/attention.h) and keeps the choice; release frees that.
+ * run's `workspace` begins after the bounds of documents. */
 int ms_cuda_attention_prepare(ms_kernel_call *call);
 int ms_cuda_attention_run(const ms_kernel_call *call, const ms_cuda_attention &a, void *workspace);
 void ms_cuda_attention_release(void *prepared);

@@ -1,5 +1,5 @@
 /* attention_cudnn.c - attention by a plan of cuDNN (cudnn_graph.h), in the workspace that a call has requested
- * (plan/attention.c). */
+ * (plan/products/attention.c). */
 #include "kernels/cuda/attention/attention_cudnn.h"
 
 #include <float.h>

@@ -8,7 +8,7 @@
 #define MS_KERNELS_CUDA_CUDNN_GRAPH_H
 
 #include "kernels/cuda/attention/cudnn.h"
-#include "kernels/cuda/plan/attention.h"
+#include "kernels/cuda/plan/products/attention.h"
 
 /* Ids of a plan's arguments: device tensors, then host numbers (f32, except the lengths). Forward uses q, k, v, o and
  * lse. */

@@ -2,7 +2,7 @@
  * gradients. It first finds the begin and end of the document of each position and then runs attention.cu with them.
  * Memory traffic of the search: 16 bytes per position. */
 extern "C" {
-#include "kernels/cuda/plan/attention.h"
+#include "kernels/cuda/plan/products/attention.h"
 }
 
 #include "kernels/cuda/attention/attention.h"

@@ -7,7 +7,7 @@
  * Offsets that do not ascend, or are beyond the rows, are recorded as the step's fault, and read as the one before
  * them. */
 extern "C" {
-#include "kernels/cuda/plan/experts.h"
+#include "kernels/cuda/plan/products/experts.h"
 }
 
 #include "kernels/cuda/core_tile.h"

@@ -2,7 +2,7 @@
 #ifndef MS_KERNELS_CUDA_MATMUL_H
 #define MS_KERNELS_CUDA_MATMUL_H
 
-#include "kernels/cuda/plan/matmul.h"
+#include "kernels/cuda/plan/products/matmul.h"
 
 /* cuBLASLt, the fast implementation (matmul_cublaslt.c). */
 typedef struct ms_matmul_cublaslt ms_matmul_cublaslt;

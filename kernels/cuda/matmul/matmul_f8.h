@@ -3,7 +3,7 @@
 #ifndef MS_KERNELS_CUDA_MATMUL_F8_H
 #define MS_KERNELS_CUDA_MATMUL_F8_H
 
-#include "kernels/cuda/plan/matmul_f8.h"
+#include "kernels/cuda/plan/products/matmul_f8.h"
 
 /* An operand's part of the workspace: floats [ms_f8_scales], codes [rows][k], and e8m0 of blocks in tiles. */
 typedef struct ms_f8_memory {

@@ -1,5 +1,5 @@
-/* matmul_f8_blocks.h - where the scales of blocks are: in tiles (plan/matmul_f8.h), the order in which tensor cores
- * read them. Rounding writes them there, and our own products read them. */
+/* matmul_f8_blocks.h - where the scales of blocks are: in tiles (plan/products/matmul_f8.h), the order in which tensor
+ * cores read them. Rounding writes them there, and our own products read them. */
 #ifndef MS_KERNELS_CUDA_MATMUL_F8_BLOCKS_H
 #define MS_KERNELS_CUDA_MATMUL_F8_BLOCKS_H
 

@@ -8,7 +8,7 @@
  * backward delta and the sums of dq, plus the size that the library's preferred plan is known to need. cuDNN plans that
  * need more are skipped, and a note says how many bytes to ask for (MOONSHARD_CUDNN_WORKSPACE).
  */
-#include "kernels/cuda/plan/attention.h"
+#include "kernels/cuda/plan/products/attention.h"
 
 #include <string.h>
 
@@ -16,7 +16,7 @@
 #include "base/env.h"
 #include "base/error.h"
 #include "kernels/attention_options.h"
-#include "kernels/cuda/plan/matmul.h"
+#include "kernels/cuda/plan/products/matmul.h"
 #include "kernels/cuda/plan/plan.h"
 #include "kernels/cuda/plan/sizes.h"
 #include "kernels/cuda/workspace.h"

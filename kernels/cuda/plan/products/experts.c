@@ -1,6 +1,6 @@
 /* experts.c - the workspace of expert_order, that of the sort of its choices; and which grouped products a grid has
  * places for. */
-#include "kernels/cuda/plan/experts.h"
+#include "kernels/cuda/plan/products/experts.h"
 
 #include "base/error.h"
 #include "kernels/cuda/plan/embedding.h"

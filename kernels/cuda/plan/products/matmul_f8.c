@@ -1,8 +1,8 @@
 /* matmul_f8.c - see the header. */
-#include "kernels/cuda/plan/matmul_f8.h"
+#include "kernels/cuda/plan/products/matmul_f8.h"
 
 #include "base/error.h"
-#include "kernels/cuda/plan/matmul.h"
+#include "kernels/cuda/plan/products/matmul.h"
 #include "kernels/cuda/plan/plan.h"
 #include "kernels/cuda/plan/sizes.h"
 #include "kernels/cuda/workspace.h"

@@ -1,6 +1,6 @@
 /* matmul.c - see the header; and matmul_gelu, whose two kernels need the larger of their workspaces, which is also that
  * of cuBLASLt with an epilogue. */
-#include "kernels/cuda/plan/matmul.h"
+#include "kernels/cuda/plan/products/matmul.h"
 
 #include <string.h>
 
