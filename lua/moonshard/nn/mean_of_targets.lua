@@ -31,13 +31,14 @@ end
 ---@param count moonshard.Tensor f32 []: of the targets that count, or the sum of their weights
 ---@param targets moonshard.Tensor
 ---@param reduction "tokens"|"mean"
+---@param weight moonshard.Tensor? f32 []: what the mean counts among those of ranks and micro-batches; default: count
 ---@return moonshard.Tensor
-function mean_of_targets.of(mean, count, targets, reduction)
+function mean_of_targets.of(mean, count, targets, reduction, weight)
   local trace = context.trace
   if not trace then return count:item() == 0 and create.tensor(0 / 0) or mean end
   local terms = 1
   for _, size in ipairs(targets.shape) do terms = terms * size end
-  local entry = reduction == "tokens" and { weight = count / terms, terms = terms }
+  local entry = reduction == "tokens" and { weight = (weight or count) / terms, terms = terms }
     or { weight = indicator_of(count), terms = 1, by_rank = true }
   local checked = mean + nan_without(trace, count)
   entry.mean, trace.weights[checked.id] = mean, entry

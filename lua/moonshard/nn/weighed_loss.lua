@@ -14,6 +14,18 @@ local function weigh(o, targets, counted, n)
   return ops.embedding(weight:reshape(n, 1), class):squeeze(-1) * counted
 end
 
+-- What a part counts whose targets all have classes of weight 0: its smoothed labels still add to the sum over all
+-- parts, which multiplies each part's mean by its weight again. A power of two, so that the sum comes back exactly, and
+-- too small to change the sum of weights.
+local SMALL = 2 ^ -40
+
+-- The denominator of this part's mean, and its weight among the parts.
+local function part_of(o, denominator, counted)
+  if not (o.weight and o.label_smoothing > 0) then return denominator end
+  local counts = ops.not_equal(counted:sum(), 0):cast("f32")
+  return ops.where(ops.equal(denominator, 0), counts * SMALL, denominator)
+end
+
 ---The mean over the targets that count, weighed by their classes, as PyTorch's cross_entropy has it, plus z_loss times
 ---the mean square of the logarithm of the softmax's denominator, weighed in the same way.
 ---@param o { ignore_index: integer, label_smoothing: number, weight: moonshard.Tensor?, z_loss: number }
@@ -21,6 +33,7 @@ end
 ---@param targets moonshard.Tensor i32 [...]
 ---@return moonshard.Tensor loss f32 []
 ---@return moonshard.Tensor denominator f32 []: the sum of the weights of the targets that count
+---@return moonshard.Tensor weight f32 []: of this mean among those of ranks and micro-batches; not 0 if a target counts
 local function weighed_loss(o, logits, targets)
   local x = logits:cast("f32")
   local log_p, n = ops.log_softmax(x), x.shape[#x.shape]
@@ -37,7 +50,8 @@ local function weighed_loss(o, logits, targets)
     loss = loss + log_sum * log_sum * of_target * o.z_loss
   end
   local denominator = of_target:sum()
-  return loss:sum() / ops.where(ops.equal(denominator, 0), 1, denominator), denominator
+  local weight = part_of(o, denominator, counted)
+  return loss:sum() / ops.where(ops.equal(weight, 0), 1, weight), denominator, weight
 end
 
 ---The loss, and in a trace its weight among those of ranks and micro-batches, by o.reduction.
@@ -46,6 +60,6 @@ end
 ---@param targets moonshard.Tensor
 ---@return moonshard.Tensor
 return function(o, logits, targets)
-  local loss, denominator = weighed_loss(o, logits, targets)
-  return mean_of_targets.of(loss, denominator, targets, o.reduction)
+  local loss, denominator, weight = weighed_loss(o, logits, targets)
+  return mean_of_targets.of(loss, denominator, targets, o.reduction, weight)
 end

@@ -260,6 +260,19 @@ local function agree(self, compiled)
   return true
 end
 
+-- The learning rate is not part of a plan: ranks compare the next step's. Schedules that part later are found by the
+-- step in which they do.
+local function check_rate(self)
+  local optimizer = self.optimizer
+  local schedule_of = optimizer and not optimizer.rules and optimizer.lr
+  local rate = type(schedule_of) == "function" and tonumber(schedule_of(self.updates + 1)) or -1
+  if rate ~= rate then rate = -1 end -- the step refuses it, and what is no function
+  self:require_same(rate, "of new rates", function(rank, other)
+    return ("ms.set_rules: the next step's learning rate is %g on rank %d, and %g on rank %d: give all ranks the same"
+      .. " lr"):format(rate, world.rank, other, rank)
+  end)
+end
+
 -- A rank that moves the state would wait for one that does not.
 local function check_moves(self, moves)
   self:require_same(moves and 1 or 0, "of new placements", function(rank)
@@ -286,6 +299,7 @@ local function change(self, given)
   name_rules(self)
   local before = remember(self)
   local compiled, bound = carry_out(self, before, "take them", take, self, given)
+  carry_out(self, before, "agree on rates", check_rate, self)
   local same, moves = agree(self, compiled), self.sharding:handle() ~= before.handle and self.state ~= nil
   carry_out(self, before, "agree on placements", check_moves, self, moves)
   if moves or compiled and not (bound and same) then

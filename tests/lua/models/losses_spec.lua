@@ -186,4 +186,47 @@ describe("weights of targets", function()
     assert.equal(one, losses("micro=4"))
     os.remove(recipe)
   end)
+
+  -- Class 0 has weight 0: its targets have smoothed labels alone, in parts that have no other targets, too.
+  it("G2 of 0 leave the smoothed labels of a rank, a micro-batch or an evaluated batch", function()
+    local recipe = program.recipe [[
+      local ms = require "moonshard"
+      local cfg = ms.args { mesh = "1x1", micro = 1, batches = 1, z = ms.args.real(0) }
+      local mesh = ms.init_device_mesh(cfg.device, cfg.mesh, { "replicate", "shard" })
+      local model = ms.nn.sequential { ms.nn.linear(3, 4) }
+      ms.fully_shard(model, { mesh = mesh })
+      local train = ms.trainer { model = model, optimizer = ms.optim.sgd { lr = 1 }, micro_batches = cfg.micro,
+        loss = ms.loss.cross_entropy { weight = { 0, 1, 2, 3 }, label_smoothing = 0.2, z_loss = cfg.z } }
+      local x, y = ms.randn { 8, 3, seed = 1 }, ms.tensor({ 1, 3, 0, -100, 0, 0, -100, -100 }, { dtype = "i32" })
+      local per, at = 8 / mesh:size(), mesh:get_index()
+      local function batch(first, last) return { inputs = x:slice(0, first, last), targets = y:slice(0, first, last) } end
+      local function batches()
+        local each = per / cfg.batches
+        return coroutine.wrap(function()
+          for i = 0, cfg.batches - 1 do
+            coroutine.yield(i + 1, batch(at * per + i * each, at * per + (i + 1) * each))
+          end
+        end)
+      end
+      for _ = 1, 2 do
+        local evaluated, loss = train:evaluate(batches()), train:step(batch(at * per, (at + 1) * per)).loss
+        print(("%.5f %.5f"):format(evaluated, loss), model:parameter("0.bias"):sum():item() < 1e-3,
+          ("%.4f %.4f"):format(model:parameter("0.bias"):min():item(), model:parameter("0.bias"):max():item()))
+      end
+    ]]
+    local function losses(...)
+      local ended = program.run { "run", recipe, ... }
+      assert.equal(0, ended.status, ended.err)
+      return ended.out
+    end
+    for _, z in ipairs({ "z=0", "z=0.1" }) do
+      local one = losses(z)
+      assert.equal(2, select(2, one:gsub("\n", "")))
+      assert.equal(one, losses(z, "-n", "2", "mesh=1x2"))
+      assert.equal(one, losses(z, "-n", "4", "mesh=2x2"))
+      assert.equal(one, losses(z, "micro=4"))
+      assert.equal(one, losses(z, "batches=4"))
+    end
+    os.remove(recipe)
+  end)
 end)

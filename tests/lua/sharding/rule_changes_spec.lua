@@ -208,6 +208,9 @@ describe("rules", function()
       refused("ranks have different plans", { prefetch = rank })
       refused(rank == 1 and "matches none" or "rank 1 could not take them, so all ranks keep the old rules",
         { reshard_after_forward = { { rank == 1 and "nowhere" or "0", true } } })
+      refused("rank " .. rank .. ", and ", { lr = 0.1 * (rank + 1) })
+      refused("learning rate", { lr = function(step) return step < 3 and 0.1 or 0.1 * (rank + 1) end })
+      train:set_rules { lr = function(step) return step < 90 and 0.1 or 0.2 end } -- the same on both
       -- Both plans are known here already; that ranks ask for different ones is seen all the same.
       train:set_rules { prefetch = 0 }
       train:set_rules { prefetch = 1 }
