@@ -110,7 +110,7 @@ function program.recipe(source)
 end
 
 ---Asserts that a run ends with the status and prints one line, "moonshard: " and a text that contains the facts given
----(lua/message.lua).
+---(lua/support/message.lua).
 ---@param status integer
 ---@param arguments string[]
 ---@param ... string
