@@ -175,6 +175,10 @@ lint: ## check Lua, formatting, floors (includes, calls, requires), prose in tes
 lint: $(BUILD)/packages/lint
 	@tests/lint/run.sh
 
+shape: ## print the code in numbers that should fall: files of a feature, the header, folders, lines
+	@{ git ls-files --cached --others --exclude-standard 2>/dev/null || \
+	  find . -path ./build -prune -o -type f -printf '%P\n'; } | luajit tests/lint/shape.lua
+
 san-address: ## run the tests under the address and undefined-behaviour sanitizers
 san-address: $(BUILD)/packages/train $(BUILD)/packages/test $(BUILD)/packages/build
 	$(build_config) CONFIG=address all tests

@@ -199,7 +199,9 @@ describe("weights of targets", function()
         loss = ms.loss.cross_entropy { weight = { 0, 1, 2, 3 }, label_smoothing = 0.2, z_loss = cfg.z } }
       local x, y = ms.randn { 8, 3, seed = 1 }, ms.tensor({ 1, 3, 0, -100, 0, 0, -100, -100 }, { dtype = "i32" })
       local per, at = 8 / mesh:size(), mesh:get_index()
-      local function batch(first, last) return { inputs = x:slice(0, first, last), targets = y:slice(0, first, last) } end
+      local function batch(first, last)
+        return { inputs = x:slice(0, first, last), targets = y:slice(0, first, last) }
+      end
       local function batches()
         local each = per / cfg.batches
         return coroutine.wrap(function()
