@@ -143,6 +143,9 @@ MS_API void ms_tokenizer_close(ms_tokenizer *tokenizer);
 MS_API int ms_tokenizer_vocab(const ms_tokenizer *tokenizer); /* the largest id + 1 */
 /* The id of a token in the spelling of tokenizer.json; -1 if there is none. */
 MS_API int ms_tokenizer_find(const ms_tokenizer *tokenizer, const char *token);
+/* The tokens that the post_processor of tokenizer.json puts before and behind one text. The tokenizer owns them. */
+MS_API int ms_tokenizer_around(const ms_tokenizer *tokenizer, const int32_t **before, int64_t *n_before,
+                               const int32_t **behind, int64_t *n_behind);
 /* The tokens of a text. Added (special) tokens that occur in the text become their ids; none are put around it. The
  * tokenizer owns ids, which are valid until its next call. MS_EINVAL for text that is not UTF-8. */
 MS_API int ms_tokenizer_encode(ms_tokenizer *tokenizer, const char *text, int64_t bytes, const int32_t **ids,

@@ -20,6 +20,7 @@ local OPTIONS = {
   ["-n"] = { name = "ranks", value = "count" },
   ["--prompt"] = { name = "prompt", value = "text", what = "a text" },
   ["--tokenizer"] = { name = "tokenizer", value = "text", what = "a tokenizer.json, or a folder that holds one" },
+  ["--no-special"] = { name = "no_special", value = "flag" },
   ["--tokens"] = { name = "tokens", value = "count" },
   ["--temperature"] = { name = "temperature", value = "text", what = "a number" },
   ["--top-k"] = { name = "top_k", value = "index" },
@@ -38,7 +39,8 @@ local function asked(line, tokenizer, end_tokens)
   local stop = { line.stop }
   for _, id in ipairs(end_tokens) do stop[#stop + 1] = id end
   return {
-    prompt = line.prompt, tokenizer = tokenizer, tokens = line.tokens, temperature = line.temperature,
+    prompt = line.prompt, tokenizer = tokenizer, special = not line.no_special, tokens = line.tokens,
+    temperature = line.temperature,
     top_k = line.top_k, top_p = line.top_p, stop = stop, seed = line.seed,
   }
 end

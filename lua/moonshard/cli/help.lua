@@ -98,13 +98,15 @@ moonshard trains neural networks whose parameters, gradients and optimizer state
                          with the adapters of ms.lora merged; --adapters: write these alone, as a folder for PEFT;
                          --optimizer: add its state, in OUT/optimizer.safetensors, in f32 under PyTorch's names
   moonshard generate RECIPE.lua --checkpoint DIR | FOLDER [-n RANKS] [--prompt TEXT] [--tokenizer tokenizer.json]
-                     [--tokens N] [--temperature T] [--top-k K] [--top-p P] [--stop TOKEN] [--seed S] [--ema]
-                     [--timeout S] [--transport NAME] [--nodes N --node-rank R --rendezvous tcp://HOST:PORT]
+                     [--no-special] [--tokens N] [--temperature T] [--top-k K] [--top-p P] [--stop TOKEN] [--seed S]
+                     [--ema] [--timeout S] [--transport NAME] [--nodes N --node-rank R --rendezvous tcp://HOST:PORT]
                      [--hosts LIST [--agent COMMAND] [--env NAME[=VALUE]] [--remote-moonshard PATH]] [key=value ...]
                          continue a prompt with the recipe's model and the checkpoint's weights, or their averages
                          (--ema), or with the model in a Hugging Face folder; it computes in the folder's dtype: f32 for
                          float32, and for bfloat16 and float16 bf16 where the CPU computes in it, else f32; dtype=f32
-                         or dtype=bf16 chooses another; the text ends at the folder's eos_token_id, and at --stop
+                         or dtype=bf16 chooses another; the text ends at the folder's eos_token_id, and at --stop; the
+                         prompt has the tokens around it that the tokenizer's files name, its BOS: --no-special leaves
+                         them out
   moonshard tokenize --tokenizer tokenizer.json [--out FILE.bin] [--begin TOKEN] [--end TOKEN] [-j THREADS]
                      [--replace-invalid] [--raw] [--json] FILE...
                          convert text files, one document each, to one token file; --raw: also files of JSON lines, as

@@ -12,6 +12,8 @@ local C, ffi, check = engine.C, engine.ffi, engine.check
 ---@class moonshard.Tokenizer
 ---@field path string
 ---@field vocab integer the largest id + 1
+---@field before integer[] what the model's files put before a text: its BOS
+---@field behind integer[] what they put behind it
 ---@field handle ffi.cdata* for the engine
 local Tokenizer = {}
 Tokenizer.__index = Tokenizer
@@ -21,6 +23,23 @@ local tokenizer = {}
 -- What to do with a model whose tokenizer is not read.
 local function with_advice(message)
   return message .. ": write token files with Hugging Face's tokenizers library, and train on these with ms.data.tokens"
+end
+
+local function list_of(ids, count)
+  local list = {}
+  for i = 1, tonumber(count[0]) do list[i] = ids[0][i - 1] end
+  return list
+end
+
+-- The tokens around a text: those of the post_processor, and those that tokenizer_config.json adds to its ends.
+local function around(handle, ends)
+  local ids = { ffi.new("const int32_t *[1]"), ffi.new("const int32_t *[1]") }
+  local counts = { ffi.new("int64_t[1]"), ffi.new("int64_t[1]") }
+  check(C.ms_tokenizer_around(handle, ids[1], counts[1], ids[2], counts[2]))
+  local before, behind = list_of(ids[1], counts[1]), list_of(ids[2], counts[2])
+  if ends.before and before[1] ~= ends.before then table.insert(before, 1, ends.before) end
+  if ends.behind and behind[#behind] ~= ends.behind then behind[#behind + 1] = ends.behind end
+  return before, behind
 end
 
 ---Reads a tokenizer.json, or the one in a folder. MS_EUNSUPPORTED names a field that asks for something else than
@@ -39,8 +58,11 @@ function tokenizer.open(path)
   end
   check(status, status == C.MS_EUNSUPPORTED and with_advice or nil)
   local handle = ffi.gc(out[0], C.ms_tokenizer_close)
-  tokenizer_config.check(path, function(token) return C.ms_tokenizer_find(handle, token) end)
-  return setmetatable({ path = path, handle = handle, vocab = C.ms_tokenizer_vocab(handle) }, Tokenizer)
+  local ends = tokenizer_config.read(path, function(token) return C.ms_tokenizer_find(handle, token) end)
+  local before, behind = around(handle, ends)
+  return setmetatable({
+    path = path, handle = handle, vocab = C.ms_tokenizer_vocab(handle), before = before, behind = behind,
+  }, Tokenizer)
 end
 
 ---@param value any
@@ -54,14 +76,41 @@ function tokenizer.refuse(who, given)
   errors.invalid("%s: tokenizer must be one that ms.tokenizer(path) returns, not %s", who, options.describe(given))
 end
 
----The ids of a text. Added tokens in the text ("<|endoftext|>") are recognised; none are added to it.
----@param text string UTF-8
+-- Whether a list has these tokens from place `at` on.
+local function has_at(list, at, tokens)
+  for i, token in ipairs(tokens) do
+    if list[at + i - 1] ~= token then return false end
+  end
+  return true
+end
+
+---A copy of tokens behind those that the model's files put before a text, unless they begin with them.
+---@param ids integer[]
 ---@return integer[]
-function Tokenizer:encode(text)
+function Tokenizer:begun(ids)
+  local list = {}
+  for i, id in ipairs(has_at(ids, 1, self.before) and {} or self.before) do list[i] = id end
+  for _, id in ipairs(ids) do list[#list + 1] = id end
+  return list
+end
+
+---@class moonshard.EncodeOptions
+---@field special? boolean put the tokens around the text that the model's files name, at each end that lacks them;
+---  default false
+
+---The ids of a text. Added tokens in the text ("<|endoftext|>") are recognised.
+---@param text string UTF-8
+---@param o moonshard.EncodeOptions?
+---@return integer[]
+function Tokenizer:encode(text, o)
+  o = options.parse("tokenizer:encode", o, { special = { "boolean", default = false } })
   local ids, count = ffi.new("const int32_t *[1]"), ffi.new("int64_t[1]")
   check(C.ms_tokenizer_encode(self.handle, text, #text, ids, count))
-  local list = {}
-  for i = 1, tonumber(count[0]) do list[i] = ids[0][i - 1] end
+  local list = list_of(ids, count)
+  if not o.special then return list end
+  local ended = #list >= #self.behind and has_at(list, #list - #self.behind + 1, self.behind)
+  list = self:begun(list)
+  for _, id in ipairs(ended and {} or self.behind) do list[#list + 1] = id end
   return list
 end
 

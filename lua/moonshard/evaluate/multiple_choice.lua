@@ -20,6 +20,8 @@ local WHO = "ms.evaluate.multiple_choice"
 ---@field files string|string[] paths, folders or patterns of .jsonl and .jsonl.zst files
 ---@field ignore? string[] fields of lines that do not matter; default none
 ---@field tokenizer? string|moonshard.Tokenizer default: a token is a byte
+---@field special? boolean begin contexts without a template with the tokens that the tokenizer's files put before a
+---  text, its BOS; default true
 ---@field template? string|moonshard.ChatTemplate makes a context the user's message of a conversation, as of
 ---  ms.data.chat, and the answers what follows
 ---@field delimiter? string between a context and an answer; default a blank, or nothing with a template
@@ -96,8 +98,10 @@ local function encode(question, choice, o, subject)
     return question.asked, whole
   end
   local context = question.context:gsub("%s+$", "")
-  return subject.tokenizer:encode(context),
-    subject.tokenizer:encode(context .. question.context:sub(#context + 1) .. o.delimiter .. choice)
+  local before = subject.tokenizer:encode(context)
+  local whole = subject.tokenizer:encode(context .. question.context:sub(#context + 1) .. o.delimiter .. choice)
+  if not o.special then return before, whole end
+  return subject.tokenizer:begun(before), subject.tokenizer:begun(whole)
 end
 
 -- An answer behind its context, as one row.

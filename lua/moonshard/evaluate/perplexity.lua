@@ -16,6 +16,7 @@ local WHO = "ms.evaluate.perplexity"
 ---@field text? string instead of files
 ---@field tokens? integer[] instead of files or text
 ---@field tokenizer? string|moonshard.Tokenizer default: a token is a byte
+---@field special? boolean put the tokens around the text that the tokenizer's files name, its BOS; default true
 ---@field seq? integer tokens of a window; default: the model's
 ---@field stride? integer from a window to the next, at most seq; default seq: windows do not overlap
 ---@field batch? integer windows of a rank at a time; default 8
@@ -40,7 +41,7 @@ local function read_text(o)
 end
 
 local function tokens_of(o, text, subject)
-  if text then return subject.tokenizer:encode(text) end
+  if text then return subject.tokenizer:encode(text, { special = o.special }) end
   for i, id in ipairs(o.tokens) do
     if type(id) ~= "number" or id % 1 ~= 0 or id < 0 or id >= subject.vocab then
       errors.invalid("%s: token %d is %s; the model has tokens 0 to %d", WHO, i, options.describe(id),

@@ -33,6 +33,7 @@ score.OPTIONS = {
   tokenizer = { "string|table" },
   seq = { "positive" },
   batch = { "positive", default = 8 },
+  special = { "boolean", default = true },
   ema = { "boolean", default = false },
 }
 
@@ -42,7 +43,13 @@ score.OPTIONS = {
 ---@field trainer moonshard.Trainer?
 ---@field seq integer tokens of a row
 ---@field vocab integer
----@field tokenizer { encode: fun(self: table, text: string): integer[], of_bytes: boolean?, path: string? }
+---@field tokenizer moonshard.EvaluatedTokenizer
+
+---@class moonshard.EvaluatedTokenizer
+---@field encode fun(self: table, text: string, o: moonshard.EncodeOptions?): integer[]
+---@field begun fun(self: table, ids: integer[]): integer[] the tokens behind those that begin a text
+---@field of_bytes boolean?
+---@field path string?
 
 local function length_of(who, model, seq)
   local config = rawget(model, "config")
@@ -69,8 +76,9 @@ local function checked_tokenizer(who, tokenizer, vocab)
   local used = tokenizer or byte_tokens
   return {
     of_bytes = used.of_bytes, path = used.path,
-    encode = function(_, text)
-      local ids = used:encode(text)
+    begun = function(_, ids) return used.begun and used:begun(ids) or ids end,
+    encode = function(_, text, o)
+      local ids = used:encode(text, o)
       for _, id in ipairs(ids) do
         if id >= vocab then
           errors.invalid("%s: the text contains token %d, but the model has %d tokens: is %s its tokenizer?", who, id,

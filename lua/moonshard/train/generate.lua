@@ -21,6 +21,7 @@ local tree = require("moonshard.nn.tree")
 ---@field prompt? string|integer[]|(string|integer[])[] a text, the list of its tokens, or a list of such; default: a
 ---  newline
 ---@field tokenizer? string|moonshard.Tokenizer a tokenizer.json, its folder, or an open one; default: tokens are bytes
+---@field special? boolean put the tokens around texts that the tokenizer's files name, its BOS; default true
 ---@field tokens? integer number of tokens to draw; default 300
 ---@field bytes? integer the same, for byte-level models
 ---@field temperature? number default 0.8; 0: always the most likely token
@@ -52,6 +53,7 @@ local function parse(o)
   o = options.parse("ms.generate", o, {
     prompt = { "string|table", default = "\n" },
     tokenizer = { "string|table" },
+    special = { "boolean", default = true },
     tokens = { "positive" },
     bytes = { "positive" },
     temperature = { "number", default = 0.8 },
@@ -82,7 +84,7 @@ local function encode(o, prompt, vocab)
     if not o.tokenizer and vocab > 256 then
       errors.invalid("ms.generate: the model has %d tokens, so they are not bytes: give its tokenizer", vocab)
     end
-    ids = (o.tokenizer or byte_tokens):encode(prompt)
+    ids = (o.tokenizer or byte_tokens):encode(prompt, { special = o.special })
   end
   if #ids == 0 then errors.invalid("ms.generate: the prompt must contain at least one token") end
   for i, id in ipairs(ids) do

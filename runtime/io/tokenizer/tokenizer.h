@@ -85,6 +85,11 @@ typedef struct ms_id_list {
   int64_t count, room;
 } ms_id_list;
 
+typedef struct ms_around {
+  int32_t *id;
+  int count, room;
+} ms_around;
+
 struct ms_tokenizer {
   ms_handle handle;
   char *path;
@@ -100,6 +105,7 @@ struct ms_tokenizer {
   int n_added;
   int added_of[2];        /* number of early and of late ones */
   uint8_t begins[2][256]; /* 1: an added token (early, late) begins with this byte */
+  ms_around around[2];    /* before and behind a text; encoding does not put them there */
   struct ms_encoder *own; /* used by ms_tokenizer_encode */
   ms_id_list encoded;
   char *decoded;

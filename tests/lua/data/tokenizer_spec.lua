@@ -291,4 +291,82 @@ describe("tokenizer", function()
       end
     end)
   end)
+
+  describe("around a text", function()
+    local LLAMA = FIXTURES .. "good/llama3.json"
+
+    -- The ids of a text, by the post_processor that replaces the file's.
+    local function open_with(processor, config)
+      local described = json.decode(scratch.read(LLAMA))
+      described.post_processor = processor
+      os.remove(folder .. "/tokenizer_config.json")
+      if config then write("tokenizer_config.json", json.encode(config)) end
+      write("tokenizer.json", json.encode(described))
+      return tokenizers.open(folder)
+    end
+
+    it("puts the tokens that the reference library puts there, where they are asked for", function()
+      for _, case in ipairs(json.decode(scratch.read(FIXTURES .. "special.json"))) do
+        local tokenizer = open_with(case.post_processor)
+        for _, text in ipairs(case.texts) do
+          assert.same(text.special, tokenizer:encode(text.text, { special = true }), case.name)
+          assert.same(text.plain, tokenizer:encode(text.text), case.name)
+          assert.same(text.plain, tokenizer:encode(text.text, { special = false }), case.name)
+        end
+      end
+    end)
+
+    it("puts none twice", function()
+      local bert = { type = "BertProcessing", cls = { "<|begin|>", 930 }, sep = { "<|endoftext|>", 932 } }
+      local tokenizer = open_with(bert)
+      local inner = tokenizer:encode("the")
+      local whole = { 930, inner[1], inner[2], 932 }
+      assert.equal(2, #inner)
+      for _, text in ipairs({ "the", "<|begin|>the", "the<|endoftext|>", "<|begin|>the<|endoftext|>" }) do
+        assert.same(whole, tokenizer:encode(text, { special = true }), text)
+      end
+    end)
+
+    it("puts those that tokenizer_config.json asks for", function()
+      local begin, finish = { bos_token = "<|begin|>", eos_token = "<|endoftext|>" }, { 83, 260 }
+      local function ids(o, processor)
+        for name, value in pairs(begin) do o[name] = value end
+        return open_with(processor or json.null, o):encode("the", { special = true })
+      end
+      assert.same({ 930, 83, 260 }, ids({ add_bos_token = true }))
+      assert.same({ 83, 260, 932 }, ids({ add_eos_token = true, add_bos_token = false }))
+      assert.same(finish, ids({}))
+      local bert = { type = "BertProcessing", cls = { "<|begin|>", 930 }, sep = { "<|endoftext|>", 932 } }
+      assert.same({ 930, 83, 260, 932 }, ids({ add_bos_token = true, add_eos_token = true }, bert))
+      for config, facts in pairs({
+        ['{"add_bos_token": true}'] = "add_bos_token | bos_token",
+        ['{"add_eos_token": true, "bos_token": "<|begin|>"}'] = "add_eos_token | eos_token",
+        ['{"add_bos_token": 1}'] = "add_bos_token | true or false | 1",
+      }) do
+        local ok, raised = pcall(open_with, json.null, json.decode(config))
+        assert.is_false(ok)
+        has(raised.message, folder .. "/tokenizer_config.json | " .. facts)
+      end
+    end)
+
+    it("names what a post_processor has that is none", function()
+      local function template(single, known) return { type = "TemplateProcessing", single = single, pair = {},
+        special_tokens = known or json.decode("{}") } end
+      local text, begin = { Sequence = { id = "A", type_id = 0 } }, { SpecialToken = { id = "<b>", type_id = 0 } }
+      for _, case in ipairs({
+        { template({ begin, text }), "special_tokens | \"<b>\"" },
+        { template({ begin, text }, { ["<b>"] = { ids = { 5000 } } }), "\"<b>\" | 5000" },
+        { template({ begin, text }, { ["<b>"] = { ids = { "1" } } }), "post_processor | \"<b>\"" },
+        { template({ text, text }), "post_processor.single | entry 1" },
+        { template({ { Sequence = { id = "B", type_id = 0 } } }), "post_processor.single | entry 0" },
+        { template({}), "post_processor.single | Sequence A" },
+        { { type = "BertProcessing", cls = { "<b>", 1 } }, "post_processor.sep" },
+        { { type = "RobertaProcessing", cls = { "<b>", 90000 }, sep = { "<s>", 1 } }, "\"<b>\" | 90000" },
+      }) do
+        local ok, raised = pcall(open_with, case[1])
+        assert.is_false(ok)
+        has(raised.message, folder .. "/tokenizer.json | " .. case[2])
+      end
+    end)
+  end)
 end)
