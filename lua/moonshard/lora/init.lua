@@ -32,14 +32,12 @@ local lora = {}
 
 -- ---- the values of rules ----------------------------------------------------------------------------------------
 
-local SPECS = { rank = { "positive", default = 8 }, alpha = { "number" }, dropout = { "number", default = 0 } }
-
 local function read(value, rule)
   if type(value) ~= "table" then
     errors.invalid("ms.lora: %s must have a table, as in { rank = 16, alpha = 32 }, not %s", rule,
       options.describe(value))
   end
-  local config = options.parse("ms.lora: " .. rule, value, SPECS)
+  local config = options.parse("ms.lora: " .. rule, value, adapter.OPTIONS.specs)
   config.alpha = config.alpha or 2 * config.rank
   if not (config.alpha > 0 and config.alpha < math.huge) then
     errors.invalid("ms.lora: %s: alpha must be above 0 and finite, not %g", rule, config.alpha)

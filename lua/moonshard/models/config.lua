@@ -52,14 +52,16 @@ local WITHOUT_PART = set_of([[
   pad_vocab_to_multiple_of patch qkv_bias seq shared_ffn size sparse tied types
 ]])
 
--- Values that mean the same: an option that is off, and a list for layers that holds for all of them.
+-- Values that mean the same: an option that is off, a list for layers that holds for all of them, and a size that is
+-- the same along every axis.
 local function plain(value)
   if value == false then return nil end
-  for _, one in ipairs(type(value) == "table" and value or {}) do
-    if one ~= true then return value end
+  local first = type(value) == "table" and value[1]
+  if not first then return value end
+  for _, one in ipairs(value) do
+    if one ~= first then return value end
   end
-  if type(value) == "table" and value[1] then return nil end
-  return value
+  return first ~= true and first or nil
 end
 
 local function show(value)
@@ -67,22 +69,27 @@ local function show(value)
   return type(value) == "table" and json.encode(value) or tostring(value)
 end
 
----Compares the options of two runs of a model.
+-- What another value of a model's option means.
+local function of_models(name) return WITHOUT_PART[name] and "free" or TOLD[name] and "told" or "refused" end
+
+---Compares the options of two runs of a model, or of one of its layers.
 ---@param saved table<string, any> of the one whose weights are there
 ---@param here table<string, any>
+---@param resume? fun(name: string): "refused"|"told"|"free" what another value means; default: as for ms.models
 ---@return { name: string, saved: string, here: string, told: boolean }[] differing sorted; told: the weights go on to
 ---  train, else they mean something else
-function config.differing(saved, here)
+function config.differing(saved, here, resume)
   local names, differing = {}, {}
+  resume = resume or of_models
   for _, options in ipairs({ saved, here }) do
     for name in pairs(options) do
-      if not WITHOUT_PART[name] then names[name] = true end
+      if resume(name) ~= "free" then names[name] = true end
     end
   end
   for name in pairs(names) do
     local before, now = saved[name], here[name]
     if show(plain(before)) ~= show(plain(now)) then
-      differing[#differing + 1] = { name = name, saved = show(before), here = show(now), told = TOLD[name] == true }
+      differing[#differing + 1] = { name = name, saved = show(before), here = show(now), told = resume(name) == "told" }
     end
   end
   table.sort(differing, function(a, b) return a.name < b.name end)

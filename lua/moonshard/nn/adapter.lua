@@ -7,6 +7,7 @@
 local context = require("moonshard.base.context")
 local dtypes = require("moonshard.base.dtypes")
 local ffi = require("ffi")
+local layer_options = require("moonshard.nn.layer_options")
 local ops = require("moonshard.tensor.ops")
 local parameter = require("moonshard.tensor.parameter")
 local tree = require("moonshard.nn.tree")
@@ -17,6 +18,12 @@ local adapter = {}
 ---@field rank integer
 ---@field alpha number the factor of B A is alpha / rank
 ---@field dropout number probability with which an element of the input is zero for the adapter, in training
+
+-- The scale of an adapter is compared with its records (huggingface/layout.lua).
+adapter.OPTIONS = layer_options.declare("ms.lora", {
+  rank = { "positive", default = 8, resume = "free" }, alpha = { "number", resume = "free" },
+  dropout = { "number", default = 0, resume = "told", name = "lora_dropout" },
+})
 
 ---@class moonshard.AdaptedLayer
 ---@field name string FQN of the layer
@@ -34,6 +41,7 @@ function adapter.attach(layer, config, shared)
   layer.lora_B = parameter.new({ outputs, config.rank, init = "zeros" })
   layer.lora_A.factor, layer.lora_B.factor = "A", "B"
   rawset(layer, "_adapter", config)
+  adapter.OPTIONS:note(layer, config)
 end
 
 ---Removes the adapter of a layer.
@@ -42,6 +50,7 @@ function adapter.detach(layer)
   rawset(layer, "_adapter", nil)
   rawset(layer, "lora_A", nil)
   rawset(layer, "lora_B", nil)
+  adapter.OPTIONS:forget(layer)
 end
 
 ---@param module moonshard.Module

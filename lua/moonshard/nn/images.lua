@@ -4,6 +4,7 @@
 
 local errors = require("moonshard.base.error")
 local layer = require("moonshard.nn.layer")
+local layer_options = require("moonshard.nn.layer_options")
 local module = require("moonshard.nn.module")
 local ops = require("moonshard.tensor.ops")
 local options = require("moonshard.base.checks.options")
@@ -29,16 +30,18 @@ end
 
 local function convolution(name, who, axes, apply)
   local Convolution = module.define(name)
-  local specs = {
-    { "positive", required = "inputs" }, { "positive", required = "outputs" },
-    { "positive|table", required = "kernel" }, stride = { "number|table", default = 1 },
-    padding = { "number|table|string", default = 0 }, dilation = { "number|table", default = 1 },
-    groups = { "positive", default = 1 }, bias = { "boolean", default = true },
-    init = { "string|number|table", default = "pytorch" },
-  }
+  local declared = layer_options.declare(who, {
+    { "positive", required = "inputs", resume = "free" }, { "positive", required = "outputs", resume = "free" },
+    { "positive|table", required = "kernel", resume = "free" },
+    stride = { "number|table", default = 1, resume = "refused" },
+    padding = { "number|table|string", default = 0, resume = "refused" },
+    dilation = { "number|table", default = 1, resume = "refused" },
+    groups = { "positive", default = 1, resume = "refused" }, bias = { "boolean", default = true, resume = "free" },
+    init = { "string|number|table", default = "pytorch", resume = "free" },
+  })
 
   function Convolution:init(given)
-    local config = options.parse(who, given, specs)
+    local config = declared:parse(self, given)
     local inputs, outputs, kernel = config[1], config[2], config[3]
     local window = type(kernel) == "number" and { kernel, axes == 2 and kernel or nil } or kernel
     if #window ~= axes then
@@ -103,11 +106,15 @@ function images.conv1d(...) return Conv1d(gather("ms.nn.conv1d", ...)) end
 
 local function pool(name, who, apply, specs)
   local Pool = module.define(name)
-  specs[1] = { "positive|table", required = "kernel" }
-  specs.stride, specs.padding = { "number|table" }, { "number|table", default = 0 }
+  specs[1] = { "positive|table", required = "kernel", resume = "refused" }
+  specs.stride = { "number|table", resume = "refused" }
+  specs.padding = { "number|table", default = 0, resume = "refused" }
+  local declared = layer_options.declare(who, specs)
 
   function Pool:init(given)
     local config = options.parse(who, given, specs)
+    config.stride = config.stride or config[1]
+    declared:note(self, config)
     self._kernel, config[1] = config[1], nil
     self._window = config
   end
@@ -124,7 +131,7 @@ end
 
 local MaxPool = pool("MaxPool2d", "ms.nn.max_pool2d", ops.max_pool2d, {})
 local MeanPool = pool("AvgPool2d", "ms.nn.avg_pool2d", ops.avg_pool2d,
-  { count_include_pad = { "boolean", default = true } })
+  { count_include_pad = { "boolean", default = true, resume = "refused" } })
 
 -- ms.nn.max_pool2d(2), ({ 2, 3 }, { stride = 2 }), { 2, stride = 2 }; a list of two numbers alone is the kernel.
 local function pool_arguments(who, kernel, o)
@@ -160,12 +167,13 @@ function images.avg_pool2d(kernel, o) return MeanPool(pool_arguments("ms.nn.avg_
 
 local GroupNorm = module.define("GroupNorm")
 
-local GROUP_NORM = {
-  { "positive", required = "groups" }, { "positive", required = "channels" }, eps = { "number", default = 1e-5 },
-}
+local GROUP_NORM = layer_options.declare("ms.nn.group_norm", {
+  { "positive", required = "groups", resume = "refused" }, { "positive", required = "channels", resume = "free" },
+  eps = { "number", default = 1e-5, resume = "told" },
+})
 
 function GroupNorm:init(given)
-  local config = options.parse("ms.nn.group_norm", given, GROUP_NORM)
+  local config = GROUP_NORM:parse(self, given)
   if config[2] % config[1] ~= 0 then
     errors.raise("MS_ESHAPE", "ms.nn.group_norm: %d groups must divide %d channels", config[1], config[2])
   end
@@ -198,11 +206,12 @@ function images.group_norm(...) return GroupNorm(layer.gather(...)) end
 
 local Upsample = module.define("Upsample")
 
-function Upsample:init(given)
-  self._to = options.parse("ms.nn.upsample", given, {
-    size = { "number|table" }, scale_factor = { "number|table" }, mode = { "string", default = "nearest" },
-  })
-end
+local UPSAMPLE = layer_options.declare("ms.nn.upsample", {
+  size = { "number|table", resume = "told" }, scale_factor = { "number|table", resume = "told" },
+  mode = { "string", default = "nearest", resume = "refused" },
+})
+
+function Upsample:init(given) self._to = UPSAMPLE:parse(self, given) end
 
 function Upsample:forward(x) return ops.interpolate(x, self._to) end
 

@@ -4,6 +4,7 @@
 local adapter = require("moonshard.nn.adapter")
 local create = require("moonshard.tensor.create")
 local errors = require("moonshard.base.error")
+local layer_options = require("moonshard.nn.layer_options")
 local shared = require("moonshard.nn.layer")
 local mixture_of_experts = require("moonshard.nn.mixture_of_experts")
 local module = require("moonshard.nn.module")
@@ -24,13 +25,14 @@ local gather, describe_bias = shared.gather, shared.describe_bias
 local Linear = module.define("Linear")
 Linear.takes_adapter = true
 
-local LINEAR = {
-  { "positive", required = "inputs" }, { "positive", required = "outputs" }, bias = { "boolean", default = true },
-  init = { "string|number|table", default = "pytorch" },
-}
+local LINEAR = layer_options.declare("ms.nn.linear", {
+  { "positive", required = "inputs", resume = "free" }, { "positive", required = "outputs", resume = "free" },
+  bias = { "boolean", default = true, resume = "free" },
+  init = { "string|number|table", default = "pytorch", resume = "free" },
+})
 
 function Linear:init(given)
-  local config = options.parse("ms.nn.linear", given, LINEAR)
+  local config = LINEAR:parse(self, given)
   local inputs, outputs = config[1], config[2]
   local init, bias_init = config.init, "zeros"
   if init == "pytorch" then
@@ -78,13 +80,14 @@ function nn.linear(...) return Linear(gather(...)) end
 
 local Embedding = module.define("Embedding")
 
-local EMBEDDING = {
-  { "positive", required = "rows" }, { "positive", required = "dim" },
-  init = { "string|number|table", default = "pytorch" }, used_rows = { "positive", default = 0 },
-}
+local EMBEDDING = layer_options.declare("ms.nn.embedding", {
+  { "positive", required = "rows", resume = "free" }, { "positive", required = "dim", resume = "free" },
+  init = { "string|number|table", default = "pytorch", resume = "free" },
+  used_rows = { "positive", default = 0, resume = "told" },
+})
 
 function Embedding:init(given)
-  local config = options.parse("ms.nn.embedding", given, EMBEDDING)
+  local config = EMBEDDING:parse(self, given)
   local init = config.init
   if init == "pytorch" then
     init = initializers.normal(0, 1)
@@ -130,12 +133,13 @@ end
 
 local LayerNorm = module.define("LayerNorm")
 
-local LAYER_NORM = {
-  { "positive", required = "dim" }, eps = { "number", default = 1e-5 }, bias = { "boolean", default = true },
-}
+local LAYER_NORM = layer_options.declare("ms.nn.layer_norm", {
+  { "positive", required = "dim", resume = "free" }, eps = { "number", default = 1e-5, resume = "told" },
+  bias = { "boolean", default = true, resume = "free" },
+})
 
 function LayerNorm:init(given)
-  local config = options.parse("ms.nn.layer_norm", given, LAYER_NORM)
+  local config = LAYER_NORM:parse(self, given)
   self.weight = parameter.new({ config[1], init = "ones" })
   self.bias = config.bias and parameter.new({ config[1], init = "zeros" }) or nil
   self.eps = config.eps
@@ -163,12 +167,13 @@ function nn.layer_norm(...) return LayerNorm(gather(...)) end
 
 local RMSNorm = module.define("RMSNorm")
 
-local RMS_NORM = {
-  { "positive", required = "dim" }, eps = { "number", default = 1e-5 }, from_one = { "boolean", default = false },
-}
+local RMS_NORM = layer_options.declare("ms.nn.rms_norm", {
+  { "positive", required = "dim", resume = "free" }, eps = { "number", default = 1e-5, resume = "told" },
+  from_one = { "boolean", default = false, resume = "refused" },
+})
 
 function RMSNorm:init(given)
-  local config = options.parse("ms.nn.rms_norm", given, RMS_NORM)
+  local config = RMS_NORM:parse(self, given)
   self.weight = parameter.new({ config[1], init = config.from_one and "zeros" or "ones" })
   self.eps, self.from_one = config.eps, config.from_one
 end
@@ -199,6 +204,8 @@ function nn.rms_norm(...) return RMSNorm(gather(...)) end
 
 local Dropout = module.define("Dropout")
 
+local DROPOUT = layer_options.declare("ms.nn.dropout", { p = { "number", resume = "told" } })
+
 function Dropout:init(p)
   if type(p) == "table" then
     if p.p then errors.invalid("ms.nn.dropout: pass p without a name: ms.nn.dropout(%s)", options.describe(p.p)) end
@@ -209,6 +216,7 @@ function Dropout:init(p)
     errors.invalid("ms.nn.dropout: p must be at least 0 and below 1, not %s", options.describe(p))
   end
   self.p = p
+  DROPOUT:note(self, self)
 end
 
 function Dropout:forward(x)

@@ -7,6 +7,7 @@
 
 local context = require("moonshard.base.context")
 local errors = require("moonshard.base.error")
+local layer_options = require("moonshard.nn.layer_options")
 local module = require("moonshard.nn.module")
 local ops = require("moonshard.tensor.ops")
 local options = require("moonshard.base.checks.options")
@@ -16,16 +17,20 @@ local shared = require("moonshard.nn.layer")
 local initializers = parameter.initializers
 local in_dtype_of, value_of = shared.in_dtype_of, shared.value_of
 
-local SPECS = {
-  { "positive", required = "dim" }, { "positive", required = "ffn" },
-  experts = { "positive", required = true }, top_k = { "positive", default = 2 },
-  score = { "string", default = "softmax" }, renormalise = { "boolean", default = true },
-  route_scale = { "number", default = 1 }, bias_rate = { "number", default = 0 }, aux_loss = { "number", default = 0 },
-  activation = { "string", default = "silu" }, shared = { "table" }, shared_gate = { "boolean", default = false },
-  init = { "string|number|table", default = "pytorch" }, down_init = { "string|number|table" },
-}
-local ACTIVATIONS = { silu = true, gelu = true, gelu_tanh = true, relu = true }
 local WHO = "ms.nn.mixture_of_experts"
+local MIXTURE = layer_options.declare(WHO, {
+  { "positive", required = "dim", resume = "free" }, { "positive", required = "ffn", resume = "free" },
+  experts = { "positive", required = true, resume = "free" }, top_k = { "positive", default = 2, resume = "refused" },
+  score = { "string", default = "softmax", resume = "refused" },
+  renormalise = { "boolean", default = true, resume = "refused" },
+  route_scale = { "number", default = 1, resume = "refused" }, bias_rate = { "number", default = 0, resume = "told" },
+  aux_loss = { "number", default = 0, resume = "told" },
+  activation = { "string", default = "silu", resume = "refused" }, shared = { "table", resume = "free" },
+  shared_gate = { "boolean", default = false, resume = "free" },
+  init = { "string|number|table", default = "pytorch", resume = "free" },
+  down_init = { "string|number|table", resume = "free" },
+})
+local ACTIVATIONS = { silu = true, gelu = true, gelu_tanh = true, relu = true }
 
 local function initializer_of(given, inputs)
   if given == "pytorch" then return initializers.kaiming_uniform(inputs) end
@@ -91,7 +96,7 @@ local function check(config)
 end
 
 function Mixture:init(linear, given)
-  local config = options.parse(WHO, given, SPECS)
+  local config = MIXTURE:parse(self, given)
   check(config)
   local dim, ffn = config[1], config[2]
   self._config = config
