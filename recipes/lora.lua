@@ -28,6 +28,7 @@ local cfg = ms.args {
 }
 if cfg.adapters ~= "" then ms.lora.check_folder(cfg.adapters) end -- fail now rather than after training
 if cfg.save ~= "" then ms.huggingface.check_folder(cfg.save) end
+if cfg.save ~= "" and cfg.save == cfg.adapters then error("adapters and save are one folder: give each its own", 0) end
 
 local tiny = { vocab = 256, layers = 4, dim = 256, heads = 8, kv_heads = 4, ffn = 704, seq = cfg.seq }
 local model = cfg.folder ~= "" and ms.huggingface.model(cfg.folder)

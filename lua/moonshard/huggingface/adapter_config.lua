@@ -8,7 +8,8 @@ local options = require("moonshard.base.checks.options")
 local re = require("moonshard.base.re")
 local rules = require("moonshard.shard.rules")
 
-local adapter_config = { NAME = "adapter_config.json" }
+local adapter_config = { NAME = "adapter_config.json", WEIGHTS = "adapter_model.safetensors" }
+adapter_config.FILES = { adapter_config.WEIGHTS, adapter_config.NAME }
 
 -- Fields that say nothing more than the tensors do, or nothing about them.
 local WITHOUT_PART = {}

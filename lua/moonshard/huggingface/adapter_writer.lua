@@ -11,7 +11,10 @@ local saved_dtypes = require("moonshard.huggingface.saved_dtypes")
 
 local adapter_writer = {}
 
-local FILE = "adapter_model.safetensors"
+local FILE = adapter_config.WEIGHTS
+
+-- A folder of a whole model, which adapters next to it would change.
+local OF_MODEL = { "config.json", "model.safetensors", "model.safetensors.index.json" }
 
 ---@class moonshard.AdapterSource
 ---@field records moonshard.AdapterRecord[] not empty
@@ -20,12 +23,18 @@ local FILE = "adapter_model.safetensors"
 ---  valid until the next read; collective if the parameters are divided over ranks
 ---@field writes boolean? false: only take part in collective reads, write nothing; default true
 
----Creates a folder, and raises MS_EINVAL if it contains adapters or is not writable.
+---Creates a folder, and raises MS_EINVAL if it contains adapters or a model, or is not writable.
 ---@param folder string
 function adapter_writer.check_folder(folder)
-  for _, name in ipairs({ FILE, adapter_config.NAME }) do
+  for _, name in ipairs(adapter_config.FILES) do
     if input_file.exists(folder .. "/" .. name) then
       errors.invalid("%s/%s already exists: save into a different folder", folder, name)
+    end
+  end
+  for _, name in ipairs(OF_MODEL) do
+    if input_file.exists(folder .. "/" .. name) then
+      errors.invalid("%s/%s already exists: Hugging Face's library would add adapters in the folder of a whole model "
+        .. "to its weights: save them into a folder of their own", folder, name)
     end
   end
   output_file.check("adapters cannot be saved:", folder .. "/" .. adapter_config.NAME)

@@ -2,6 +2,7 @@
 -- saves our models as folders that the reference library loads.
 
 local adapter = require("moonshard.nn.adapter")
+local adapter_config = require("moonshard.huggingface.adapter_config")
 local config = require("moonshard.huggingface.config")
 local errors = require("moonshard.base.error")
 local input_file = require("moonshard.base.files.input_file")
@@ -23,6 +24,7 @@ local writing = require("moonshard.huggingface.write")
 ---@field pad_vocab_to_multiple_of? integer
 ---@field document_start? integer token that begins a document: attention does not cross it; not saved
 ---@field aux_loss? number factor of the auxiliary loss of routers; default: what the folder says
+---@field adapter? boolean false: read a folder that has adapters of its own without them; default: refuse it
 ---@field ignore? string[] unknown fields of config.json to ignore because they do not affect the results; they are not
 ---  saved
 
@@ -49,6 +51,15 @@ function huggingface.write(folder, source, given)
   return writing.write(folder, source, given)
 end
 
+-- Hugging Face's library adds the adapters to the weights of the model that adapter_config.json names.
+local function refuse_adapter(folder)
+  local path = folder:gsub("(.)/+$", "%1") .. "/" .. adapter_config.NAME
+  if not input_file.exists(path) then return end
+  errors.raise("MS_EUNSUPPORTED", "%s: the folder has adapters next to its weights, which Hugging Face's library would "
+    .. "add: read the weights alone, ms.huggingface.model(folder, { adapter = false }), and apply the adapters, "
+    .. "ms.lora.load(model, folder); or merge them by PEFT (merge_and_unload), and read that folder", path)
+end
+
 ---A model with the weights of a folder. Checks names and shapes now; each rank reads its own elements when the model is
 ---first used. For planning, config.json is enough.
 ---@param folder string
@@ -57,10 +68,11 @@ end
 function huggingface.model(folder, given)
   given = options.parse("ms.huggingface.model", given, {
     dropout = { "number" }, pad_vocab_to_multiple_of = { "positive" }, document_start = { "integer" },
-    ignore = { "table" }, aux_loss = { "number" },
+    ignore = { "table" }, aux_loss = { "number" }, adapter = { "boolean", default = true },
   })
   options.folder("ms.huggingface.model", folder)
   local whole, path = config.read(folder)
+  if given.adapter then refuse_adapter(folder) end
   for _, name in ipairs(given.ignore or {}) do whole[name] = nil end
   local family, wanted = config.parse(whole, path)
   for _, name in ipairs({ "dropout", "pad_vocab_to_multiple_of", "document_start" }) do wanted[name] = given[name] end

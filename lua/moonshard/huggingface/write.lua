@@ -3,6 +3,7 @@
 --
 -- Files appear one by one, each complete, config.json last: a folder without it is unfinished.
 
+local adapter_config = require("moonshard.huggingface.adapter_config")
 local byte_size = require("moonshard.base.text.byte_size")
 local config = require("moonshard.huggingface.config")
 local errors = require("moonshard.base.error")
@@ -130,13 +131,22 @@ local function index_text(files)
   return json.encode({ metadata = { total_size = total }, weight_map = map }) .. "\n", total
 end
 
----Creates a folder, and raises MS_EINVAL when it contains a model or is not writable. Called before training, so that
----the error does not come after it.
+-- Files that a saved model would replace, and those that would change it: what to do about each.
+local REPLACED = "save into a different folder"
+local CHANGING = "Hugging Face's library would add these adapters to the saved weights: save into a different folder, "
+  .. "or remove the adapters first"
+local REFUSED = {
+  { "config.json", REPLACED }, { "model.safetensors", REPLACED }, { "model.safetensors.index.json", REPLACED },
+}
+for _, name in ipairs(adapter_config.FILES) do REFUSED[#REFUSED + 1] = { name, CHANGING } end
+
+---Creates a folder, and raises MS_EINVAL when it contains a model or adapters, or is not writable. Called before
+---training, so that the error does not come after it.
 ---@param folder string
 local function check_folder(folder)
-  for _, name in ipairs({ "config.json", "model.safetensors", "model.safetensors.index.json" }) do
-    if input_file.exists(folder .. "/" .. name) then
-      errors.invalid("%s/%s already exists: save into a different folder", folder, name)
+  for _, row in ipairs(REFUSED) do
+    if input_file.exists(folder .. "/" .. row[1]) then
+      errors.invalid("%s/%s already exists: %s", folder, row[1], row[2])
     end
   end
   output_file.check("a model cannot be saved:", folder .. "/config.json")

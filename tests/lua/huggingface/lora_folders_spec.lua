@@ -210,6 +210,35 @@ describe("a folder of adapters", function()
     has(message(ms.lora.save, loaded("llama"), scratch.path(), { ema = true }), "ema | trainer")
   end)
 
+  it("Q8 is not saved with a whole model in one folder, in either order", function()
+    for _, name in ipairs({ "llama", "gpt2" }) do
+      local adapters, whole, both = scratch.path(), scratch.path(), scratch.path()
+      save(loaded(name), adapters)
+      has(message(ms.huggingface.save, loaded(name), adapters), adapters .. "/adapter_model.safetensors | add | remove")
+      ms.huggingface.save(loaded(name), whole)
+      has(message(save, loaded(name), whole), whole .. "/config.json | a whole model")
+      has(message(ms.lora.check_folder, whole), whole .. "/config.json")
+      has(message(ms.huggingface.check_folder, adapters), adapters .. "/adapter_model.safetensors")
+      os.execute(("mkdir '%s' && cp '%s/adapter_config.json' '%s'"):format(both, adapters, both))
+      has(message(ms.huggingface.save, loaded(name), both), both .. "/adapter_config.json | add | remove")
+    end
+  end)
+
+  it("Q8 next to the weights of a model is not left out without a word", function()
+    for _, name in ipairs({ "llama", "gpt2" }) do
+      local both = scratch.path()
+      os.execute(("cp -r '%s%s' '%s' && cp '%s%s'/adapter_* '%s'"):format(huggingface.FIXTURES, name, both, FIXTURES,
+        name, both))
+      local facts = both .. "/adapter_config.json | adapter = false | ms.lora.load"
+      has(message(ms.huggingface.model, both), facts)
+      has(message(ms.huggingface.model, both .. "/"), facts)
+      program.refused(2, { "generate", both, "--prompt", "!" }, facts)
+      local whole = ms.huggingface.model(both, { adapter = false })
+      assert.same({}, adapter.layers(whole))
+      assert.same(adapter.records(loaded(name)), adapter.records(ms.lora.load(whole, both)))
+    end
+  end)
+
   it("Q8 is not saved by several ranks that have the model undivided", function()
     local recipe = program.recipe([==[
       local ms = require "moonshard"
