@@ -45,6 +45,28 @@ local function asked(line, tokenizer, end_tokens)
   }
 end
 
+-- Fills in what the command line leaves open, and says what comes from the folder.
+local function take_sampling(line, folder)
+  local sampling = generation.sampling(folder)
+  if not sampling then return end
+  local taken = {}
+  for _, name in ipairs({ "temperature", "top_k", "top_p" }) do
+    local value = sampling.settings[name]
+    if value and line[name] == nil then
+      line[name] = value
+      taken[#taken + 1] = ("%s %g"):format(name, value)
+    end
+  end
+  local parts = {}
+  if taken[1] then parts[1] = table.concat(taken, ", ") end
+  if sampling.lacking[1] then
+    parts[#parts + 1] = "left out, for Moonshard does not have them: " .. table.concat(sampling.lacking, ", ")
+  end
+  if parts[1] and require("moonshard.distributed.world").rank == 0 then
+    io.stderr:write("moonshard: ", sampling.path, ": ", table.concat(parts, "; "), "\n")
+  end
+end
+
 local function print_text(out, line, model, tokenizer, end_tokens)
   local text = require("moonshard.train.generate")(model, asked(line, tokenizer, end_tokens))
   if require("moonshard.distributed.world").rank == 0 then out:write(line.prompt or "\n", text, "\n") end
@@ -56,6 +78,7 @@ local function for_folder(line)
     local ms = require("moonshard")
     local cfg = ms.args { mesh = "1x-1", dtype = generation.dtype(line.recipe) }
     local end_tokens = generation.end_tokens(line.recipe)
+    take_sampling(line, line.recipe)
     local model = ms.huggingface.model(line.recipe)
     ms.fully_shard(model, {
       mesh = ms.init_device_mesh(cfg.device, cfg.mesh, { "replicate", "shard" }),

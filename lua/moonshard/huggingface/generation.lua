@@ -1,4 +1,5 @@
--- What a folder says of how its model generates: the element type, and the tokens that end a text.
+-- What a folder says of how its model generates: the element type, the tokens that end a text, and how tokens are
+-- drawn.
 
 local config = require("moonshard.huggingface.config")
 local dtypes = require("moonshard.base.dtypes")
@@ -7,6 +8,7 @@ local input_file = require("moonshard.base.files.input_file")
 local json = require("moonshard.base.text.json")
 local options = require("moonshard.base.checks.options")
 local safetensors = require("moonshard.base.files.safetensors")
+local text_lines = require("moonshard.base.text.text_lines")
 
 local generation = {}
 
@@ -49,19 +51,100 @@ local function read_end_tokens(value, path)
     path, wrong == json.null and "null" or options.describe(wrong))
 end
 
+-- generation_config.json; nil in a folder without it.
+local function read_file(folder)
+  local path = folder:gsub("/+$", "") .. "/generation_config.json"
+  if not input_file.exists(path) then return nil, path end
+  local whole, problem = config.of_text(input_file.read(path, "it says how the folder's model generates"))
+  if not whole then errors.invalid("%s: %s", path, problem) end
+  return whole, path
+end
+
 ---The ids of the tokens that end a text: eos_token_id of generation_config.json, or of config.json in a folder without
 ---that file, as in Hugging Face's library. An id outside of the vocabulary is never drawn.
 ---@param folder string
 ---@return integer[]
 function generation.end_tokens(folder)
-  local path = folder:gsub("/+$", "") .. "/generation_config.json"
-  if not input_file.exists(path) then
-    local whole, of_model = config.read(folder)
-    return read_end_tokens(whole.eos_token_id, of_model)
-  end
-  local whole, problem = config.of_text(input_file.read(path, "it says how the folder's model generates"))
-  if not whole then errors.invalid("%s: %s", path, problem) end
+  local whole, path = read_file(folder)
+  if not whole then whole, path = config.read(folder) end
   return read_end_tokens(whole.eos_token_id, path)
+end
+
+-- ---- how tokens are drawn ---------------------------------------------------------------------------------------
+
+-- What ms.generate has, too, with the values that it takes.
+local SHARED = {
+  { "temperature", "a number of at least 0", function(x) return x >= 0 and x < math.huge end },
+  { "top_k", "a whole number of at least 0", function(x) return x >= 0 and x % 1 == 0 end },
+  { "top_p", "above 0 and at most 1", function(x) return x > 0 and x <= 1 end },
+}
+
+-- Fields that have no part in which token is drawn: tokens with a meaning, lengths, which --tokens says, caches, and
+-- what a call returns.
+local WITHOUT_PART = {}
+for name in ([[
+  _from_model_config assistant_confidence_threshold assistant_early_exit assistant_lookbehind bos_token_id
+  cache_config cache_implementation compile_config decoder_start_token_id disable_compile do_sample early_stopping
+  eos_token_id is_assistant length_penalty low_memory max_length max_matching_ngram_size max_new_tokens max_time
+  num_assistant_tokens num_assistant_tokens_schedule num_return_sequences output_attentions output_hidden_states
+  output_logits output_scores pad_token_id prefill_chunk_size prompt_lookup_num_tokens return_dict_in_generate
+  target_lookbehind temperature token_healing top_k top_p transformers_version use_cache use_model_defaults
+]]):gmatch("%S+") do WITHOUT_PART[name] = true end
+
+-- Values with which a field of the reference library does nothing, but for null, false and an empty list.
+local OFF = {
+  diversity_penalty = 0, encoder_no_repeat_ngram_size = 0, encoder_repetition_penalty = 1, epsilon_cutoff = 0,
+  eta_cutoff = 0, guidance_scale = 1, min_length = 0, min_new_tokens = 0, min_p = 0, no_repeat_ngram_size = 0,
+  num_beam_groups = 1, num_beams = 1, penalty_alpha = 0, repetition_penalty = 1, top_h = 1, typical_p = 1,
+}
+
+local function is_off(name, value)
+  if value == nil or value == json.null or value == false or value == OFF[name] then return true end
+  return type(value) == "table" and next(value) == nil
+end
+
+local function read_settings(whole, path)
+  local settings = {}
+  for _, row in ipairs(SHARED) do
+    local name, must, fits = unpack(row)
+    local value = whole[name]
+    if value ~= nil and value ~= json.null then
+      if type(value) ~= "number" or not fits(value) then
+        errors.invalid("%s: %s must be %s, not %s", path, name, must, options.describe(value))
+      end
+      settings[name] = value
+    end
+  end
+  return settings
+end
+
+---@class moonshard.FolderSampling
+---@field path string of generation_config.json
+---@field settings { temperature: number?, top_k: integer?, top_p: number? } for ms.generate
+---@field lacking string[] other fields that say how tokens are drawn, with their values, sorted: "min_p 0.1"
+
+---How a folder's model draws tokens. Where do_sample is false it takes the most likely one; where it is true and no
+---temperature is said, that is the reference library's, 1.
+---@param folder string
+---@return moonshard.FolderSampling? nil in a folder without generation_config.json
+function generation.sampling(folder)
+  local whole, path = read_file(folder)
+  if not whole then return nil end
+  local settings, lacking = read_settings(whole, path), {}
+  local samples = whole.do_sample
+  if samples ~= nil and samples ~= json.null and type(samples) ~= "boolean" then
+    errors.invalid("%s: do_sample must be true or false, not %s", path, options.describe(samples))
+  end
+  if samples == true then settings.temperature = settings.temperature or 1 end
+  if samples == false then settings = { temperature = 0 } end
+  for name, value in pairs(whole) do
+    if not WITHOUT_PART[name] and not is_off(name, value) then
+      lacking[#lacking + 1] = ("%s %s"):format(text_lines.escape(name),
+        type(value) == "table" and "(a list)" or text_lines.escape(tostring(value)))
+    end
+  end
+  table.sort(lacking)
+  return { path = path, settings = settings, lacking = lacking }
 end
 
 return generation

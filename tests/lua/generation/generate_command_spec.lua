@@ -104,6 +104,48 @@ describe("moonshard generate", function()
     has(help, "dtype=f32 | dtype=bf16 | float32 | bfloat16")
   end)
 
+  it("draws tokens as a Hugging Face folder says, unless the command line does", function()
+    local copy = folder .. "/drawing"
+    assert.equal(0, os.execute("cp -r tests/fixtures/huggingface/gpt2 " .. copy))
+    local config = read("drawing/config.json"):gsub('"eos_token_id": 0,', "")
+    scratch.write(copy .. "/config.json", config)
+    local path = copy .. "/generation_config.json"
+    local function run(file, ...)
+      os.remove(path)
+      if file then scratch.write(path, file) end
+      local ended = program.run({ "generate", copy, "--prompt", "!#", "--tokens", "40", "--seed", "3", ... })
+      assert.equal(0, ended.status, ended.err)
+      return ended.out, ended.err
+    end
+    for file, case in pairs({
+      ['{"do_sample": true, "temperature": 2.5, "top_k": 7, "top_p": 0.9}'] =
+        { { "--temperature", "2.5", "--top-k", "7", "--top-p", "0.9" }, "temperature 2.5, top_k 7, top_p 0.9" },
+      ['{"do_sample": true}'] = { { "--temperature", "1" }, "temperature 1" },
+      ['{"do_sample": true, "temperature": null, "top_k": 0}'] =
+        { { "--temperature", "1", "--top-k", "0" }, "temperature 1, top_k 0" },
+      ['{"do_sample": false, "temperature": 0.6}'] = { { "--temperature", "0" }, "temperature 0" },
+    }) do
+      local text, said = run(file)
+      assert.equal(run(nil, unpack(case[1])), text, file)
+      has(said, path .. ": " .. case[2])
+      assert.equal(1, select(2, said:gsub(path, "")))
+      local over, told = run(file, "--temperature", "3", "--top-k", "5", "--top-p", "0.5")
+      assert.equal(run(nil, "--temperature", "3", "--top-k", "5", "--top-p", "0.5"), over)
+      assert.is_nil(told:find(path, 1, true))
+    end
+    local _, said = run('{"repetition_penalty": 1.1, "min_p": 0.05, "num_beams": 1, "bad_words_ids": [[3]]}', "-n", "2")
+    has(said, path .. " | bad_words_ids (a list), min_p 0.05, repetition_penalty 1.1")
+    assert.is_nil(said:find("num_beams", 1, true))
+    assert.equal(1, select(2, said:gsub(path, "")))
+    _, said = run('{"repetition_penalty": 1.0, "transformers_version": "4.40", "max_length": 20, "top_k": null}')
+    assert.is_nil(said:find(path, 1, true))
+    for field, shown in pairs({ ['"temperature": -1'] = "temperature | -1", ['"top_k": 1.5'] = "top_k | 1.5",
+      ['"top_p": 0'] = "top_p | 0", ['"do_sample": "no"'] = "do_sample | no" }) do
+      scratch.write(path, "{" .. field .. "}")
+      refused(path .. " | " .. shown, copy)
+    end
+  end)
+
   it("ends at the tokens that a Hugging Face folder names", function()
     local copy = folder .. "/ending"
     assert.equal(0, os.execute("cp -r tests/fixtures/huggingface/gpt2 " .. copy))
