@@ -50,6 +50,8 @@ local ACTIVATION_NAMES = { silu = "silu", gelu_tanh = "gelu_pytorch_tanh", gelu 
 ---@field theta number? default of rope_theta
 ---@field experts table<string, string>? their names of a layer's mixture: block, w1, w3, w2
 ---@field fused boolean? q, k and v are one tensor, and so are gate and up
+---@field limits { option: string, broken: (fun(o: table): boolean), why: string }[]? options that config.json could
+---  say, but with which its config class in the reference library does not take it
 ---@field options (fun(path: string, values: table, o: table))? adds to the options what further fields say
 ---@field config (fun(o: table, config: table))? adds the further fields of an options' config
 
@@ -160,6 +162,17 @@ end
 local function refuse_lost(row, name)
   errors.raise("MS_EUNSUPPORTED", "config.json of %s cannot express %s of this model: leave it at the family's "
     .. "value, or save a checkpoint", row.model_type, name)
+end
+
+-- What the reference library would refuse to load.
+local function check_limits(row, o)
+  for _, limit in ipairs(row.limits or {}) do
+    if limit.broken(o) then
+      errors.raise("MS_EUNSUPPORTED", "config.json of %s cannot have %s of this model: Hugging Face's library takes "
+        .. "%s: change it, make the model of another family, or save a checkpoint", row.model_type, limit.option,
+        limit.why)
+    end
+  end
 end
 
 local function theta_of_window(o) return o.window_rope_theta or not o.rope_scaling and o.rope_theta end
@@ -319,6 +332,7 @@ function decoder.family(row)
     buffers = { "^layers%.%d+%.self_attn%.rotary_emb%.inv_freq$" }, -- old versions stored them with the weights
     options = function(path, config) return read(row, known, path, config) end,
     config = function(o)
+      check_limits(row, o)
       local config = write(row, o)
       check_written(row, known, o, config)
       return config

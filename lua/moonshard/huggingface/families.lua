@@ -125,6 +125,12 @@ local function with(defaults, more)
   return all
 end
 
+-- Some classes compare these, also if head_dim is given.
+local WHOLE_HEADS = {
+  option = "heads", broken = function(o) return o.dim % o.heads ~= 0 end,
+  why = "a width that is a multiple of the number of heads alone",
+}
+
 ---@type table<string, moonshard.DecoderFamily>
 local families = {}
 
@@ -135,6 +141,7 @@ families.llama = {
     num_attention_heads = 32, max_position_embeddings = 2048, rms_norm_eps = 1e-6, tie_word_embeddings = false,
     hidden_act = "silu", attention_bias = false, mlp_bias = false,
   },
+  limits = { WHOLE_HEADS },
 }
 
 families.mistral = {
@@ -174,7 +181,7 @@ families.gemma = {
 }
 
 families.gemma2 = {
-  architecture = "Gemma2ForCausalLM", activation = "hidden_activation",
+  architecture = "Gemma2ForCausalLM", activation = "hidden_activation", limits = { WHOLE_HEADS },
   defaults = with(GEMMA_SIZES, { vocab_size = 256000 }),
   known = {
     hidden_act = { "text" }, query_pre_attn_scalar = { "positive", 256 }, sliding_window = { "size", 4096 },
@@ -224,6 +231,10 @@ families.phi3 = {
     hidden_act = "silu",
   },
   known = { sliding_window = { "size|none" }, original_max_position_embeddings = { "size" } },
+  limits = {
+    { option = "rope_scaling", broken = function(o) return o.rope_scaling and true or false end,
+      why = "frequencies without a scaling, or of the type longrope" },
+  },
   options = read_window, config = write_window,
 }
 

@@ -144,6 +144,13 @@ describe("ms.models", function()
     refused("olmo2", { norms = "before" }, "norms")
     refused("gemma", { embedding_scale = 1 }, "embedding_scale")
     refused("llama", { out_bias = true }, "out_bias")
+    -- What their config classes do not take.
+    refused("phi3", { rope_scaling = { factor = 8, low_freq_factor = 1, high_freq_factor = 4,
+      original_max_position_embeddings = 4 } }, "rope_scaling | longrope")
+    refused("phi3", { rope_scaling = { type = "linear", factor = 2 } }, "rope_scaling | longrope")
+    refused("llama", { heads = 3, head_dim = 4, kv_heads = 3 }, "heads | multiple")
+    refused("gemma2", { heads = 3, head_dim = 4, kv_heads = 1 }, "heads | multiple")
+    ms.huggingface.save(ms.models.mistral(with { heads = 3, head_dim = 4, kv_heads = 3 }), scratch.path())
     refused("gemma2", { window = 4, slides = { true, false }, window_rope_theta = 7 }, "window_rope_theta")
     local same = ms.models.gemma3_text(with { window = 4, slides = { true, false } })
     local folder = scratch.path()
