@@ -52,15 +52,12 @@ end
 
 local function describe(x) return tensor.is(x) and tensor.shape_text(x.shape) or options.describe(x) end
 
-local function check_inputs(config, tokens, given)
+local function check_inputs(model, tokens, given)
   if not tensor.is(tokens) or #tokens.shape ~= 2 then
     errors.raise("MS_ESHAPE", "bert: tokens must be [batch, length], not %s", describe(tokens))
   end
   local length = tokens.shape[2]
-  if length > config.seq then
-    errors.raise("MS_ESHAPE", "bert: a sequence of %d tokens, but the model has %d positions: raise seq", length,
-      config.seq)
-  end
+  language.check_length(model, length)
   for name, x in pairs(given) do
     if not tensor.is(x) then
       errors.raise("MS_ESHAPE", "bert: %s must be [%d,%d], as the tokens are, or false, not %s", name, tokens.shape[1],
@@ -85,7 +82,7 @@ end
 -- or false: tokens that are `padding` -> logits [B,T,V]
 function Bert:forward(tokens, types, mask)
   local config = self.config
-  check_inputs(config, tokens, { types = types or nil, mask = mask or nil })
+  check_inputs(self, tokens, { types = types or nil, mask = mask or nil })
   local length = tokens.shape[2]
   local of_types = types and self.types(types) or self.types.weight:slice(0, 0, 1)
   local x = language.embed(self, tokens) + of_types + self.pos.weight:slice(0, 0, length)

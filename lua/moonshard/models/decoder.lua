@@ -12,7 +12,6 @@
 -- Rotary positions pair element d with d + D/2, as Hugging Face's weights expect. Initial weights: normal(0, 0.02), the
 -- projections into the residual stream scaled by 1/sqrt(2 layers).
 
-local errors = require("moonshard.base.error")
 local language = require("moonshard.models.language")
 local model_config = require("moonshard.models.config")
 local module = require("moonshard.nn.module")
@@ -171,10 +170,7 @@ end
 -- tokens i32 [B,T], cache moonshard.KVCache? -> logits [B,T,V], or [B,1,V]
 function Decoder:forward(tokens, cache)
   local config = self.config
-  if tokens.shape[2] > config.seq then
-    errors.raise("MS_ESHAPE", "%s: a sequence of %d tokens, but the model has seq=%d: raise seq", self.family,
-      tokens.shape[2], config.seq)
-  end
+  language.check_length(self, tokens.shape[2])
   local x = cache and self.embed(tokens) or language.embed(self, tokens)
   if config.embedding_scale then x = x * config.embedding_scale end
   for _, layer in ipairs(self.layers) do x = layer(x, tokens, cache) end

@@ -88,11 +88,7 @@ end
 
 -- tokens i32 [B,T], T at most seq, cache moonshard.KVCache? -> logits [B,T,V], or [B,1,V]
 function GPT2:forward(tokens, cache)
-  local length = tokens.shape[2]
-  if length > self.config.seq then
-    errors.raise("MS_ESHAPE", "gpt2: a sequence of %d tokens, but the model has %d positions: raise seq", length,
-      self.config.seq)
-  end
+  language.check_length(self, tokens.shape[2])
   local x = self.dropout(self.embed(tokens) + language.learned_positions(self, tokens, cache))
   for _, layer in ipairs(self.layers) do x = layer(x, tokens, cache) end
   if cache then x = cache:last(x) end

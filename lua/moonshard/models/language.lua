@@ -40,6 +40,23 @@ function language.learned_positions(model, tokens, cache)
   return model.pos.weight:slice(0, 0, tokens.shape[2])
 end
 
+---Raises for a sequence that is longer than a model's positions. What to do depends on where they are from.
+---@param model moonshard.Module with `family` and config.seq
+---@param length integer
+function language.check_length(model, length)
+  local seq, folder = model.config.seq, rawget(model, "_huggingface_folder")
+  if length <= seq then return end
+  local shorter = ("give sequences of at most %d tokens"):format(seq)
+  local advice = "raise seq"
+  if folder and not model.pos then
+    advice = ("%s, or raise max_position_embeddings in %s/config.json"):format(shorter, (folder:gsub("(.)/+$", "%1")))
+  elseif folder then
+    advice = shorter .. ", for which the folder has learned positions"
+  end
+  errors.raise("MS_ESHAPE", "%s: a sequence of %d tokens, but the model has seq=%d: %s", model.family or "decoder",
+    length, seq, advice)
+end
+
 ---Raises for a model whose outputs depend on later tokens: it does not continue a text, nor say how likely it is.
 ---@param who string for messages: "ms.generate"
 ---@param model moonshard.Module

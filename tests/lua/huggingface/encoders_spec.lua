@@ -177,7 +177,7 @@ describe("a BERT", function()
     has(message(bert, ms.tensor({ 1, 2 }, { dtype = "i32" })), "tokens | [batch, length] | [2]")
     has(message(bert, tokens_of { 1, 2 }, true), "types | [1,2] | true")
     has(message(bert, tokens_of { 1, 2 }, false, 3), "mask | [1,2] | 3")
-    has(message(bert, ms.zeros({ 1, 13 }, { dtype = "i32" })), "13 tokens | 12 positions")
+    has(message(bert, ms.zeros({ 1, 13 }, { dtype = "i32" })), "13 tokens | seq=12")
     has(message(bert, tokens_of { 1, 2 }, tokens_of { 1 }), "types | [1,2] | [1,1]")
     local sizes = { vocab = 9, layers = 1, dim = 8, heads = 2, seq = 8 }
     local function with(name, value)

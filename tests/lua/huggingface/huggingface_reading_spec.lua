@@ -213,6 +213,29 @@ describe("a config.json", function()
     end
   end)
 
+  it("K6 refuses sequences that are longer than a folder's positions, and says what to do there", function()
+    local function too_long(model, length)
+      local row = {}
+      for i = 1, length do row[i] = i % 7 end
+      return message(model, ms.tensor({ row }, { dtype = "i32" }))
+    end
+    for name, seq in pairs({ llama = 256, qwen3 = 64 }) do
+      local folder = copy_of(name)
+      local said = too_long(ms.huggingface.model(folder), seq + 1)
+      has(said, ("%d tokens | seq=%d | max_position_embeddings in %s/config.json"):format(seq + 1, seq, folder))
+      assert.is_nil(said:find("raise seq", 1, true))
+    end
+    for name, seq in pairs({ gpt2 = 12, bert = 12 }) do
+      local said = too_long(ms.huggingface.model(FIXTURES .. name), seq + 1)
+      has(said, ("%s: | %d tokens | at most %d | learned"):format(name, seq + 1, seq))
+      assert.is_nil(said:find("raise", 1, true))
+    end
+    local sizes = { vocab = 8, layers = 1, dim = 8, heads = 2, ffn = 8, seq = 4 }
+    for _, name in ipairs({ "llama", "gpt2", "bert" }) do
+      has(too_long(ms.models[name](sizes), 5), name .. ": | 5 tokens | seq=4 | raise seq")
+    end
+  end)
+
   -- As published folders have them: Qwen 2.5, SmolLM, Phi 3, GPT-2 medium, DistilGPT-2, Vicuna, and those of Unsloth.
   it("K6 fields of published folders that have no part are accepted", function()
     for field, value in pairs({ use_mrope = false, is_llama_config = true, rope_interleaved = false,
