@@ -150,14 +150,18 @@ local function check_layer(who, wanted, tied)
 end
 
 -- Freezes all parameters but adapters and those that rules name, and notes what was frozen before.
-local function freeze(model, train)
+local function freeze(model, train, tied)
   local noted = rawget(model, "_lora") or { before = {}, trained = {} }
-  local names, list = {}, {}
+  local names, list, first_name = {}, {}, {}
+  for _, of in pairs(tied) do
+    for i = 2, #of do first_name[of[i]] = of[1] end
+  end
   for name, param in model:named_parameters() do
     if not param.factor then names[#names + 1], list[#list + 1] = name, param end
   end
   if train ~= nil then
-    local decisions, warnings = rules.policy("ms.lora: train", train, { bare_value = true }):resolve(names, false)
+    local policy = rules.policy("ms.lora: train", train, { bare_value = true })
+    local decisions, warnings = policy:resolve(names, false, first_name)
     shardings.report(warnings)
     for i, decision in ipairs(decisions) do noted.trained[list[i]] = noted.trained[list[i]] or decision.value end
   end
@@ -180,7 +184,7 @@ local function adapt(who, model, chosen, train)
   for _, wanted in ipairs(chosen) do
     adapter.attach(wanted.layer, wanted.config, wanted.shared and wanted.shared.lora_A)
   end
-  freeze(model, train)
+  freeze(model, train, tied)
   rawset(model, "_single_rank", nil) -- what it computed before has no adapters
 end
 

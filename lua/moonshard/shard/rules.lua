@@ -22,6 +22,7 @@ local C, ffi = engine.C, engine.ffi
 ---@class moonshard.Policy
 ---@field name string for messages: "reshard_after_forward"
 ---@field rules moonshard.Rule[]
+---@field by_layer boolean? see moonshard.PolicyRow
 local Policy = {}
 Policy.__index = Policy
 
@@ -113,7 +114,8 @@ end
 ---Reads a policy from a recipe.
 ---@param name string the policy's name in messages
 ---@param list table rules, first match wins; bare patterns are allowed when bare_value is given
----@param options? { bare_value: any, read: fun(value: any, rule: string): any } read checks and converts each value
+---@param options? { bare_value: any, read: fun(value: any, rule: string): any, by_layer: boolean? } read checks and
+---  converts each value
 ---@return moonshard.Policy
 function rules.policy(name, list, options)
   options = options or {}
@@ -129,7 +131,7 @@ function rules.policy(name, list, options)
     read[position] = rule
   end
   check_positions(name, list, #read)
-  return setmetatable({ name = name, rules = read }, Policy)
+  return setmetatable({ name = name, rules = read, by_layer = options.by_layer }, Policy)
 end
 
 local function warnings_of(handle)
@@ -184,6 +186,29 @@ local function check_tied(self, n, c_names, tied)
         errors.raise_at(rule.where, "MS_ERULE", "%s: rule %s matches only a second name: %s is tied, and rules use "
           .. "its first name, %s", self.name, rules.describe(rule), other, name)
       end
+    end
+  end
+end
+
+-- The first rule that matches a name.
+local function first_match(self, name)
+  for _, rule in ipairs(self.rules) do
+    if matches(rule, name) then return rule end
+  end
+end
+
+-- Raises if a rule would decide for another name of a tied parameter, matches others, too, and lets the parameter have
+-- another value: what it is meant for would not happen, as freezing a head whose weight is the embedding's.
+local function check_halves(self, names, decisions, tied)
+  local index = {}
+  for i, name in ipairs(names) do index[name] = i end
+  for other, name in pairs(tied) do
+    local rule, decision = first_match(self, other), decisions[index[name]]
+    local same = rule and decision and (decision.value or false) == (rule.value or false) -- nil: off, too
+    if rule and decision and not same and not matches(rule, name) then
+      errors.raise_at(rule.where, "MS_ERULE", "%s: rule %s matches %s, a second name of %s: they are tied, and rules "
+        .. "use the first name: let the rule, or one of the same value, match %s, or narrow it to what is meant",
+        self.name, rules.describe(rule), other, name, name)
     end
   end
 end
@@ -246,6 +271,7 @@ function Policy:resolve(names, default, tied, left_out)
     of_rule[position] = { value = rule.value, rule = position, pattern = rules.describe(rule), where = rule.where }
   end
   for i = 1, #names do decisions[i] = of_rule[decided[i - 1] + 1] end
+  if tied and not self.by_layer then check_halves(self, names, decisions, tied) end
   return decisions, warnings_of(handle), unmatched_of(self, #names, c_names, decided)
 end
 

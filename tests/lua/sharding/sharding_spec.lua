@@ -98,6 +98,53 @@ describe("S9: tied parameters", function()
   end)
 end)
 
+describe("S9: rules that match a second name of a tied parameter", function()
+  local function tied(more)
+    local net = ms.module { embed = ms.nn.embedding(16, 8), mid = ms.nn.linear(8, 8), head = ms.nn.linear(8, 16),
+      forward = function(self, x) return self.head(self.mid(self.embed(x))) end }
+    net.head.weight = net.embed.weight
+    if more then
+      net.second = ms.nn.linear(8, 16)
+      net.second.weight = net.embed.weight
+    end
+    return net
+  end
+
+  it("are refused with both names, whether they match others or not", function()
+    for _, pattern in ipairs({ "head", re[[^head]], re[[head\.weight]] }) do
+      for option, list in pairs({ freeze = { pattern }, param_dtype = { { pattern, "bf16" } } }) do
+        has(message(ms.fully_shard, tied(), { [option] = list }), option .. " | head | head.weight | embed.weight")
+      end
+      local model = tied()
+      ms.fully_shard(model, {})
+      has(message(ms.trainer, { model = model, loss = ms.loss.mse, optimizer = ms.optim.sgd { lr = 0.1 },
+        freeze = { pattern } }), "freeze | head.weight | embed.weight")
+      local optimizer, names = ms.optim.sgd { lr = 0.1, groups = { { pattern, { lr = 0 } } } }, {}
+      for name in model:named_parameters() do names[#names + 1] = name end
+      has(message(optimizer.param_groups, optimizer, names, model.sharding.tied), "head.weight | embed.weight")
+      has(message(ms.lora, tied(), { { "mid", { rank = 2 } } }, { train = { pattern } }), "head.weight | embed.weight")
+    end
+    -- A field that is assigned later comes before those of the constructor.
+    has(message(ms.fully_shard, tied(true), { freeze = { "head" } }), "head.weight | second.weight")
+  end)
+
+  it("are taken where the parameter has their value, or they are meant for others", function()
+    local function frozen(list)
+      local model, found = tied(), {}
+      ms.fully_shard(model, { freeze = list })
+      for name, param in model:named_parameters() do found[name] = param.frozen or nil end
+      return found
+    end
+    local both = { ["embed.weight"] = true, ["head.bias"] = true }
+    assert.same(both, frozen { "head", "embed" })
+    assert.same(both, frozen { re[[embed|head]] })
+    assert.same({ ["head.bias"] = true }, frozen { "head.bias" })
+    assert.same({ ["mid.weight"] = true, ["mid.bias"] = true, ["head.bias"] = true },
+      frozen { { "embed", false }, re[[.]] })
+    assert.same({}, frozen { { "head", false } })
+  end)
+end)
+
 describe("S2: strategies", function()
   for name, case in pairs({
     FULL_SHARD = { nil, -1, 0, "default" },

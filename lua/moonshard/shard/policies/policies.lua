@@ -52,6 +52,8 @@ local function always(read) return function() return read end end
 ---  gathered and reduced that crosses nodes (gathered_wire, reduced_wire). Of the unit's
 ---  moonshard.UnitCost, the parameter's share of it, or the module's { activations }
 ---@field in_turn boolean? owners keep their bytes at different times
+---@field by_layer boolean? a rule for a layer is about more than its parameters, so one that owns none of a tied weight
+---  still has its meaning
 ---@field rare boolean? explain shows it only if the recipe decides something
 
 local function same(value) return value end
@@ -173,7 +175,7 @@ local ROWS = {
   {
     name = "placements", of = "parameter", reader = always(placements.read),
     store = placements.store, moves = true, on_reference = { value = nil },
-    text = placements.text, json = placements.json, rare = true,
+    text = placements.text, json = placements.json, rare = true, by_layer = true,
     cost = function(c) return { gathered = c.gathered, kept = { parameters = c.parameters } } end,
   },
   {
@@ -384,7 +386,7 @@ function policies.decide_one(self, row, given)
   local by_name
   local warnings, unmatched = {}, {}
   if has_rules(row, given) then
-    local policy = rules.policy(row.name, given, { read = read, bare_value = row.bare_value })
+    local policy = rules.policy(row.name, given, { read = read, bare_value = row.bare_value, by_layer = row.by_layer })
     local decisions
     decisions, warnings, unmatched = policy:resolve(of.names, default, row.of == "parameter" and self.tied or nil,
       row.left_out and { names = of.left_out, because = row.left_out } or nil)
