@@ -41,7 +41,20 @@ local function open(spec, option)
       errors.invalid("%s: No such file or directory: `moonshard tokenize` converts text to token files", path)
     end
   end
-  return streams.open(decompressed.paths(paths), "MS_TOKEN_FILES", paths)
+  return streams.open(decompressed.paths(paths), "MS_TOKEN_FILES", paths), paths
+end
+
+-- What is trained on says nothing in a validation.
+local function check_apart(who, trained, valid)
+  local known = {}
+  for _, path in ipairs(trained) do known[files.real_path(path)] = path end
+  for _, path in ipairs(valid) do
+    local same = known[files.real_path(path)]
+    if same then
+      errors.invalid("%s: %s, in valid_files, is also in files%s: leave it out of one of them", who, path,
+        same ~= path and (", as " .. same) or "")
+    end
+  end
 end
 
 ---Batches { tokens, targets } of token files: i32 [batch, seq] each, targets are the tokens shifted by one.
@@ -59,11 +72,15 @@ local function tokens(o)
   if world.plan_only then
     count = windows.tokens_needed(o)
   else
-    stream = open(o.files, "files")
+    local trained, valid
+    stream, trained = open(o.files, "files")
     count = stream.tokens
     windows.check_size(who, o.files, "tokens", count, o)
-    valid_stream = o.valid_files and open(o.valid_files, "valid_files")
-    if valid_stream then windows.check_validation(who, o.valid_files, "tokens", valid_stream.tokens, o) end
+    if o.valid_files then
+      valid_stream, valid = open(o.valid_files, "valid_files")
+      check_apart(who, trained, valid)
+      windows.check_validation(who, o.valid_files, "tokens", valid_stream.tokens, o)
+    end
   end
   local data = windows.loaders(o, stream, count)
   data.tokens = count

@@ -138,6 +138,42 @@ describe("token files", function()
     has(refused({ files = files, valid_files = "", seq = 10, batch = 1 }), "valid_files is empty")
   end)
 
+  it("K7 are in a list once, and not in both lists", function()
+    local a, b = write("once_a.bin", 40, 0), write("once_b.bin", 41, 40)
+    local all = folder .. "/once_*.bin"
+    os.execute(("ln -s '%s' '%s/second.bin'"):format(a, folder))
+    local function with(o)
+      o.seq, o.batch, o.valid_fraction = 8, 1, not o.valid_files and 0 or nil
+      return o
+    end
+    for _, case in ipairs({
+      { { a, b, a }, a .. " | " .. a }, { a .. "," .. all .. "," .. b, b .. " | " .. all },
+      { { a, folder .. "/second.bin" }, "second.bin | " .. a },
+      { { all, folder .. "/./once_b.bin" }, "once_b.bin | " .. all }, { { all, folder .. "/*_b.bin" }, "1 match" },
+    }) do
+      has(refused(with { files = case[1] }), "files | " .. case[2])
+    end
+    for _, case in ipairs({
+      { all, { b } }, { { a }, all }, { { b, a }, { folder .. "/second.bin" } },
+    }) do
+      local trained, valid = unpack(case)
+      has(refused(with { files = trained, valid_files = valid }), "ms.data.tokens | valid_files | files")
+    end
+    tokens(with { files = { a }, valid_files = { b } })
+    local recipe = program.recipe [[
+      local ms = require "moonshard"
+      local cfg = ms.args { files = "" }
+      print("tokens", ms.data.tokens { files = cfg.files, seq = 8, batch = 1, valid_fraction = 0 }.tokens)
+    ]]
+    for _, first in ipairs({ a, folder .. "/*e_a.bin" }) do
+      local ended = program.run({ "run", recipe, "-n", "2", "files=" .. first .. "," .. all })
+      has(ended.out, "tokens\t81")
+      has(ended.err, "files: " .. a .. " | " .. first .. " and " .. all)
+      assert.equal(1, select(2, ended.err:gsub("files: ", "")))
+    end
+    os.remove(recipe)
+  end)
+
   it("K7 may hold more tokens than 31 bits, or 32, count, in any order and from any position", function()
     local path, count = folder .. "/large.bin", 2 ^ 32 + 2 ^ 20
     local number = ffi.new("int64_t[1]", count)

@@ -1,11 +1,13 @@
 -- Finds the files of a data source: named files, lists separated by commas, patterns ("texts/*.txt") and folders.
 --
 -- Folders and patterns only contribute files that `wanted` accepts, without hidden files, sub-folders, empty files and
--- additional names (links) of a file. A file that is named explicitly is always included.
+-- additional names (links) of a file. A file that is named explicitly is always included. No file is in a list twice:
+-- it would be trained on twice.
 
 local ffi = require "ffi"
 local errors = require "moonshard.base.error"
 local file_status = require "moonshard.base.files.file_status"
+local world = require "moonshard.distributed.world"
 
 ffi.cdef [[
 typedef struct {
@@ -96,37 +98,57 @@ function files.beginning(path)
   return beginning
 end
 
--- The wanted paths of a folder or pattern.
-local function add_found(list, paths, wanted)
+-- The wanted paths of a folder or pattern, without those that another entry has.
+local function add_found(list, paths, wanted, entry)
   for _, path in ipairs(paths) do
     local real, kind, bytes = files.real_path(path), look_at(path)
     if not kind then
       errors.invalid("%s: it is a link to a file that is not there: restore the file, or remove the link", path)
     end
-    if real and kind == REGULAR and bytes > 0 and not list.known[real] and wanted(path) then
-      list.known[real] = true
+    local known = real and list.known[real]
+    if known and known ~= entry then
+      list.overlaps[#list.overlaps + 1] = { path, known, entry }
+    elseif real and kind == REGULAR and bytes > 0 and not known and wanted(path) then
+      list.known[real] = entry
       list[#list + 1] = path
     end
   end
 end
 
-local function add_entry(list, entry, wanted, what)
+local function add_named(list, path, option)
+  local real = files.real_path(path) or path
+  if list.known[real] then
+    errors.invalid("%s: %s is in the list already, by %s: name each file once; ms.data.mix reads one source more often "
+      .. "than another", option, path, list.known[real])
+  end
+  list.known[real] = path
+  list[#list + 1] = path
+end
+
+local function add_entry(list, entry, wanted, what, option)
   if look_at(entry) == FOLDER then
     local before = #list
-    add_found(list, files.match(files.literal(entry) .. "/*"), wanted)
+    add_found(list, files.match(files.literal(entry) .. "/*"), wanted, entry)
     if #list == before then errors.invalid("folder %s contains no %s files", entry, what) end
   elseif entry:find("[*?%[]") and not files.real_path(entry) then
     local paths = files.match(entry)
     if #paths == 0 then errors.invalid("files %s: no file matches", entry) end
     local before = #list
-    add_found(list, paths, wanted)
+    add_found(list, paths, wanted, entry)
     if #list == before then
       errors.invalid("files %s: %d match, but none is a %s file with contents that is not in the list already", entry,
         #paths, what)
     end
   else
-    list[#list + 1] = entry
+    add_named(list, entry, option)
   end
+end
+
+local function tell_overlaps(option, overlaps)
+  if not overlaps[1] or world.rank ~= 0 then return end
+  local path, first, second = unpack(overlaps[1])
+  io.stderr:write(("moonshard: warning: %s: %s is read once, though both %s and %s name it%s\n"):format(option, path,
+    first, second, #overlaps > 1 and (" (and %d more)"):format(#overlaps - 1) or ""))
 end
 
 ---The files of a specification, in the given order; files of a folder or pattern are sorted by name.
@@ -150,14 +172,15 @@ function files.find(spec, wanted, what, option)
     errors.invalid("%s must be a path, a list of paths, or a pattern, not %s", option, tostring(spec))
   end
   if #entries == 0 then errors.invalid("%s is empty: name at least one file", option) end
-  local list = { known = {} }
+  local list = { known = {}, overlaps = {} }
   for _, entry in ipairs(entries) do
     if type(entry) ~= "string" then
       errors.invalid("%s lists %s: every entry must be a path", option, tostring(entry))
     end
-    add_entry(list, entry, wanted, what)
+    add_entry(list, entry, wanted, what, option)
   end
-  list.known = nil
+  tell_overlaps(option, list.overlaps)
+  list.known, list.overlaps = nil, nil
   return list
 end
 
