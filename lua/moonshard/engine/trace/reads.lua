@@ -19,7 +19,7 @@ local DEEPEST = 6
 local LONGEST_LIST = 64 -- longer tables are data
 
 -- Fields of modules that the library sets.
-local INTERNAL = { _order = true, _single_rank = true, session = true, sharding = true }
+local INTERNAL = { _options = true, _order = true, _single_rank = true, session = true, sharding = true }
 
 local PLAIN = { number = true, string = true, boolean = true }
 
