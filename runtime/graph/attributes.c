@@ -128,6 +128,8 @@ int64_t *ms_op_integer(int op, ms_op_attrs *attrs, const char *name) {
   return attribute && !attribute->real ? (int64_t *)(void *)((char *)attrs + 8 * attribute->word) : NULL;
 }
 
+int64_t ms_node_axis(const ms_node *node) { return (int64_t)ms_attribute_value(find(node->op, "axis"), &node->attrs); }
+
 int ms_op_row_defaults(int op, ms_op_attrs *attrs) {
   const ms_op_row *row = ms_op_row_of(op);
   if (!row || !attrs) return MS_FAIL(MS_EINVAL, "op %d: there are ops 0 to %d", op, MS_OP_COUNT - 1);

@@ -114,8 +114,7 @@ static void find_repeated(const ms_axes *axes, const ms_value_info *x, int *dims
 /* ---- what the attributes decide --------------------------------------------------------------------------------- */
 
 static int chosen_axis(const ms_node *node, const ms_value_info *in) {
-  ms_op_attrs attrs = node->attrs;
-  const int64_t axis = *ms_op_integer(node->op, &attrs, "axis");
+  const int64_t axis = ms_node_axis(node);
   return (int)(axis < 0 ? axis + in->ndim : axis);
 }
 

@@ -150,6 +150,7 @@ int ms_op_row_defaults(int op, ms_op_attrs *attrs);
 int ms_op_has(int op, const char *name); /* 1: its row has such an attribute, e.g. "part" */
 /* The integer of this name among an op's attributes; NULL: its row has none. */
 int64_t *ms_op_integer(int op, ms_op_attrs *attrs, const char *name);
+int64_t ms_node_axis(const ms_node *node); /* the attribute axis, which the node's row must have */
 /* MS_EDTYPE if the op's kernels have no code for a dtype of an operand: "add: input 0 is f8e4m3, ...". */
 int ms_op_check_dtype(int op, int dtype, const char *kind, int number);
 /* 1: a call with these attributes reads the contents of its outputs before it writes them. */

@@ -9,7 +9,7 @@ local MOST_FILES, MOST_LINES = 20, 400
 -- A feature of each kind, by a word that its code has: how many files of the product (no tests, documents or recipes)
 -- name it is what the next one of its kind would touch.
 local FEATURES = {
-  { "an optimizer (lion)", "%f[%w]lion%f[%W]", "%f[%w]LION%f[%W]", "ms_lion", "_lion" },
+  { "an optimizer (lion)", "%f[%w]lion%f[%W]", "%f[%w]LION%f[%W]" },
   { "a storage format (nf4)", "nf4", "NF4" },
   { "a policy (param_copy)", "param_copy" },
   { "a setting (outer_alpha)", "outer_alpha" },

@@ -40,8 +40,7 @@ local function asked(line, tokenizer, end_tokens)
   for _, id in ipairs(end_tokens) do stop[#stop + 1] = id end
   return {
     prompt = line.prompt, tokenizer = tokenizer, special = not line.no_special, tokens = line.tokens,
-    temperature = line.temperature,
-    top_k = line.top_k, top_p = line.top_p, stop = stop, seed = line.seed,
+    temperature = line.temperature, top_k = line.top_k, top_p = line.top_p, stop = stop, seed = line.seed,
   }
 end
 

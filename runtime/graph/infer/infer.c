@@ -73,8 +73,7 @@ int ms_check_channels(const ms_node *node, const ms_value_info *x, const ms_valu
 }
 
 int ms_check_axis(const ms_node *node, int ndim, int *axis) {
-  ms_op_attrs attrs = node->attrs;
-  const int64_t asked = *ms_op_integer(node->op, &attrs, "axis");
+  const int64_t asked = ms_node_axis(node);
   if (asked < -ndim || asked >= ndim)
     return MS_FAIL(MS_EINVAL, "%s: there is no axis %" PRId64 " among %d; it must be from %d to %d", ms_node_name(node),
                    asked, ndim, -ndim, ndim - 1);

@@ -52,8 +52,8 @@ static int asked_sizes(const ms_node *node, int64_t *sizes) {
   sizes[1] = node->attrs.windows.width;
   for (int k = 0; k < 2; k++)
     if (sizes[k] < 1 || sizes[k] > MS_MOST_WINDOW)
-      return MS_FAIL(MS_ESHAPE, "%s: %s is %" PRId64 "; it must be 1 or more", ms_node_name(node),
-                     k ? "width" : "height", sizes[k]);
+      return MS_FAIL(MS_ESHAPE, "%s: %s is %" PRId64 "; it must be 1 to %d", ms_node_name(node), k ? "width" : "height",
+                     sizes[k], (int)MS_MOST_WINDOW);
   return MS_OK;
 }
 

@@ -215,7 +215,7 @@ static void shapes_of_windows(void **state) {
       MS_OP_conv2d_backward_input,
       ATTRS(.windows =
                 {.stride_h = 1, .stride_w = 1, .dilation_h = 1, .dilation_w = 1, .groups = 2, .height = 0, .width = 7}),
-      MS_ESHAPE, "height | 0 | 1 or more", y, w);
+      MS_ESHAPE, "height | 0 | 1 to", y, w);
 }
 
 static void model_shapes(void **state) {

@@ -118,7 +118,7 @@ describe("options of layers", function()
     end
   end)
 
-  it("K1 that changed in many layers, or with an option of their model, are told once", function()
+  it("K1 that changed in many layers, or with an option of their model, are reported once", function()
     local function deep(p)
       return ms.nn.sequential { ms.nn.dropout(p), ms.nn.dropout(p), ms.nn.dropout(p) }
     end
