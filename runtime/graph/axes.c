@@ -274,10 +274,10 @@ ms_op_attrs ms_axes_part_attrs(const ms_node *node, const ms_axes *axes, const m
 /* Of one axis the part's run is in its indices, of all in elements. */
 void ms_axes_place(int op, const ms_axes *axes, const ms_value_info *x, int axis, int64_t outer, ms_part part,
                    ms_op_attrs *attrs) {
-  int64_t *slot = free_part(op, attrs);
-  if (axes->placed == MS_AXES_NONE || !slot) return;
+  int64_t *own = free_part(op, attrs);
+  if (axes->placed == MS_AXES_NONE || !own) return;
   if (axes->placed != MS_AXES_ALL && axes->placed != axes->in[0][axis]) return;
   part.run = x->dims[axis] / (outer * part.ranks);
   for (int d = axis + 1; d < x->ndim && axes->placed == MS_AXES_ALL; d++) part.run *= x->dims[d];
-  *slot = ms_part_attr(part);
+  *own = ms_part_attr(part);
 }
