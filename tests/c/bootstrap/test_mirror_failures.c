@@ -23,8 +23,8 @@ typedef struct misfortune {
   int rank;
   void (*suffer)(ms_world *world, struct misfortune *how);
   _Atomic double began;
-  atomic_int pid, ended; /* ended: ranks whose wait has failed */
-  int deferred;          /* as in a phase that all ranks complete or none */
+  atomic_int pid, passed, ended; /* passed: ranks that left the barrier; ended: ranks whose wait has failed */
+  int deferred;                  /* as in a phase that all ranks complete or none */
 } misfortune;
 
 static misfortune *shared;
@@ -123,11 +123,14 @@ static void H4_a_rank_that_gives_up_is_quoted_on_every_host(void **state) {
   assert_named(0, give_up, 1, "rank 0 gave up: the loss is nan");
 }
 
-/* Rank 0 passes on what rank 2 says last, and is stopped until the end of rank 2's connection was seen. */
+/* Rank 0 passes on what rank 2 says last, and is stopped until the end of rank 2's connection was seen. It passes on
+ * that rank 2 entered the barrier, too, so that it may be stopped only when rank 1 has left that. */
 static int hear_late_why(ms_world *world, void *context) {
   misfortune *how = context;
   if (ms_world_rank(world) == 0) atomic_store(&how->pid, (int)getpid());
   MS_TRY(ms_world_barrier(world));
+  atomic_fetch_add(&how->passed, 1);
+  while (atomic_load(&how->passed) < 3) usleep(1000);
   const int forwarder = atomic_load(&how->pid);
   if (ms_world_rank(world) == 2) {
     kill(forwarder, SIGSTOP);

@@ -3,7 +3,6 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -41,8 +40,8 @@ static _Noreturn void become_rank(const hosts *how, int rank, int port) {
 
 const ended *run_hosts(const hosts *how) {
   static const char *const names[] = {"LOCAL_RANK", "LOCAL_WORLD_SIZE", "MOONSHARD_JOB_FD"};
-  pid_t pid[MOST_HOST_RANKS];
-  int port = find_port();
+  pid_t pid[MOST_HOST_RANKS] = {0};
+  int status[MOST_HOST_RANKS] = {0}, port = find_port();
   for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) unsetenv(names[i]);
   if (!board) board = share_memory(MOST_HOST_RANKS * sizeof *board);
   memset(board, 0, MOST_HOST_RANKS * sizeof *board);
@@ -53,7 +52,7 @@ const ended *run_hosts(const hosts *how) {
     assert_true(pid[rank] >= 0);
     if (pid[rank] == 0) become_rank(how, rank, port);
   }
-  for (int rank = 0; rank < how->size; rank++) waitpid(pid[rank], NULL, 0);
+  wait_for_ranks(pid, how->size, status);
   return board;
 }
 
@@ -62,5 +61,5 @@ void expect_hosts(const hosts *how) {
   for (int rank = 0; rank < how->size; rank++)
     if (all[rank].status)
       fail_msg("%d ranks, %d a host, rank %d: status %d: %s", how->size, how->per_host, rank, all[rank].status,
-               all[rank].message);
+               all[rank].status < 0 ? "it died, or was ended because it ran too long" : all[rank].message);
 }

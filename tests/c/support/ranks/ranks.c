@@ -5,12 +5,14 @@
 #include "tests/c/support/check.h"
 
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "comm/bootstrap/join.h"
 #include "comm/group/table.h"
 #include "comm/diagnose/launcher_view.h"
@@ -77,9 +79,19 @@ static _Noreturn void run_process(int rank, int ranks, int fd, rank_body *body, 
   _exit(status);
 }
 
+void wait_for_ranks(const pid_t *pid, int count, int *status) {
+  const double end = ms_clock() + RANK_SECONDS;
+  for (int r = 0; r < count; r++) {
+    while (waitpid(pid[r], &status[r], WNOHANG) == 0) {
+      if (ms_clock() > end) kill(pid[r], SIGKILL);
+      usleep(1000);
+    }
+  }
+}
+
 void run_ranks_as_processes(int ranks, rank_body *body, void *context) {
-  int fd, status;
-  pid_t pid[MS_MAX_LOCAL_RANKS];
+  int fd, status[MS_MAX_LOCAL_RANKS] = {0};
+  pid_t pid[MS_MAX_LOCAL_RANKS] = {0};
   ms_control_view *view;
   assert_int_equal(ms_job_create(ranks, ranks, 0, &fd), MS_OK);
   assert_int_equal(ms_control_view_open(fd, &view), MS_OK);
@@ -88,15 +100,15 @@ void run_ranks_as_processes(int ranks, rank_body *body, void *context) {
     assert_true(pid[r] >= 0);
     if (pid[r] == 0) run_process(r, ranks, fd, body, context);
   }
+  wait_for_ranks(pid, ranks, status);
   int failed = -1;
-  for (int r = 0; r < ranks; r++) {
-    waitpid(pid[r], &status, 0);
-    if (status && failed < 0) failed = r;
-  }
+  for (int r = ranks - 1; r >= 0; r--)
+    if (status[r]) failed = r;
   int blamed;
   const char *why = ms_control_abort_reason(view, &blamed);
   if (failed >= 0)
-    fail_msg("%d ranks as processes, rank %d failed: %s", ranks, why ? blamed : failed, why ? why : "died");
+    fail_msg("%d ranks as processes, rank %d failed: %s", ranks, why ? blamed : failed,
+             why ? why : "it died, or was ended because it ran too long");
   ms_control_view_close(view);
   close(fd);
 }

@@ -5,6 +5,7 @@
 
 #include <stddef.h>
 #include <string.h>
+#include <sys/types.h>
 
 #include "base/error.h"
 #include "tests/c/support/message.h"
@@ -31,6 +32,10 @@ typedef int rank_body(ms_world *world, void *context);
  * then. */
 void run_ranks_as_threads(int ranks, rank_body *body, void *context);
 void run_ranks_as_processes(int ranks, rank_body *body, void *context);
+/* Waits until all processes have ended, and writes what waitpid says of each into status [count]. Ends those that run
+ * after RANK_SECONDS: a rank that waits for what another will not do fails its test and does not stop the run. */
+enum { RANK_SECONDS = 200 };
+void wait_for_ranks(const pid_t *pid, int count, int *status);
 /* Zero-filled memory that threads and forked processes share. */
 void *share_memory(size_t bytes);
 void unshare_memory(void *memory, size_t bytes);
