@@ -15,13 +15,14 @@
  *
  * The parts, in reading order. Include only this file, which includes them all:
  *
- *   moonshard/base.h   status and errors, element types, devices
- *   moonshard/world.h  world and its ranks, signals, mesh
- *   moonshard/model.h  rules, parameters and units, ops, graph
- *   moonshard/plan.h   plan: settings, compiling, costs
- *   moonshard/price.h  clusters, and what a plan takes on them
- *   moonshard/exec.h   state, execution, profiles, parameters
- *   moonshard/files.h  safetensors, tokens, tokenizers, checkpoints
+ *   moonshard/base.h      status and errors, element types, devices
+ *   moonshard/settings.h  the settings of units, parameters, optimizers and plans
+ *   moonshard/world.h     world and its ranks, signals, mesh
+ *   moonshard/model.h     rules, parameters and units, ops, graph
+ *   moonshard/plan.h      plan: compiling, costs
+ *   moonshard/price.h     clusters, and what a plan takes on them
+ *   moonshard/exec.h      state, execution, profiles, parameters
+ *   moonshard/files.h     safetensors, tokens, tokenizers, checkpoints
  *
  * Conventions. A function that can fail returns an int status, enum ms_status, where MS_OK is 0; on failure it leaves
  * a record that ms_error_message() reads. Outputs are the last arguments. Parameter names are dotted
@@ -104,6 +105,7 @@
 #define MOONSHARD_H
 
 #include <moonshard/base.h>
+#include <moonshard/settings.h>
 #include <moonshard/world.h>
 #include <moonshard/model.h>
 #include <moonshard/plan.h>

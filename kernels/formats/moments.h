@@ -43,7 +43,7 @@ MS_MOMENT_FUNCTION int64_t ms_moment_words(int64_t n) { return ms_moment_records
 
 /* A form of moments: a row of the table (moment_forms.c). A further one is a row there, and kernels of adamw for it. */
 typedef struct ms_moment_form {
-  int dtype;            /* by which settings name it (ms_plan_config.moment_dtype) */
+  int dtype;            /* by which settings name it (`moments` of an optimizer in settings.def) */
   int kernel;           /* enum ms_adamw_moments */
   int kept;             /* dtype of what the state keeps: elements, or the 32-bit words of records */
   int block, words;     /* elements and words of a record; 0: it has none */

@@ -232,9 +232,9 @@ static int check_state(const ms_exec *exec) {
                      plan->model->unit[u].name, plan->inner_shards, exec->state->layout.inner_shards);
   const ms_plan_config *c = &plan->config;
   const int kept = exec->state->layout.moment_dtype;
-  if (ms_moments_kept(c) && c->moment_dtype != kept)
+  if (ms_moments_kept(c) && ms_moment_dtype_of(c) != kept)
     return MS_FAIL(MS_EINVAL, "the plan was compiled for moments in %s, but the state keeps them in %s",
-                   ms_dtype_name(c->moment_dtype), ms_dtype_name(kept));
+                   ms_dtype_name(ms_moment_dtype_of(c)), ms_dtype_name(kept));
   for (int b = 0; b < plan->buffers && b < ms_squares_buffer(plan); b++)
     if (plan->buffer[b].first >= 0 && plan->buffer[b].bytes && state_offset(exec, b) < 0)
       return MS_FAIL(

@@ -32,10 +32,14 @@ SHELL := /bin/bash
 
 VERSION := 0.1.0
 ABI := $(shell sed -n 's/.*MS_ABI_VERSION = \([0-9]*\).*/\1/p' runtime/moonshard/base.h)
-# The public header, and its parts.
-HEADER := runtime/moonshard.h $(wildcard runtime/moonshard/*.h)
 OUT := $(BUILD)/$(CONFIG)
 GEN := $(BUILD)/gen
+# The structs of settings are made before anything else, because every source includes them; and their rows for Lua.
+SETTINGS := $(GEN)/moonshard/settings.h
+MADE := $(shell mkdir -p $(dir $(SETTINGS)) && luajit runtime/make/make_settings.lua runtime/base/settings/settings.def $(GEN)/moonshard 2>&1)
+$(if $(MADE),$(error $(MADE)))
+# The public header, and its parts.
+HEADER := runtime/moonshard.h $(wildcard runtime/moonshard/*.h) $(SETTINGS)
 
 # ---- flags -------------------------------------------------------------------------------------------------------
 
@@ -49,7 +53,7 @@ WARNINGS_address := -w
 WARNINGS_thread := -w
 WARNINGS := $(WARNINGS_$(CONFIG))
 LIBRARIES := libpcre2-8 jansson libxxhash libsodium
-INCLUDES := -Iruntime -I. $(shell pkg-config --cflags $(LIBRARIES))
+INCLUDES := -Iruntime -I. -I$(GEN) $(shell pkg-config --cflags $(LIBRARIES))
 
 CONFIG_release := -O2 -g
 # -g1 is enough for function names and lines in reports.
@@ -257,16 +261,16 @@ $(EXECUTABLE): $(ENGINE_O) $(HOST_O) $(OUT)/engine.list $(OUT)/host.list
 $(GEN)/moonshard/cdef.lua: $(HEADER) runtime/make/make_cdef.lua
 	@mkdir -p $(@D)
 	@echo "gen   $@"
-	@luajit runtime/make/make_cdef.lua $< $@
+	@luajit runtime/make/make_cdef.lua $< $(GEN) $@
 
 $(OPS_META): $(LIBRARY) $(GEN)/moonshard/cdef.lua runtime/make/make_ops_meta.lua lua/moonshard/tensor/ops.lua lua/moonshard/tensor/init.lua
 	@mkdir -p $(@D)
 	@echo "gen   $@"
 	@LUA_PATH='lua/?.lua;lua/?/init.lua;$(GEN)/?.lua' MOONSHARD_LIB=$(LIBRARY) luajit runtime/make/make_ops_meta.lua $@
 
-$(GEN)/embedded_lua.c: $(GEN)/moonshard/cdef.lua $(LUA_SOURCES) $(GEN)/lua.list runtime/make/embed_lua.lua
+$(GEN)/embedded_lua.c: $(GEN)/moonshard/cdef.lua $(GEN)/moonshard/settings.lua $(LUA_SOURCES) $(GEN)/lua.list runtime/make/embed_lua.lua
 	@echo "gen   $@"
-	@luajit runtime/make/embed_lua.lua $@ lua $(LUA_SOURCES) -- $(GEN) $(GEN)/moonshard/cdef.lua
+	@luajit runtime/make/embed_lua.lua $@ lua $(LUA_SOURCES) -- $(GEN) $(GEN)/moonshard/cdef.lua $(GEN)/moonshard/settings.lua
 
 $(LAUNCHER): $(call objects,$(LAUNCHER_C))
 	@rm -f $@
@@ -276,12 +280,16 @@ $(OUT)/include/%.h: runtime/%.h
 	@mkdir -p $(@D)
 	@cp $< $@
 
+$(OUT)/include/%.h: $(GEN)/%.h
+	@mkdir -p $(@D)
+	@cp $< $@
+
 # The program at the top of the header, which tests/c/api/embed_manual.c is made of.
 $(OUT)/include/manual_program.h: runtime/moonshard.h
 	@mkdir -p $(@D)
 	@sed -n '/^ \* \{2,3\}#include/,/^ \* \{2,3\}}/s/^ \* \{0,3\}//p' $< > $@
 
-$(OUT)/tests/embed_%: tests/c/api/embed_%.c $(HEADER:runtime/%=$(OUT)/include/%) $(OUT)/include/manual_program.h $(LIBRARY)
+$(OUT)/tests/embed_%: tests/c/api/embed_%.c $(patsubst $(GEN)/%,$(OUT)/include/%,$(HEADER:runtime/%=$(OUT)/include/%)) $(OUT)/include/manual_program.h $(LIBRARY)
 	@mkdir -p $(@D)
 	@echo "cc    $<"
 	@$(CC) -std=c99 -pedantic -Wall -Werror $(WARNINGS) $(CONFIG_$(CONFIG)) -I$(OUT)/include $< -o $@ -Wl,--as-needed -L$(OUT) -lmoonshard -lm -Wl,-rpath,'$$ORIGIN/..'
@@ -303,7 +311,7 @@ $(OUT)/tests/test_%: $(TEST_SUPPORT_O) $(ENGINE_O) $(LAUNCHER) $(OUT)/engine.lis
 # The API fuzzer, for make soak and specs: its calls are made from the header.
 $(GEN)/api_calls.h: tests/fuzz/api/api_calls.lua $(HEADER)
 	@mkdir -p $(@D)
-	@luajit $< runtime/moonshard.h $@
+	@luajit $< runtime/moonshard.h $(GEN) $@
 
 $(OUT)/tests/fuzz_api: tests/fuzz/api/api.c tests/fuzz/api/api_values.h $(GEN)/api_calls.h $(LIBRARY)
 	@mkdir -p $(@D)
@@ -427,10 +435,10 @@ install: all $(GEN)/moonshard.1
 	$(if $(MPI),install -m 755 $(MPI_LIBRARY) $(DESTDIR)$(LIBDIR)/libmoonshard_mpi.so)
 	ln -sf libmoonshard.so.$(ABI) $(DESTDIR)$(LIBDIR)/libmoonshard.so
 	install -m 644 runtime/moonshard.h $(DESTDIR)$(PREFIX)/include/moonshard.h
-	install -m 644 $(wildcard runtime/moonshard/*.h) $(DESTDIR)$(PREFIX)/include/moonshard/
+	install -m 644 $(wildcard runtime/moonshard/*.h) $(SETTINGS) $(DESTDIR)$(PREFIX)/include/moonshard/
 	echo "$$PC" >$(DESTDIR)$(LIBDIR)/pkgconfig/moonshard.pc
 	cp -r lua/moonshard/. $(DESTDIR)$(LUADIR)/moonshard/
-	install -m 644 $(GEN)/moonshard/cdef.lua $(DESTDIR)$(LUADIR)/moonshard/cdef.lua
+	install -m 644 $(GEN)/moonshard/cdef.lua $(GEN)/moonshard/settings.lua $(DESTDIR)$(LUADIR)/moonshard/
 	install -D -m 644 $(OPS_META) $(DESTDIR)$(LUADIR)/moonshard/meta/ops.lua
 	echo 'return "$(LIBRARY_FROM_LUA)" -- the library, from the folder of this file' >$(DESTDIR)$(LUADIR)/moonshard/installed.lua
 	cp -r recipes $(DESTDIR)$(PREFIX)/share/moonshard/

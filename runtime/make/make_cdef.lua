@@ -1,12 +1,14 @@
 -- Turns the parts of moonshard.h, in the order in which it includes them, into the Lua module moonshard.cdef, which
 -- returns the text between their ffi marks as a string.
 --
---   luajit runtime/make/make_cdef.lua runtime/moonshard.h build/gen/moonshard/cdef.lua
+--   luajit runtime/make/make_cdef.lua runtime/moonshard.h build/gen build/gen/moonshard/cdef.lua
+--
+-- The second argument is the folder of the parts that the build writes.
 --
 -- The module is generated so that the Lua layer cannot differ from the header. The text is parsed once here, so that a
 -- declaration that LuaJIT does not support stops the build, with its file and line, and not the user's first program.
 
-local header_path, output_path = arg[1], arg[2]
+local header_path, generated, output_path = arg[1], arg[2], arg[3]
 
 local function read_all(path)
   local file = assert(io.open(path, "rb"))
@@ -35,7 +37,9 @@ end
 
 local folder, parts = header_path:match("^(.*/)") or "", {}
 for path in read_all(header_path):gmatch("\n#include <(moonshard/[%w_]+%.h)>") do
-  parts[#parts + 1] = declarations_of(folder .. path)
+  local own = io.open(folder .. path, "rb")
+  if own then own:close() end
+  parts[#parts + 1] = declarations_of(own and folder .. path or generated .. "/" .. path)
 end
 if #parts == 0 then error(header_path .. ": it includes no part", 0) end
 local declarations = table.concat(parts)

@@ -7,6 +7,7 @@
 #define MOONSHARD_MODEL_H
 
 #include <moonshard/base.h>
+#include <moonshard/settings.h>
 #include <moonshard/world.h>
 
 #ifdef __cplusplus
@@ -55,95 +56,6 @@ enum ms_fp8 {
   MS_FP8_ROWWISE_WITH_GW_HP = 3,
   MS_FP8_MXFP8 = 4
 };
-
-/* The settings of a parameter's updates. Where an optimizer does not have a setting, it must be -1: a plan that updates
- * the parameter refuses another value. */
-typedef struct ms_param_group {
-  double lr_scale;          /* factor of the learning rate; default 1 */
-  double weight_decay;      /* added to the gradient for Adam and SGD, decoupled for all others; default 0 */
-  double beta1, beta2, eps; /* of AdamW and Adam, betas also of Lion; -1 (default): those of ms_plan_config */
-  /* Of SGD and Muon; -1 (default): that of ms_plan_config. SGD whose ms_plan_config.momentum is 0 keeps none, so only 0
-   * is possible then. */
-  double momentum;
-} ms_param_group;
-
-typedef struct ms_param_config {
-  int struct_size;       /* set by ms_param_config_default */
-  int init;              /* enum ms_init; default: normal(0, 0.02) */
-  double init_a, init_b; /* normal: mean, deviation; uniform: low, high; constant: value, unused */
-  int frozen;            /* 1: no gradient and no optimizer state; default 0 */
-  int param_dtype;       /* the dtype that kernels read: MS_F32, MS_BF16, or -1 (default): the unit's param_dtype */
-  int tensor_axis;       /* the axis that the ranks of the tensor dimension divide, which must fit evenly; -1 (default):
-                          * each of them has the whole parameter */
-  int tensor_splits;     /* 1: with ms_model_dims.sequence_parallel, what meets the parameter is divided, too: for the
-                          * gain of a norm; default 0 */
-  /* The dtype in which its ranks keep it: MS_F32 (default), a master; of a frozen parameter also MS_BF16, MS_I8 (blocks
-   * of 256 elements with an f32 scale), or MS_NF4 (blocks of 64, whose scales are quantised, too: QLoRA). Blocks are
-   * those of the whole parameter, also where a tensor dimension divides it, which must not cut them. It is gathered as
-   * it is kept, and becomes param_dtype where a kernel reads it. After writing such a parameter, call ms_state_seal. */
-  int storage_dtype;
-  int fp8; /* enum ms_fp8; default none. Other than none, matrix products must be all that reads it */
-  /* 1: its moments are in 8 bits if ms_plan_config.moment_dtype is MS_I8, where others are in f32. Ranks then divide it
-   * at multiples of 256 elements, in the layout `rows` of whole rows, too. Default 0. torchao does this to parameters
-   * of 4,096 elements and more. Of the part that a tensor dimension divides, elements are counted in the part. */
-  int packed_moments;
-  /* The dtype in which the shards gather it: -1 (default) param_dtype, or what storage_dtype and fp8 say; MS_I8: codes
-   * of its f32 master, in blocks of 256 elements with an f32 scale, which become param_dtype where a kernel reads it.
-   * Ranks then divide it at multiples of 256 elements, as with packed_moments, so every mesh has the same blocks. */
-  int gather_dtype;
-  /* enum ms_optimizer_kind: 0 (default), that of ms_plan_config; or MS_OPT_MUON, for a matrix, which a tensor dimension
-   * may divide: the ranks of shard, replicate and tensor share the work. It keeps one moment, in f32. */
-  int optimizer;
-  /* Above 0: the optimizer leaves it alone. A step adds -balance to an element whose gradient, summed over ranks and
-   * micro-batches, is above 0, and balance to one whose gradient is below 0, whatever the learning rate. The gradient
-   * norm does not contain it. For the biases of a router, whose gradient is how far each expert's load is above the
-   * mean (DeepSeek-V3). Each rank of the tensor dimension has all of it. Default 0. */
-  double balance;
-  ms_param_group group;
-} ms_param_config;
-
-typedef struct ms_unit_config {
-  int struct_size;  /* set by ms_unit_config_default */
-  int param_dtype;  /* the dtype that kernels read: MS_F32 (default) or MS_BF16. Master weights are always f32. */
-  int reduce_dtype; /* the dtype in which gradients are sent between ranks: MS_F32 (default) or MS_BF16 */
-  int layout;       /* enum ms_layout; default ROWS */
-  int reshard;      /* enum ms_reshard; default DEFAULT */
-  /* With MS_RESHARD_ALWAYS: keep a shard of 1/reshard_size from forward to backward, and gather for backward in groups
-   * of that many neighbours of the shard group. A divisor of the group's size; 0 (default) or that size: the whole
-   * group. */
-  int reshard_size;
-  int root; /* 1: the model's root unit, which has the parameters that no other unit has; default 0 */
-  /* Local SGD (DiLoCo). 0 (default): replicas sum the unit's gradients in every step, so their weights stay equal.
-   * Otherwise they take local steps, without any communication over the replicate dimension, until a plan with this
-   * ms_plan_config.outer_fragment synchronises them: a number from 1, the same for units that do so together. Replicas
-   * of a model with such a unit do not share one copy of the state. */
-  int fragment;
-  /* 1: the masters and optimizer state of the unit's trainable parameters are sharded over the replicate dimension, too
-   * (ZeRO-1 over the replicas, Megatron-FSDP's outer sharding "optim"). A replica's gradients are reduce-scattered over
-   * the replicas instead of all-reduced; it updates its slice of its chunks, and gathers the other slices after the
-   * update. Default 0. Nothing changes where all replicas share one copy anyway (ms_plan_config.shared_masters). */
-  int shard_over_replicate;
-  /* The dtype in which replicas send their gradients to each other. MS_F32 (default): reduce_dtype. MS_I8 or
-   * MS_I4: in blocks of 256 elements with an f32 scale. Each replica sums a piece in f32 and sends the sum in the same
-   * form, which all of them decode, so their gradients stay equal bit for bit. Not with fragment or
-   * shard_over_replicate. */
-  int replicate_dtype;
-  /* The dtype in which shards send their gradients to each other. MS_F32 (default): reduce_dtype. MS_I8 or MS_I4: in
-   * blocks of 256 elements with an f32 scale, whose sums are in f32. Where as many neighbours of every shard group are
-   * on each of several nodes (ms_plan_config.node_of), they sum first and send those sums in the same form. Not with
-   * shard_over_replicate. */
-  int shard_dtype;
-  /* 1: with one of these dtypes, each rank keeps what it rounded off of its gradients in f32 and adds it to those of
-   * the next sum. Memory: an f32 for each element that it sends: over shard the whole unit's, and the sums of its node;
-   * over replicate its chunks and a piece of them. Checkpoints do not have it: it is zero after a load. Default 0. */
-  int error_feedback;
-  /* 1: next to the f32 masters of the unit's parameters whose param_dtype is MS_BF16, a rank keeps them in bf16, 2
-   * bytes for each element that it owns. What updates a master writes both, so the shards gather without a cast; where
-   * one rank owns all of a unit, kernels read this copy, and there is no gathered one. The numbers are the same.
-   * Parameters in f32 and those with a storage_dtype have nothing to copy. Not with gather_dtype, nor with
-   * MS_FP8_TENSORWISE, whose codes are made of masters. Default 0. */
-  int param_copy;
-} ms_unit_config;
 
 /* What a dimension of the mesh is for. The first ones are the grid of the model's ranks, in which a rank of shard is
  * one of the shard dimension or, of the mesh's dimensions shard and context, one of both: ranks of context own parts of
@@ -195,6 +107,14 @@ MS_API int ms_storage_read(int dtype, int64_t elements, const void *records, int
  * on, bit for bit. first and to_first begin blocks. */
 MS_API int ms_storage_copy(int dtype, int64_t elements, const void *records, int64_t first, int64_t count,
                            int64_t to_elements, void *to, int64_t to_first);
+
+/* ---- settings --------------------------------------------------------------------------------------------------- */
+
+/* Checks the values in a struct of moonshard/settings.h ("ms_plan_config"), and that those that are set go together, as
+ * every call that takes one does before anything else. */
+MS_API int ms_config_check(const char *type, const void *config);
+
+/* ---- model ------------------------------------------------------------------------------------------------------ */
 
 MS_API int ms_model_new(uint64_t seed, ms_model **model);
 MS_API void ms_model_free(ms_model *model);

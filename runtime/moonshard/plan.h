@@ -74,94 +74,6 @@ enum ms_muon_adjust { MS_MUON_ORIGINAL = 0, MS_MUON_MATCH_RMS_ADAMW = 1 };
 
 enum { MS_MAX_NORM_GROUPS = 16 };
 
-typedef struct ms_plan_config {
-  int struct_size;          /* set by ms_plan_config_default */
-  int optimizer;            /* enum ms_optimizer_kind */
-  double beta1, beta2, eps; /* AdamW (Loshchilov & Hutter 2019), Adam: 0.9, 0.999, 1e-8. Lion has no eps */
-  /* The dtype in which AdamW and Adam keep their two moments, and Lion its one, which cannot be MS_I8: MS_F32
-   * (default), or MS_BF16, which takes half the bytes. With bf16, every step computes in f32 and then rounds up or down
-   * at random, so that the mean is exact. Rounding to nearest would lose every change below half a step of bf16 (1/512
-   * of the moment), which beta2 = 0.999 produces. The direction depends on the model's seed, the parameter's name and
-   * number of updates, and the element: on no device, and on no mesh unless `tensor` divides the parameter behind its
-   * first axis. MS_I8: those of parameters with packed_moments are in 8 bits, as bitsandbytes' dynamic maps have them,
-   * with an f32 scale for each 256 elements; all others in f32. A step computes in f32 and rounds to nearest. */
-  int moment_dtype;
-  double momentum, dampening; /* SGD, as in PyTorch */
-  int nesterov;
-  /* An exponential moving average of the weights, in f32: a = p in step 1, then a += (1 - d) (p - a) after every
-   * update, with d = ema_decay, as torch.optim.swa_utils.AveragedModel with get_ema_multi_avg_fn. 0 (default): none.
-   * With ema_warmup, d = min(ema_decay, (1 + step) / (10 + step)), as in TensorFlow's ExponentialMovingAverage. */
-  double ema_decay;
-  int ema_warmup;
-  double max_norm; /* clips by the global norm; 0: no clipping (the norm is still computed) */
-  int prefetch;    /* how many units are gathered ahead: 0, 1 (default), 2, ... */
-  int accumulate;  /* 1: compile the phase NEXT, too */
-  int sync;        /* enum ms_sync; if not EVERY, a step is FIRST, NEXT ..., LAST, at least FIRST and LAST */
-  /* 1 (default): a unit's gathered weights are freed after its backward. 0: they are kept for the next micro-batch, and
-   * so from forward to backward, too: NEXT and LAST gather nothing. */
-  int reshard_after_backward;
-  int pipeline_stage; /* 1: the model is one stage of a pipeline (see enum ms_reshard); default 0 */
-  int train;          /* 0: only evaluate */
-  int fuse;           /* 1 (default): fuse ops */
-  /* The threads per rank that kernels use. 0: OMP_NUM_THREADS, or else an equal share of the host's cores. */
-  int threads;
-  /* 1 (default): on the CPU, the ranks of a host share memory instead of copying. The f32 masters of a unit that
-   * kernels read in f32 are in memory that all ranks of the shard group map, and kernels read them there: its
-   * all-gathers move no bytes, and it needs no gathered copy. Replicas share one copy of masters and optimizer state,
-   * and of gathered weights if there is more than one shard; each replica counts and updates an equal part. Ranks on
-   * different nodes (node_of) share nothing. 0: all units are gathered, and each replica has its own copy. */
-  int shared_masters;
-  /* The topology: node_of is [ranks of the world], the node of each rank, 0 to nodes - 1; it is read during the call.
-   * Nodes can have different numbers of ranks, in any order. 0 and NULL (default): all ranks are on one node, which has
-   * at most MS_MAX_LOCAL_RANKS. The topology only decides which ranks can share memory. Replicas share a copy per node,
-   * and sum gradients within nodes first, then between them. This version can plan for several nodes but not run such
-   * plans: ms_state_new is MS_EUNSUPPORTED. */
-  int nodes;
-  const int *node_of;
-  int device; /* enum ms_device_kind; the same for a state and its plans */
-  int nccl;   /* for a state on cuda: flags of enum ms_nccl_option, 0 by default; MS_EUNSUPPORTED if the NCCL of this
-                 machine lacks one */
-  /* The outer SGD of units with a fragment, as torch.optim.SGD without dampening, on the gradient: weights at the last
-   * sync minus local weights, mean over the replicas. Its learning rate is that of the phase OUTER. Afterwards the
-   * local weights are synced + outer_alpha (local - synced), outer_alpha from 0 (default: the synced ones) to 1. */
-  double outer_momentum, outer_alpha;
-  int outer_nesterov;
-  int outer_delay;    /* 1: see enum ms_outer; the same for a state and its plans */
-  int outer_fragment; /* the fragment of the parts below; 0 (default): none */
-  int outer_parts;    /* flags of enum ms_outer */
-  /* 1 (default): backward computes results of gelu, silu, swiglu and norms again, within the kernels of their
-   * gradients, instead of keeping them. 0: they are kept, which moves fewer bytes and takes more memory. */
-  int rematerialize;
-  /* Muon (Jordan et al. 2024), as torch.optim.Muon, of the parameters with ms_param_config.optimizer = MS_OPT_MUON; all
-   * others take `optimizer`, which can be MS_OPT_MUON if there are none. A whole matrix is orthogonalised on one rank,
-   * its owner. Owners are part of the plan (ms_plan_muon): the work is divided evenly over the ranks of shard,
-   * replicate and tensor. Directions are exchanged with the owners before and after that in UPDATE, in f32. */
-  double muon_momentum; /* 0.95 */
-  int muon_nesterov;    /* 1 (default): as in PyTorch */
-  int muon_adjust;      /* enum ms_muon_adjust */
-  int muon_steps;       /* Newton-Schulz iterations: 5 */
-  int muon_dtype;       /* what their products read: MS_F32 (default) or MS_BF16 */
-  double max_value;     /* clips each element of the mean gradient, behind the norm, to -max_value to max_value; 0
-                           (default): no clipping */
-  /* Norms of groups of parameters, each clipped by its own: norm_group is [parameters], the group of each, or -1: none,
-   * it is not clipped; max_norms is [norm_groups], 0: no clipping. Both are read during the call, and max_norm must be
-   * 0. 0 and NULL (default): one norm of all parameters. At most MS_MAX_NORM_GROUPS. */
-  int norm_groups;
-  const int *norm_group;
-  const double *max_norms;
-  /* On cuda, the same for a state and its plans: matrix products that can run at the same time as a collective leave
-   * this many of the GPU's streaming multiprocessors free (SM_COUNT_TARGET of cuBLASLt), and the collectives that can
-   * run at once share this many thread blocks, at least one each. 0 (default): products use all, and each collective
-   * has up to 32 blocks, as NCCL chooses. MS_EINVAL on the CPU, and for a state whose GPU has no more multiprocessors
-   * than that. */
-  int sm_carveout;
-  /* Adafactor, as torch.optim.Adafactor: 1 - beta2 of a parameter's update t is t^beta2_decay, at most 0 (default
-   * -0.8); eps1, 0 or more (default 2^-23), is the least root of a variance; eps2, 0 or more (default 0.001), the least
-   * root mean square of weights that a step is relative to; d, 1 or more (default 1), that of an update from which it
-   * is scaled down. */
-  double adafactor_beta2_decay, adafactor_eps1, adafactor_eps2, adafactor_d;
-} ms_plan_config;
-
 /* Communicated bytes are doubles, because an all-reduce over n ranks counts 2 (n - 1) / n of its buffer. */
 typedef struct ms_plan_summary {
   int instructions;
@@ -229,13 +141,12 @@ typedef struct ms_unit_cost {
   int64_t kept_bytes;                           /* gathered weights, or a shard of them, kept for backward */
   int64_t ahead_bytes; /* the most bytes of later units' weights that are already gathered while it computes */
   int64_t parameter_bytes, gradient_bytes, optimizer_bytes;
+  /* Of copies in bf16 (ms_unit_config.param_copy), also in parameter_bytes; 0 where replicas shard the optimizer, whose
+   * chunks are in bf16 anyway. */
+  int64_t copy_bytes;
 } ms_unit_cost;
 /* MS_EINVAL if the plan does not have the phase (enum ms_phase), or the model the unit. */
 MS_API int ms_plan_unit_cost(const ms_plan *plan, int phase, int unit, ms_unit_cost *cost);
-/* The bytes of a unit's copies in bf16 (ms_unit_config.param_copy) that this rank counts, also in parameter_bytes; 0
- * without copies, and where replicas shard the optimizer, whose chunks are in bf16 anyway. MS_EINVAL if the model does
- * not have the unit. */
-MS_API int ms_plan_unit_copies(const ms_plan *plan, int unit, int64_t *bytes);
 /* What a phase moves for a unit: to gather its weights, the part of that in gathers after the first of the phase, and
  * to sum its gradients over ranks. */
 MS_API int ms_plan_unit_traffic(const ms_plan *plan, int phase, int unit, ms_traffic *gathers, ms_traffic *again,

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/settings/settings.h"
 #include "base/text/hash.h"
 #include "base/numbers/number.h"
 #include "base/text/xxh3.h"
@@ -16,33 +17,37 @@
 #include "plan/lower/optimizers/muon.h"
 #include "shard/param_group.h"
 
-enum { SETTINGS = 8, SETTINGS_TEXT = 320 };
-
-/* Cache of parameter settings as text: most parameters share a few settings, and formatting reals is slow. */
+/* The settings of parameters as text: most share a few, and formatting reals is slow. */
+enum { KNOWN = 8 };
 typedef struct known_settings {
-  const ms_param_config *config[SETTINGS];
-  char text[SETTINGS][SETTINGS_TEXT];
+  const ms_param_config *config[KNOWN];
+  ms_text text[KNOWN];
   int n;
 } known_settings;
 
-static const char *settings_text(known_settings *known, const ms_param_config *c) {
-  for (int i = 0; i < SETTINGS && known->config[i]; i++) {
-    const ms_param_config *k = known->config[i];
-    if (!ms_group_compare(&c->group, &k->group) && k->init == c->init && k->init_a == c->init_a &&
-        k->init_b == c->init_b)
-      return known->text[i];
+/* Padding between fields is not compared. */
+static int are_equal(const ms_settings *of, const void *a, const void *b) {
+  for (int i = 0; i < of->rows; i++) {
+    const ms_setting *s = &of->row[i];
+    if (ms_setting_is_number(s) && ms_setting_value(s, a) != ms_setting_value(s, b)) return 0;
+    if (s->kind == MS_SETTING_PART &&
+        !are_equal(ms_settings_of(s->part), (const char *)a + s->at, (const char *)b + s->at))
+      return 0;
   }
-  int i = known->n++ % SETTINGS;
-  known->config[i] = c;
-  int n = ms_format(known->text[i], SETTINGS_TEXT, "lr_scale %.17g, weight_decay %.17g, init %d (%.17g, %.17g)",
-                    c->group.lr_scale, c->group.weight_decay, c->init, c->init_a, c->init_b);
-  for (int s = 0; s < MS_GROUP_SETTINGS; s++) { /* those of the optimizer are described with it */
-    const ms_group_setting *setting = &ms_group_settings[s];
-    if (!setting->inherits || ms_group_inherits(&c->group, setting)) continue;
-    n += ms_format(known->text[i] + n, (size_t)(SETTINGS_TEXT - n), ", %s %.17g", setting->name,
-                   ms_group_value(&c->group, setting));
+  return 1;
+}
+
+static void append_settings(known_settings *known, const ms_param_config *c, ms_text *text) {
+  const ms_settings *of = ms_settings_of("ms_param_config");
+  int i = 0;
+  while (i < KNOWN && known->config[i] && !are_equal(of, known->config[i], c)) i++;
+  if (i == KNOWN || !known->config[i]) {
+    i = known->n++ % KNOWN;
+    known->config[i] = c;
+    known->text[i].length = 0;
+    ms_settings_describe(of, c, MS_SCOPE_STATE, &known->text[i]);
   }
-  return known->text[i];
+  ms_text_raw(text, known->text[i].data ? known->text[i].data : "", known->text[i].length);
 }
 
 static void describe_model(const ms_model *model, ms_text *text) {
@@ -54,23 +59,9 @@ static void describe_model(const ms_model *model, ms_text *text) {
     const ms_unit *unit = &model->unit[u];
     ms_text_string(text, "unit ");
     ms_text_string(text, unit->name);
-    ms_text_string(text, ": param_dtype ");
-    ms_text_string(text, ms_dtype_name(unit->config.param_dtype));
-    ms_text_string(text, ", reduce_dtype ");
-    ms_text_string(text, ms_dtype_name(unit->config.reduce_dtype));
-    if (unit->config.replicate_dtype != MS_F32)
-      ms_text_append(text, ", over replicate %s", ms_dtype_name(unit->config.replicate_dtype));
-    if (unit->config.shard_dtype != MS_F32)
-      ms_text_append(text, ", over shard %s", ms_dtype_name(unit->config.shard_dtype));
-    if (unit->config.error_feedback) ms_text_string(text, " with what rounding left");
-    if (unit->config.param_copy) ms_text_string(text, ", param_copy");
-    ms_text_string(text, unit->config.layout == MS_LAYOUT_ROWS ? ", layout rows" : ", layout ragged");
-    ms_text_string(text, ", reshard ");
-    ms_text_integer(text, unit->config.reshard);
-    ms_text_string(text, ", reshard_size ");
-    ms_text_integer(text, unit->config.reshard_size);
-    if (unit->config.fragment) ms_text_append(text, ", fragment %d", unit->config.fragment);
-    ms_text_string(text, unit->config.shard_over_replicate ? ", optimizer sharded over replicate\n" : "\n");
+    ms_settings_describe(ms_settings_of("ms_unit_config"), &unit->config, MS_SCOPE_STATE, text);
+    ms_settings_describe(ms_settings_of("ms_unit_config"), &unit->config, MS_SCOPE_PLAN, text);
+    ms_text_string(text, "\n");
   }
   for (int i = 0; i < model->params; i++) {
     const ms_param *p = &model->param[i];
@@ -81,52 +72,42 @@ static void describe_model(const ms_model *model, ms_text *text) {
       ms_text_string(text, d ? "x" : " ");
       ms_text_integer(text, p->whole[d]);
     }
-    if (ms_param_is_divided(model, p)) ms_text_append(text, " divided along axis %d", p->config.tensor_axis);
-    ms_text_string(text, " ");
-    ms_text_string(text, ms_dtype_name(p->config.param_dtype));
     ms_text_string(text, " in unit ");
     ms_text_string(text, model->unit[p->unit].name);
-    if (ms_param_is_stored(p)) ms_text_append(text, ", stored in %s", ms_dtype_name(p->config.storage_dtype));
-    if (ms_param_is_in_blocks(p)) ms_text_append(text, ", gathered in %s", ms_dtype_name(p->config.gather_dtype));
-    if (p->config.packed_moments) ms_text_string(text, ", moments in records");
-    if (p->config.optimizer == MS_OPT_MUON) ms_text_string(text, ", muon");
-    if (p->config.balance > 0) ms_text_append(text, ", balance %.17g", p->config.balance);
-    ms_text_string(text, p->config.frozen ? ", frozen, " : ", ");
-    ms_text_string(text, settings_text(&known, &p->config));
+    append_settings(&known, &p->config, text);
+    ms_text_string(text, "\n");
+  }
+  for (int i = 0; i < KNOWN; i++) ms_text_free(&known.text[i]);
+}
+
+/* 1 if a setting "muon.steps" is of an optimizer that updates no parameter. */
+static int is_unused(const ms_model *model, const ms_plan_config *c, const char *name) {
+  const char *point = strchr(name, '.');
+  if (!point) return 0;
+  int muon = c->optimizer == MS_OPT_MUON;
+  for (int i = 0; i < model->params && !muon; i++) muon = ms_param_takes_muon(&model->param[i]);
+  const char *own = ms_optimizer_name(c->optimizer), *other = muon ? ms_optimizer_name(MS_OPT_MUON) : own;
+  const size_t n = (size_t)(point - name);
+  return (strncmp(name, own, n) || own[n]) && (strncmp(name, other, n) || other[n]);
+}
+
+/* A line for each, so that the first line that differs names the setting. */
+static void describe_settings(const ms_model *model, const ms_plan_config *c, int scope, ms_text *text) {
+  const ms_settings *of = ms_settings_of("ms_plan_config");
+  for (int i = 0; i < of->rows; i++) {
+    const ms_setting *s = &of->row[i];
+    if (!ms_setting_is_number(s) || s->scope != scope || is_unused(model, c, s->name)) continue;
+    char is[MS_SETTING_TEXT];
+    ms_text_string(text, s->name);
+    ms_text_string(text, " ");
+    ms_text_string(text, ms_setting_text(s, ms_setting_value(s, c), is));
     ms_text_string(text, "\n");
   }
 }
 
-static void describe_muon(const ms_model *model, const ms_plan_config *c, ms_text *text) {
-  int any = 0;
-  for (int i = 0; i < model->params; i++) any |= ms_param_takes_muon(&model->param[i]);
-  if (any)
-    ms_text_append(text, "muon: momentum %.17g, nesterov %d, adjust %d, %d steps in %s\n", c->muon_momentum,
-                   c->muon_nesterov, c->muon_adjust, c->muon_steps, ms_dtype_name(c->muon_dtype));
-}
-
-static void describe_adafactor(const ms_plan_config *c, ms_text *text) {
-  if (c->optimizer == MS_OPT_ADAFACTOR)
-    ms_text_append(text, "adafactor: beta2_decay %.17g, eps %.17g and %.17g, d %.17g\n", c->adafactor_beta2_decay,
-                   c->adafactor_eps1, c->adafactor_eps2, c->adafactor_d);
-}
-
 void ms_plan_describe_state(const ms_model *model, const ms_plan_config *c, ms_text *text) {
   describe_model(model, text);
-  ms_text_append(text,
-                 "optimizer %d: beta1 %.17g, beta2 %.17g, eps %.17g, momentum %.17g, dampening %.17g, nesterov %d\n",
-                 c->optimizer, c->beta1, c->beta2, c->eps, c->momentum, c->dampening, c->nesterov);
-  if (c->moment_dtype != MS_F32) ms_text_append(text, "moments in %s\n", ms_dtype_name(c->moment_dtype));
-  describe_muon(model, c, text);
-  describe_adafactor(c, text);
-  if (c->ema_decay > 0) ms_text_append(text, "ema: decay %.17g, warmup %d\n", c->ema_decay, c->ema_warmup);
-  if (ms_model_local_units(model))
-    ms_text_append(text, "outer sgd: momentum %.17g, nesterov %d, alpha %.17g, delay %d\n", c->outer_momentum,
-                   c->outer_nesterov, c->outer_alpha, c->outer_delay);
-  ms_text_append(text, "train %d, shared_masters %d\n", c->train, c->shared_masters);
-  if (c->device) ms_text_append(text, "device %s\n", ms_device_name(c->device));
-  if (c->nccl) ms_text_append(text, "nccl options %d\n", c->nccl);
-  if (c->sm_carveout) ms_text_append(text, "products leave %d multiprocessors to collectives\n", c->sm_carveout);
+  describe_settings(model, c, MS_SCOPE_STATE, text);
 }
 
 static void describe_owners(const ms_plan *plan, ms_text *text) {
@@ -138,17 +119,13 @@ static void describe_owners(const ms_plan *plan, ms_text *text) {
 /* Settings of the plan alone: plans that differ in them can share a state. */
 static void describe_config(const ms_plan *plan, ms_text *text) {
   const ms_plan_config *c = &plan->config;
-  ms_text_append(text, "max_norm %.17g, prefetch %d, accumulate %d, fuse %d, sync %d, reshard_after_backward %d\n",
-                 c->max_norm, c->prefetch, c->accumulate, c->fuse, c->sync, c->reshard_after_backward);
-  if (c->max_value > 0) ms_text_append(text, "max_value %.17g\n", c->max_value);
+  describe_settings(plan->model, c, MS_SCOPE_PLAN, text);
   for (int g = 0; g < c->norm_groups; g++) {
     ms_text_append(text, "norm group %d: max_norm %.17g, of", g, c->max_norms[g]);
     for (int p = 0; p < plan->model->params; p++)
       if (c->norm_group[p] == g) ms_text_append(text, " %d", p);
     ms_text_string(text, "\n");
   }
-  if (!c->rematerialize) ms_text_append(text, "results of activations and norms are kept\n");
-  if (c->outer_fragment) ms_text_append(text, "outer fragment %d, parts %d\n", c->outer_fragment, c->outer_parts);
   for (int p = 0; p < plan->model->params; p++) {
     const ms_param *param = &plan->model->param[p];
     if (plan->phase[MS_PHASE_FIRST].present && !param->config.frozen && !plan->has_gradient[p])

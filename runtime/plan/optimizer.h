@@ -1,8 +1,7 @@
-/* optimizer.h - the table of optimizers: what each checks, how many moments it keeps, and the kernel that updates.
+/* optimizer.h - the table of optimizers: how many moments each keeps, and the kernel that updates.
  *
- * A new optimizer needs a number in moonshard.h, an op with its kernels (kernels/ops.def), a row here, its settings in
- * the table of groups (shard/param_group.c), and in the Lua layer a row (engine/optimizers.lua) and its constructor
- * (train/optim.lua).
+ * A new optimizer needs a number in moonshard.h, its settings (settings.def), an op with its kernels (kernels/ops.def),
+ * a row here, and in the Lua layer a row (engine/optimizers.lua) and its constructor (train/optim.lua).
  */
 #ifndef MS_PLAN_OPTIMIZER_H
 #define MS_PLAN_OPTIMIZER_H
@@ -22,10 +21,7 @@ typedef struct ms_updated {
  * unit has one. Muon and Adafactor have an op for each of their steps, and none here (lower_muon.c, lower_adafactor.c).
  */
 typedef struct ms_optimizer {
-  const char *name;
   int op, outputs;
-  int packs; /* what its moments can be kept in besides f32: 1: bf16, 2: also i8 */
-  int (*check)(const ms_plan_config *config);
   int (*moments)(const ms_param_group *by); /* how many it updates with these settings: 0 to `outputs` */
   ms_op_attrs (*attrs)(const ms_plan_config *config, const ms_updated *updated);
   int (*check_model)(const ms_model *model); /* whether it can train this model; NULL: any */
@@ -37,8 +33,8 @@ const ms_optimizer *ms_optimizer_of(const ms_plan_config *config);
 ms_param_group ms_updates_of(const ms_plan_config *config, const ms_param *p);
 /* Checks that the optimizer can train the model, and that the one of each parameter has what its group sets. */
 int ms_plan_check_updates(const ms_model *model, const ms_plan_config *config);
-/* Checks the settings of Muon, which single parameters take. */
-int ms_muon_check(const ms_plan_config *config);
+/* The dtype in which the plan's optimizer keeps its moments: its setting `moments`, or f32. */
+int ms_moment_dtype_of(const ms_plan_config *config);
 /* The moments that a state keeps for plans with these settings, whatever those of groups are. */
 int ms_moments_kept(const ms_plan_config *config);
 

@@ -269,11 +269,8 @@ int ms_plan_category_peaks(const ms_plan *plan, int64_t *bytes);
 
 /* Creates an empty plan of a model (plan.c). */
 int ms_plan_new(const ms_model *model, const ms_plan_config *config, ms_plan **plan);
-/* Check that all settings, or only the optimizer's, are in range (config.c). */
+/* Checks that all settings are in range and go together (config.c). */
 int ms_plan_check_config(const ms_plan_config *config);
-int ms_plan_check_optimizer(const ms_plan_config *config);
-/* Checks sm_carveout alone. */
-int ms_plan_check_carveout(const ms_plan_config *config);
 
 /* An access of an instruction to a byte range of an arena. */
 typedef struct ms_access {

@@ -3,18 +3,12 @@
 
 int ms_muon_check_param(const char *name, int ndim, const ms_param_config *config) {
   if (config->optimizer == MS_OPT_NONE) return MS_OK;
-  if (config->balance > 0)
-    return MS_FAIL(MS_EINVAL,
-                   "parameter '%s' has the optimizer muon and balance %g, and only one can update it: leave one out",
-                   name, config->balance);
   if (config->optimizer != MS_OPT_MUON)
     return MS_FAIL(MS_EINVAL, "parameter '%s': optimizer must be 0 (the plan's) or muon (%d), not %d", name,
                    MS_OPT_MUON, config->optimizer);
   if (ndim != 2)
     return MS_FAIL(MS_ESHAPE, "parameter '%s': muon takes matrices, and it has %d dimension%s: give it adamw", name,
                    ndim, ndim == 1 ? "" : "s");
-  if (config->packed_moments)
-    return MS_FAIL(MS_EINVAL, "parameter '%s': muon keeps its momentum in f32: leave packed_moments at 0", name);
   return MS_OK;
 }
 

@@ -5,6 +5,7 @@
  * be described, sharded and planned on any machine.
  */
 #include "base/config.h"
+#include "base/settings/settings.h"
 #include "shard/model.h"
 
 #include <stdio.h>
@@ -94,27 +95,9 @@ int ms_storage_copy(int dtype, int64_t elements, const void *records, int64_t fi
 
 void ms_model_free(ms_model *model) { ms_handle_release(model, MS_HANDLE_MODEL); }
 
-void ms_unit_config_default(ms_unit_config *config, int size) {
-  static const ms_unit_config defaults = {.param_dtype = MS_F32,
-                                          .reduce_dtype = MS_F32,
-                                          .layout = MS_LAYOUT_ROWS,
-                                          .reshard = MS_RESHARD_DEFAULT,
-                                          .replicate_dtype = MS_F32,
-                                          .shard_dtype = MS_F32};
-  ms_config_give(config, size, &defaults, sizeof defaults, "ms_unit_config");
-}
+void ms_unit_config_default(ms_unit_config *config, int size) { ms_settings_give("ms_unit_config", config, size); }
 
-void ms_param_config_default(ms_param_config *config, int size) {
-  static const ms_param_config defaults = {.init = MS_INIT_NORMAL,
-                                           .init_a = 0,
-                                           .init_b = 0.02,
-                                           .param_dtype = -1,
-                                           .tensor_axis = -1,
-                                           .storage_dtype = MS_F32,
-                                           .gather_dtype = -1,
-                                           .group = {1, 0, -1, -1, -1, -1}};
-  ms_config_give(config, size, &defaults, sizeof defaults, "ms_param_config");
-}
+void ms_param_config_default(ms_param_config *config, int size) { ms_settings_give("ms_param_config", config, size); }
 
 void ms_model_dims_default(ms_model_dims *dims, int size) {
   static const ms_model_dims defaults = {.replicate = -1, .shard = -1, .tensor = -1, .context = -1};

@@ -198,8 +198,9 @@ int ms_unit_check_reshard_size(const ms_model *model, int unit, int reshard, int
 /* Number of ranks that gather a unit for backward: the shard group, or neighbours in it; 1 when the unit stays
  * gathered (model.c). */
 int ms_unit_backward_ranks(const ms_model *model, int unit);
-/* Check what is to be added to a model (check_configs.c). */
+/* Check what is to be added to a model, or replaces a parameter's (check_configs.c). */
 int ms_model_check_unit(const char *name, const ms_unit_config *config);
+int ms_model_check_group(const char *name, const ms_param_group *group);
 int ms_model_check_param(const ms_model *model, int unit, const char *name, int ndim, const int64_t *dims,
                          const ms_param_config *config);
 /* Sets the model's rank, members and groups along the dimensions that have a role, and frees them (model_mesh.c). On

@@ -1,76 +1,61 @@
-/* param_group.c - the table of the settings of a parameter's updates, and what follows from its rows. */
+/* param_group.c - see param_group.h. A model has thousands of parameters, so that which setting an optimizer has is
+ * looked up by name once in a process.
+ */
 #include "shard/param_group.h"
 
-#include <math.h>
+#include <pthread.h>
 #include <stdio.h>
 
-#include "base/error.h"
+#include "base/settings/settings.h"
 
-#define AT(field) offsetof(ms_param_group, field)
-#define OF(field) offsetof(ms_plan_config, field)
+enum { SETTINGS = sizeof(ms_param_group) / sizeof(double) };
 
-/* In the order in which groups are compared. */
-const ms_group_setting ms_group_settings[MS_GROUP_SETTINGS] = {
-    {.name = "lr_scale", .at = AT(lr_scale), .range = MS_SETTING_RATE},
-    {.name = "weight_decay", .at = AT(weight_decay), .range = MS_SETTING_RATE},
-    {"beta1",
-     AT(beta1),
-     MS_SETTING_FRACTION,
-     1,
-     {[MS_OPT_ADAMW] = OF(beta1), [MS_OPT_ADAM] = OF(beta1), [MS_OPT_LION] = OF(beta1)}},
-    {"beta2",
-     AT(beta2),
-     MS_SETTING_FRACTION,
-     1,
-     {[MS_OPT_ADAMW] = OF(beta2), [MS_OPT_ADAM] = OF(beta2), [MS_OPT_LION] = OF(beta2)}},
-    {"eps", AT(eps), MS_SETTING_POSITIVE, 1, {[MS_OPT_ADAMW] = OF(eps), [MS_OPT_ADAM] = OF(eps)}},
-    {"momentum",
-     AT(momentum),
-     MS_SETTING_FRACTION,
-     1,
-     {[MS_OPT_SGD] = OF(momentum), [MS_OPT_MUON] = OF(muon_momentum)}},
-};
+static char optimizer_name[MS_OPTIMIZER_KINDS][MS_SETTING_TEXT];
+/* By optimizer and setting of groups: the plan's; NULL: the optimizer does not have it. */
+static const ms_setting *of_plan[MS_OPTIMIZER_KINDS][SETTINGS];
+static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-_Static_assert(sizeof(ms_param_group) == MS_GROUP_SETTINGS * sizeof(double), "each field has a row");
+static const ms_setting *group_row(int i) { return &ms_settings_of("ms_param_group")->row[i]; }
 
-static int is_in_range(int range, double value) {
-  switch (range) {
-    case MS_SETTING_RATE: return value >= 0 && isfinite(value);
-    case MS_SETTING_FRACTION: return value >= 0 && value < 1;
-    default: return (float)value > 0 && isfinite(value);
+static void look_up(void) {
+  const ms_settings *plan = ms_settings_of("ms_plan_config");
+  const char *names = ms_setting_find(plan, "optimizer")->range.names;
+  for (int kind = 0; kind < MS_OPTIMIZER_KINDS; kind++) {
+    ms_setting_name(names, kind, optimizer_name[kind]);
+    for (int i = 0; i < SETTINGS; i++) {
+      char name[MS_SETTING_TEXT];
+      snprintf(name, sizeof name, "%.31s.%.31s", optimizer_name[kind], group_row(i)->name);
+      of_plan[kind][i] = ms_setting_find(plan, name);
+    }
   }
 }
 
-int ms_group_check(const char *name, const ms_param_group *group) {
-  static const char *const ranges[] = {[MS_SETTING_RATE] = "0 or more",
-                                       [MS_SETTING_FRACTION] = "at least 0 and below 1",
-                                       [MS_SETTING_POSITIVE] = "above 0, also in f32"};
-  for (int i = 0; i < MS_GROUP_SETTINGS; i++) {
-    const ms_group_setting *s = &ms_group_settings[i];
-    const double value = ms_group_value(group, s);
-    if (!ms_group_inherits(group, s) && !is_in_range(s->range, value))
-      return MS_FAIL(MS_EINVAL, "parameter '%s': %s must be %s%s, not %g", name, s->name, ranges[s->range],
-                     s->inherits ? ", or -1 (the plan's)" : "", value);
-  }
-  return MS_OK;
+const char *ms_optimizer_name(int optimizer) {
+  pthread_once(&once, look_up);
+  return optimizer_name[optimizer >= 0 && optimizer < MS_OPTIMIZER_KINDS ? optimizer : MS_OPT_NONE];
 }
 
-int ms_group_check_optimizer(const char *name, const ms_param_group *group, int optimizer, const char *called) {
-  for (int i = 0; i < MS_GROUP_SETTINGS; i++) {
-    const ms_group_setting *s = &ms_group_settings[i];
-    if (s->inherits && !s->of_plan[optimizer] && !ms_group_inherits(group, s))
+static int inherits(const ms_param_group *group, const ms_setting *row) {
+  return row->range.inherits && ms_setting_value(row, group) == -1;
+}
+
+int ms_group_check_optimizer(const char *name, const ms_param_group *group, int optimizer) {
+  pthread_once(&once, look_up);
+  for (int i = 0; i < SETTINGS; i++) {
+    const ms_setting *row = group_row(i);
+    if (row->range.inherits && !of_plan[optimizer][i] && !inherits(group, row))
       return MS_FAIL(MS_EINVAL, "parameter '%s': its %s is %g, which its optimizer, %s, does not have: leave it at -1",
-                     name, s->name, ms_group_value(group, s), called);
+                     name, row->name, ms_setting_value(row, group), optimizer_name[optimizer]);
   }
   return MS_OK;
 }
 
 ms_param_group ms_group_complete(const ms_param_group *group, int optimizer, const ms_plan_config *config) {
   ms_param_group whole = *group;
-  for (int i = 0; i < MS_GROUP_SETTINGS; i++) {
-    const ms_group_setting *s = &ms_group_settings[i];
-    if (ms_group_inherits(group, s) && s->of_plan[optimizer])
-      *(double *)((char *)&whole + s->at) = *(const double *)((const char *)config + s->of_plan[optimizer]);
+  pthread_once(&once, look_up);
+  for (int i = 0; i < SETTINGS; i++) {
+    const ms_setting *row = group_row(i), *plan = of_plan[optimizer][i];
+    if (plan && inherits(group, row)) *(double *)((char *)&whole + row->at) = ms_setting_value(plan, config);
   }
   return whole;
 }
@@ -79,15 +64,15 @@ ms_param_group ms_group_complete(const ms_param_group *group, int optimizer, con
 static int compare(double a, double b) { return (a < b) - (a > b); }
 
 int ms_group_compare(const ms_param_group *a, const ms_param_group *b) {
+  const double *x = (const double *)a, *y = (const double *)b;
   int order = 0;
-  for (int i = 0; i < MS_GROUP_SETTINGS && !order; i++)
-    order = compare(ms_group_value(a, &ms_group_settings[i]), ms_group_value(b, &ms_group_settings[i]));
+  for (int i = 0; i < SETTINGS && !order; i++) order = compare(x[i], y[i]);
   return order;
 }
 
 const char *ms_group_names(char *names) {
   int n = 0;
-  for (int i = 0; i < MS_GROUP_SETTINGS; i++)
-    n += snprintf(names + n, (size_t)(MS_GROUP_NAMES - n), "%s%s", i ? ", " : "", ms_group_settings[i].name);
+  for (int i = 0; i < SETTINGS; i++)
+    n += snprintf(names + n, (size_t)(MS_GROUP_NAMES - n), "%s%s", i ? ", " : "", group_row(i)->name);
   return names;
 }

@@ -101,7 +101,7 @@ int ms_model_set_groups(ms_model *model, const ms_param_group *groups) {
   MS_HANDLE(model, MODEL);
   MS_GIVEN(groups);
   MS_TRY(check_sharded(model));
-  for (int p = 0; p < model->params; p++) MS_TRY(ms_group_check(model->param[p].name, &groups[p]));
+  for (int p = 0; p < model->params; p++) MS_TRY(ms_model_check_group(model->param[p].name, &groups[p]));
   for (int u = 0; u < model->units; u++)
     for (int s = 0; s < model->unit[u].segments; s++)
       if (!model->unit[u].segment[s].frozen)

@@ -86,6 +86,9 @@ number("attributes of ops read by number", slots)
 
 local header = ""
 for _, path in ipairs(matching("^runtime/moonshard[/.].*h$")) do header = header .. read(path) end
+-- The build makes structs of these rows.
+local settings = read("runtime/base/settings/settings.def")
+header = header .. settings:gsub("\nMS_CONFIG%(([%w_]+)%)", "\ntypedef struct ms_%1 {")
 number("functions of the public header", select(2, header:gsub("\nMS_API ", "")))
 number("structs of the public header", select(2, header:gsub("\ntypedef struct [%w_]+ {", "")))
 

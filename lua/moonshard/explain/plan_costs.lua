@@ -40,16 +40,15 @@ local PER_PHASE = { "gathers", "gathered", "again", "reduced", "gathered_wire", 
 
 local engine_cost = ffi.new("ms_unit_cost")
 local moved = ffi.new("ms_traffic[3]")
-local copies = ffi.new("int64_t[1]")
 
 -- An ms_unit_cost of a phase as Lua numbers, under the names of moonshard.UnitCost.
 local function cost_of(plan, phase, unit)
   local c = engine_cost
   check(C.ms_plan_unit_cost(plan.handle, phase, unit, c))
   check(C.ms_plan_unit_traffic(plan.handle, phase, unit, moved, moved + 1, moved + 2))
-  check(C.ms_plan_unit_copies(plan.handle, unit, copies))
   return {
-    copies = tonumber(copies[0]), gathered_wire = plans.wire_bytes(moved[0]), again_wire = plans.wire_bytes(moved[1]),
+    copies = tonumber(c.copy_bytes),
+    gathered_wire = plans.wire_bytes(moved[0]), again_wire = plans.wire_bytes(moved[1]),
     reduced_wire = plans.wire_bytes(moved[2]),
     gathers = c.gathers, gathered = tonumber(c.gathered_bytes), again = tonumber(c.gathered_again_bytes),
     reduced = c.reduced_bytes, kept = tonumber(c.kept_bytes), ahead = tonumber(c.ahead_bytes),

@@ -2,58 +2,42 @@
 
 local dtypes = require("moonshard.base.dtypes")
 local engine = require("moonshard.base.ffi")
-local errors = require("moonshard.base.error")
 local float8 = require("moonshard.shard.policies.float8")
 local gather = require("moonshard.shard.policies.gather")
 local param_groups = require("moonshard.shard.param_groups")
 local prefetch = require("moonshard.shard.policies.prefetch")
+local settings = require("moonshard.base.settings")
 local units = require("moonshard.shard.units")
 local C, ffi = engine.C, engine.ffi
 
 local engine_model = {}
 
-local RESHARD_IDS = { never = C.MS_RESHARD_KEEP, always = C.MS_RESHARD_ALWAYS, default = C.MS_RESHARD_DEFAULT }
-local LAYOUT_IDS = { rows = C.MS_LAYOUT_ROWS, ragged = C.MS_LAYOUT_RAGGED }
-local INIT_IDS = {
-  zeros = C.MS_INIT_ZEROS, ones = C.MS_INIT_ONES, normal = C.MS_INIT_NORMAL, uniform = C.MS_INIT_UNIFORM,
-  constant = C.MS_INIT_CONSTANT,
-}
-
 -- When to reshard, and the size of the groups; 0: all ranks that shard.
 local function reshard_of(value)
   if type(value) == "number" then return C.MS_RESHARD_ALWAYS, value end
-  return RESHARD_IDS[value], 0
+  return settings.number("ms_unit_config", "reshard", value), 0
 end
 
--- Such units sum their gradients otherwise.
-local function check_sums(unit)
-  local dimension = unit.replicate_dtype and "replicate" or unit.shard_dtype and "shard"
-  if not dimension then return end
-  local other = dimension == "replicate" and unit.fragment
-    and "replicate_sync, by which replicas take local steps and send no gradients"
-    or unit.shard_over_replicate and "shard_optimizer_over_replicate, by which replicas sum slices of gradients in "
-      .. unit.reduce_dtype
-  if not other then return end
-  errors.raise("MS_EUNSUPPORTED", "mp_policy: unit %s has reduce_dtype = { %s = %q } together with %s: leave out one "
-    .. "of the two", unit.name, dimension, unit[dimension .. "_dtype"], other)
-end
+-- What recipes call the engine's settings.
+local POLICIES = {
+  replicate_dtype = "reduce_dtype.replicate (mp_policy)", shard_dtype = "reduce_dtype.shard (mp_policy)",
+  fragment = "replicate_sync", shard_over_replicate = "shard_optimizer_over_replicate", param_copy = "param_copy",
+}
 
 local function add_units(self, handle)
   local ids, out, config = {}, ffi.new("int[1]"), ffi.new("ms_unit_config")
   for _, unit in ipairs(self.units) do
-    check_sums(unit)
     C.ms_unit_config_default(config, ffi.sizeof(config))
-    config.param_dtype, config.reduce_dtype = dtypes.id(unit.param_dtype), (dtypes.id(unit.reduce_dtype))
-    config.replicate_dtype = (dtypes.id(unit.replicate_dtype or "f32"))
-    config.shard_dtype = (dtypes.id(unit.shard_dtype or "f32"))
-    config.error_feedback = unit.error_feedback and 1 or 0
-    config.param_copy = unit.param_copy and 1 or 0
-    config.layout = LAYOUT_IDS[unit.layout]
+    settings.fill(config, "ms_unit_config", {
+      param_dtype = unit.param_dtype, reduce_dtype = unit.reduce_dtype, replicate_dtype = unit.replicate_dtype,
+      shard_dtype = unit.shard_dtype, error_feedback = unit.error_feedback, param_copy = unit.param_copy,
+      layout = unit.layout, fragment = unit.fragment, shard_over_replicate = unit.shard_over_replicate,
+      root = unit.name == units.ROOT,
+    })
     config.reshard, config.reshard_size = reshard_of(unit.reshard)
-    config.fragment = unit.fragment or 0
-    config.shard_over_replicate = unit.shard_over_replicate and 1 or 0
-    config.root = unit.name == units.ROOT and 1 or 0
-    engine.check(C.ms_model_add_unit(handle, unit.name, config, out))
+    engine.check(C.ms_model_add_unit(handle, unit.name, config, out), function(message)
+      return settings.rename(message, POLICIES)
+    end)
     ids[unit] = out[0]
   end
   return ids
@@ -66,10 +50,10 @@ local function add_params(self, handle, unit_ids, groups, optimizer)
   for _, param in ipairs(self.params) do
     local group = groups[param.fqn] or NONE
     C.ms_param_config_default(config, ffi.sizeof(config))
-    config.init, config.init_a, config.init_b = INIT_IDS[param.init.kind], param.init.a, param.init.b
-    config.frozen = param.frozen and 1 or 0
-    config.param_dtype = param.dtype and dtypes.id(param.dtype) or -1
-    config.storage_dtype = (dtypes.id(param.storage or "f32"))
+    settings.fill(config, "ms_param_config", {
+      init = param.init.kind, init_a = param.init.a, init_b = param.init.b, frozen = param.frozen,
+      param_dtype = param.dtype, storage_dtype = param.storage,
+    })
     param_groups.fill(config.group, group)
     local placement = param.placement or NONE
     config.tensor_axis, config.tensor_splits = placement.axis or -1, placement.splits and 1 or 0
@@ -142,9 +126,9 @@ end
 -- The groups of all parameters, and the same as a string of bytes.
 local function settings_of(self, optimizer)
   local n, groups = #self.params, groups_of(self, optimizer)
-  local settings = ffi.new("ms_param_group[?]", n)
-  for i, param in ipairs(self.params) do param_groups.fill(settings[i - 1], groups[param.fqn]) end
-  return settings, ffi.string(settings, ffi.sizeof(settings))
+  local filled = ffi.new("ms_param_group[?]", n)
+  for i, param in ipairs(self.params) do param_groups.fill(filled[i - 1], groups[param.fqn]) end
+  return filled, ffi.string(filled, ffi.sizeof(filled))
 end
 
 ---The settings of all parameters from the optimizer's groups, to compare them.
@@ -161,8 +145,8 @@ end
 ---@param optimizer moonshard.Optimizer
 ---@return string bytes as describe_groups
 function engine_model.set_groups(self, handle, optimizer)
-  local settings, bytes = settings_of(self, optimizer)
-  engine.check(C.ms_model_set_groups(handle, settings))
+  local filled, bytes = settings_of(self, optimizer)
+  engine.check(C.ms_model_set_groups(handle, filled))
   return bytes
 end
 

@@ -1,10 +1,11 @@
--- The settings that a group of parameters can have of its own: how a recipe gives them, and how the engine gets them. A
--- new one needs a row here, its name in the rows of the optimizers that have it (engine/optimizers.lua), and a row of
--- the engine's table (runtime/shard/param_group.c).
+-- The settings that a group of parameters can have of its own: how a recipe gives them, and how the engine gets them.
+-- They are the rows of ms_param_group in settings.def; an optimizer has those that are among its own rows.
 
-local ffi = require("ffi")
+local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
 local options = require("moonshard.base.checks.options")
+local settings = require("moonshard.base.settings")
+local ffi = engine.ffi
 
 local param_groups = {}
 
@@ -34,62 +35,104 @@ function param_groups.check_rate(who, name, value, low, high)
   if value >= low and value < high then return end
   errors.invalid("%s: %s must be at least %g and below %g, not %g", who, name, low, high, value)
 end
-local check_rate = param_groups.check_rate
 
----Refuses what are not two numbers of at least 0 and below 1.
----@param who string
----@param betas any
-function param_groups.check_betas(who, betas)
-  if type(betas) ~= "table" or #betas ~= 2 or type(betas[1]) ~= "number" or type(betas[2]) ~= "number" then
-    errors.invalid("%s: betas must be two numbers, { 0.9, 0.999 }, not %s", who, options.describe(betas))
+-- Two settings of the engine that recipes give as a list. holes: an element can be nil, for the default.
+local PAIRS = { betas = { "beta1", "beta2" }, eps = { "eps1", "eps2", holes = true } }
+
+---@class moonshard.SettingOption an option of an optimizer or a group
+---@field name string
+---@field rows moonshard.Setting[] one, or both of a pair
+---@field pair table? of PAIRS
+
+---The options that rows of settings stand for, in their order.
+---@param rows moonshard.Setting[]
+---@return moonshard.SettingOption[]
+function param_groups.options(rows)
+  local by_field, list = {}, {}
+  for _, row in ipairs(rows) do by_field[settings.field(row)] = row end
+  for _, row in ipairs(rows) do
+    local option = { name = settings.field(row), rows = { row } }
+    for name, pair in pairs(PAIRS) do
+      local is_second = option.name == pair[2]
+      if is_second then option = nil break end
+      if option.name == pair[1] then option = { name = name, rows = { row, by_field[pair[2]] }, pair = pair } break end
+    end
+    list[#list + 1] = option
   end
-  check_rate(who, "betas[1]", betas[1], 0, 1)
-  check_rate(who, "betas[2]", betas[2], 0, 1)
+  return list
 end
 
----Refuses an eps that is not above 0 and finite, or is 0 in f32.
----@param who string
----@param eps number
-function param_groups.check_eps(who, eps)
-  if eps > 0 and eps < math.huge and tonumber(ffi.new("float", eps)) > 0 then return end
-  errors.invalid("%s: eps must be above 0 and finite, also in f32, not %g", who, eps)
+-- Whether a value is a list of two, or of fewer where there can be holes.
+local function is_pair(value, pair)
+  if type(value) ~= "table" then return false end
+  for key in pairs(value) do
+    if key ~= 1 and key ~= 2 then return false end
+  end
+  return pair.holes or value[1] ~= nil and value[2] ~= nil
 end
 
----Refuses a momentum that is not at least 0 and below 1.
+---Checks that the value of an option is a pair.
 ---@param who string
----@param momentum number
-function param_groups.check_momentum(who, momentum) check_rate(who, "momentum", momentum, 0, 1) end
+---@param option moonshard.SettingOption
+---@param value any
+---@return number[] with defaults where there are holes
+function param_groups.check_pair(who, option, value)
+  local first, second = settings.default(option.rows[1]), settings.default(option.rows[2])
+  if not is_pair(value, option.pair) then
+    errors.invalid("%s: %s must be two numbers, { %g, %g }%s, not %s", who, option.name, first, second,
+      option.pair.holes and ", each of which can be nil" or "", options.describe(value))
+  end
+  for i = 1, 2 do
+    if value[i] ~= nil and type(value[i]) ~= "number" then
+      errors.invalid("%s: %s[%d] must be a number, as in { %g, %g }, not %s", who, option.name, i, first, second,
+        options.describe(value[i]))
+    end
+  end
+  return { value[1] or first, value[2] or second }
+end
 
--- In the order in which explain shows them: the kinds of options, how they are checked, the fields of the engine's
--- ms_param_group, and their text. Every optimizer has lr_scale and weight_decay besides.
-local SETTINGS = {
-  { name = "betas", spec = { "any" }, check = param_groups.check_betas, fields = { "beta1", "beta2" },
-    text = "betas %g, %g" },
-  { name = "eps", spec = { "number" }, check = param_groups.check_eps, fields = { "eps" }, text = "eps %g" },
-  { name = "momentum", spec = { "number" }, check = param_groups.check_momentum, fields = { "momentum" },
-    text = "momentum %g" },
-}
+local ROWS = settings.rows("ms_param_group")
+-- In the order in which explain shows them. Every optimizer has lr_scale and weight_decay besides.
+local SETTINGS, NAMES = {}, {}
+for _, option in ipairs(param_groups.options(ROWS)) do
+  if option.name ~= "lr_scale" and option.name ~= "weight_decay" then SETTINGS[#SETTINGS + 1] = option end
+  for i, row in ipairs(option.rows) do
+    if option.pair then NAMES[row.name] = ("%s[%d]"):format(option.name, i) end
+  end
+end
+
+---Checks the values of a group.
+---@param who string
+---@param group moonshard.GroupOptions
+function param_groups.check(who, group)
+  local filled = ffi.new("ms_param_group")
+  param_groups.fill(filled, group)
+  settings.check(who, "ms_param_group", filled, NAMES)
+end
 
 ---Reads the settings of a group.
 ---@param who string
 ---@param value table
----@param own table<string, boolean> what its optimizer lets groups have besides lr and weight_decay
+---@param own moonshard.Setting[] of its optimizer
 ---@return moonshard.GroupOptions
 function param_groups.read(who, value, own)
   local specs = { lr = { "number" }, lr_scale = { "number" }, weight_decay = { "number" } }
-  for _, setting in ipairs(SETTINGS) do
-    if own[setting.name] then specs[setting.name] = setting.spec end
+  local has = {}
+  for _, row in ipairs(own) do has[settings.field(row)] = true end
+  for _, option in ipairs(SETTINGS) do
+    if has[option.rows[1].name] then specs[option.name] = { option.pair and "any" or "number" } end
   end
   local group = options.parse(who, value, specs)
-  for _, name in ipairs({ "lr", "lr_scale", "weight_decay" }) do
-    if group[name] then check_rate(who, name, group[name], 0, math.huge) end
-  end
+  if group.lr then param_groups.check_rate(who, "lr", group.lr, 0, math.huge) end
   if group.lr and group.lr_scale then
     errors.invalid("%s: lr and lr_scale are two ways to give the learning rate: leave one out", who)
   end
-  for _, setting in ipairs(SETTINGS) do
-    if group[setting.name] ~= nil then setting.check(who, group[setting.name]) end
+  for _, option in ipairs(SETTINGS) do
+    if option.pair and group[option.name] ~= nil then
+      group[option.name] = param_groups.check_pair(who, option, group[option.name])
+    end
   end
+  param_groups.check(who, group)
   return group
 end
 
@@ -103,9 +146,9 @@ function param_groups.complete(group, weight_decay)
   return whole
 end
 
--- The values of a setting, by its fields; -1: the optimizer's.
-local function values_of(group, setting)
-  local value = group[setting.name]
+-- The values of an option, by its rows; -1: the optimizer's.
+local function values_of(group, option)
+  local value = group[option.name]
   return type(value) == "table" and value or { value or -1, value or -1 }
 end
 
@@ -114,9 +157,9 @@ end
 ---@param group moonshard.ParamGroup|{} {}: of a model without an optimizer
 function param_groups.fill(to, group)
   to.lr_scale, to.weight_decay = group.lr_scale or 1, group.weight_decay or 0
-  for _, setting in ipairs(SETTINGS) do
-    local values = values_of(group, setting)
-    for i, field in ipairs(setting.fields) do to[field] = values[i] end
+  for _, option in ipairs(SETTINGS) do
+    local values = values_of(group, option)
+    for i, row in ipairs(option.rows) do to[row.name] = values[i] end
   end
 end
 
@@ -125,8 +168,12 @@ end
 ---@return string
 function param_groups.text(group)
   local parts = { ("lr x %g, weight decay %g"):format(group.lr_scale, group.weight_decay) }
-  for _, setting in ipairs(SETTINGS) do
-    if group[setting.name] then parts[#parts + 1] = setting.text:format(unpack(values_of(group, setting))) end
+  for _, option in ipairs(SETTINGS) do
+    if group[option.name] then
+      local values = values_of(group, option)
+      parts[#parts + 1] = ("%s %g%s"):format(option.name, values[1],
+        option.pair and (", %g"):format(values[2]) or "")
+    end
   end
   return table.concat(parts, ", ")
 end

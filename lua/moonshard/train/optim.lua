@@ -121,9 +121,7 @@ function Optimizer:muon() return self.kind == "muon" and self or nil end
 ---Fills the optimizer's part of an ms_plan_config.
 ---@param config ffi.cdata* ms_plan_config
 function Optimizer:configure(config)
-  local row = optimizers.of(self.kind)
-  config.optimizer = row.id
-  row.configure(config, self)
+  optimizers.configure(config, self.kind, self)
 end
 
 ---@class moonshard.optim
@@ -132,13 +130,13 @@ local optim = {}
 -- An optimizer of the table, with the user's options checked.
 local function new(kind, given)
   local who, row = "ms.optim." .. kind, optimizers.of(kind)
-  local specs = row.options()
+  local specs = optimizers.options(kind)
   specs.lr, specs.groups = { "number|function", required = not row.lr, default = row.lr }, { "table" }
   local o = options.parse(who, given, specs)
   if type(o.lr) == "number" and not (o.lr >= 0 and o.lr < math.huge) then
     errors.invalid("%s: lr must be at least 0 and finite, not %g", who, o.lr)
   end
-  row.check(who, o)
+  optimizers.check(who, kind, o)
   o.kind, o.lr = kind, schedule.of(o.lr)
   return sealed.seal(setmetatable(o, Optimizer))
 end

@@ -89,11 +89,11 @@ static const ms_dtype_row rows[] = {
                  widen_e8m0,
                  narrow_e8m0},
     [MS_I8] = {{"i8", "int8", "int8_t", "I8", 1, 8, 0, INT8_MIN, INT8_MAX},
-               MS_DTYPE_CAST | MS_DTYPE_MOMENT | MS_DTYPE_STORED,
+               MS_DTYPE_CAST | MS_DTYPE_MOMENT | MS_DTYPE_STORED | MS_DTYPE_PIECES | MS_DTYPE_GATHERED,
                MS_I8,
                NULL,
                NULL},
-    [MS_I4] = {{"i4", "int4", "uint8_t", "U8", 0, 4, 0, -8, 7}, 0, MS_I4, NULL, NULL},
+    [MS_I4] = {{"i4", "int4", "uint8_t", "U8", 0, 4, 0, -8, 7}, MS_DTYPE_PIECES, MS_I4, NULL, NULL},
     [MS_NF4] = {{"nf4", "normal_float4", "uint8_t", "U8", 0, 4, 1, -1, 1}, MS_DTYPE_STORED, MS_NF4, NULL, NULL},
 };
 

@@ -15,12 +15,14 @@
 
 /* Where a dtype can be used, as flags. */
 enum ms_dtype_use {
-  MS_DTYPE_FLOAT = 1 << 0,  /* floating point that kernels compute with, and that has gradients */
-  MS_DTYPE_CAST = 1 << 1,   /* result of the op cast */
-  MS_DTYPE_PARAM = 1 << 2,  /* parameters as kernels read them */
-  MS_DTYPE_REDUCE = 1 << 3, /* reductions over ranks; each addition is in f32 */
-  MS_DTYPE_SUM = 1 << 4,    /* sums of micro-batches */
-  MS_DTYPE_MOMENT = 1 << 5, /* AdamW's moments */
+  MS_DTYPE_FLOAT = 1 << 0,    /* floating point that kernels compute with, and that has gradients */
+  MS_DTYPE_CAST = 1 << 1,     /* result of the op cast */
+  MS_DTYPE_PARAM = 1 << 2,    /* parameters as kernels read them */
+  MS_DTYPE_REDUCE = 1 << 3,   /* reductions over ranks; each addition is in f32 */
+  MS_DTYPE_SUM = 1 << 4,      /* sums of micro-batches */
+  MS_DTYPE_MOMENT = 1 << 5,   /* AdamW's moments */
+  MS_DTYPE_PIECES = 1 << 8,   /* quantised sums over ranks (kernels/formats/pieces.h) */
+  MS_DTYPE_GATHERED = 1 << 9, /* codes of masters that shards gather (ms_param_config.gather_dtype) */
   /* Kernels and sums read and write it. Their loops over floats exist for f32 and bf16: what is not the one is the
    * other. So nothing else may reach them, and every call is checked for this flag before it is prepared. */
   MS_DTYPE_LOOPS = 1 << 6,

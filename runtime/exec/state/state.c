@@ -170,8 +170,7 @@ static int compare_processors(ms_state *state) {
 
 static int open_state(ms_world *world, const ms_model *model, const ms_plan_config *config, ms_state **out) {
   MS_TRY(check_place(world, model));
-  MS_TRY(ms_plan_check_optimizer(config));
-  MS_TRY(ms_plan_check_carveout(config));
+  MS_TRY(ms_plan_check_config(config));
   MS_TRY(ms_plan_check_updates(model, config));
   ms_state *state = ms_handle_new(MS_HANDLE_STATE, sizeof *state, destroy_state);
   if (!state) return MS_ENOMEM;

@@ -13,7 +13,7 @@ int64_t ms_params_slice(const ms_state *state, const ms_param *p, int64_t *first
 /* Elements [first, first + count) of a flattened parameter, in an arena. Does not own data. */
 typedef struct ms_elements {
   void *data;
-  int dtype; /* MS_F32; moments can be MS_BF16, and weights what they are stored in: with MS_I8 and MS_NF4, data is an
+  int dtype; /* MS_F32; moments can be MS_BF16, and weights what they are stored in: of codes, data is an
               * array of records that begins with the first element (kernels/formats/storage.h) */
   /* 0, or 1 + enum ms_moment_map: data is an array of such records of moments that begins with the first element
    * (kernels/formats/moments.h); dtype is MS_U8 */
@@ -54,7 +54,7 @@ int ms_params_find_factors(const ms_state *state, int param, int what, ms_elemen
 /* The name of a kind that ms_params_find accepts, for messages. */
 const char *ms_params_kind_name(int what);
 /* Elements [first, first + count) of what was found, from and to f32; those kept in bf16 become the nearest to what
- * is given, and i8 and nf4 are as stored.h says. */
+ * is given, and codes are as stored.h says. */
 int ms_params_copy_out(const ms_state *state, const ms_elements *from, int64_t first, int64_t count, float *out);
 int ms_params_copy_in(ms_state *state, const ms_elements *to, int64_t first, int64_t count, const float *values);
 /* Where elements [first, first + count) of it lie, which this rank must own, if they are f32 and the host may follow

@@ -7,7 +7,7 @@
 
 static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 ms_moment ms_moment_of_plan(const ms_plan_config *config, int index) {
-  return (ms_moment){config->moment_dtype, ms_moments_kept(config), index};
+  return (ms_moment){ms_moment_dtype_of(config), ms_moments_kept(config), index};
 }
 
 int ms_moment_dtype(const ms_param *p, int dtype) {

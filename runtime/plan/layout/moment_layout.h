@@ -12,7 +12,7 @@
 
 /* One of the moments that a state keeps. */
 typedef struct ms_moment {
-  int dtype; /* ms_plan_config.moment_dtype */
+  int dtype; /* ms_moment_dtype_of */
   int kept;  /* how many the plan's optimizer keeps: ms_moments_kept */
   int index; /* of this one: 0, 1 */
 } ms_moment;

@@ -126,7 +126,7 @@ int ms_state_layout_make(const ms_model *model, const ms_plan_config *config, ms
   layout->optimizer = config->train ? config->optimizer : MS_OPT_NONE;
   const int updates = layout->optimizer != MS_OPT_NONE;
   layout->moments = ms_moments_kept(config);
-  layout->moment_dtype = layout->moments ? config->moment_dtype : MS_F32;
+  layout->moment_dtype = layout->moments ? ms_moment_dtype_of(config) : MS_F32;
   for (int u = 0; u < model->units; u++) take_masters(model, u, shards_together, layout);
   const int norms = 1 + ms_model_splits_norm(model);
   layout->squares = take(layout, MS_ARENA_STATE, MS_CAT_WORKSPACE, 4 * norms * model->units);

@@ -2,6 +2,7 @@
  * is kept besides.
  */
 #include "plan/lower/lower.h"
+#include "plan/optimizer.h"
 #include "base/least.h"
 #include "plan/layout/moment_layout.h"
 
@@ -50,7 +51,7 @@ ms_ref ms_lower_kept(const ms_plan *plan, int unit, int which, int dtype, ms_str
 /* A moment of the elements of a parameter that this rank updates: elements, or the words of records. */
 ms_ref ms_lower_moment(const ms_plan *plan, const ms_param *p, int m, ms_stretch own) {
   const ms_unit *unit = &plan->model->unit[p->unit];
-  const ms_moment_form *form = ms_moment_form_of(ms_moment_dtype(p, plan->config.moment_dtype));
+  const ms_moment_form *form = ms_moment_form_of(ms_moment_dtype(p, ms_moment_dtype_of(&plan->config)));
   const ms_moment moment = ms_moment_of_plan(&plan->config, m);
   const int64_t at = ms_moment_offset(plan->model, unit, plan->replicas, moment, own.begin), n = own.end - own.begin;
   const int buffer = ms_state_buffer(p->unit, MS_STATE_MOMENT + m);

@@ -44,7 +44,7 @@ static int update_parameter(ms_plan *plan, int param) {
   const ms_updated updated = {.by = by,
                               .key = ms_hash_string(ms_hash_int(MS_HASH_INIT, (int64_t)model->seed), p->name),
                               .first = before + p->first + own.begin - p->local,
-                              .moments = ms_moment_dtype(p, c->moment_dtype)};
+                              .moments = ms_moment_dtype(p, ms_moment_dtype_of(c))};
   ms_op_attrs attrs = optimizer->attrs(c, &updated);
   attrs.update.clip = c->max_value;
   int outputs = 1 + optimizer->outputs;

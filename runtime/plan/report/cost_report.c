@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "plan/lower/lower.h"
+#include "plan/report/dump.h"
 
 /* Lifetimes count instructions without events; at[position] is the index of the instruction in the finished program. */
 typedef struct program {
@@ -129,15 +130,10 @@ static int64_t parameter_bytes(const ms_plan *plan, int unit) {
   return counted(plan, &of[MS_STATE_MASTER]) + counted(plan, &of[MS_STATE_WEIGHTS]);
 }
 
-int ms_plan_unit_copies(const ms_plan *plan, int unit, int64_t *bytes) {
-  MS_HANDLE(plan, PLAN);
-  MS_GIVEN(bytes);
-  if (unit < 0 || unit >= plan->model->units)
-    return MS_FAIL(MS_EINVAL, "unit %d: the model has units 0 to %d", unit, plan->model->units - 1);
+int64_t ms_plan_copy_bytes(const ms_plan *plan, int unit) {
   const ms_unit *u = &plan->model->unit[unit];
   const int sliced = ms_unit_is_sliced(plan->model, u, plan->replicas); /* its chunks are in bf16 anyway */
-  *bytes = sliced ? 0 : counted(plan, &plan->buffer[ms_state_buffer(unit, MS_STATE_WEIGHTS)]);
-  return MS_OK;
+  return sliced ? 0 : counted(plan, &plan->buffer[ms_state_buffer(unit, MS_STATE_WEIGHTS)]);
 }
 
 int ms_plan_unit_cost(const ms_plan *plan, int phase, int unit, ms_unit_cost *cost) {
@@ -158,6 +154,7 @@ int ms_plan_unit_cost(const ms_plan *plan, int phase, int unit, ms_unit_cost *co
   free(p.at);
   if (rc) return rc;
   cost->parameter_bytes = parameter_bytes(plan, unit);
+  cost->copy_bytes = ms_plan_copy_bytes(plan, unit);
   cost->gradient_bytes = plan->buffer[ms_state_buffer(unit, MS_STATE_GRADIENT)].bytes;
   for (int which = MS_STATE_MOMENT; which <= MS_STATE_RESTS; which++)
     cost->optimizer_bytes += counted(plan, &plan->buffer[ms_state_buffer(unit, which)]);

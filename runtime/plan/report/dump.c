@@ -130,7 +130,7 @@ static int head(const ms_plan *plan, ms_text *text) {
   ms_plan_describe_nodes(plan, text);
   categories("the peak's bytes", summary.bytes, text);
   categories("each at its own peak", summary.fullest, text);
-  const int64_t copies = ms_plan_copy_bytes(plan);
+  const int64_t copies = ms_plan_all_copies(plan);
   if (copies) {
     ms_text_append(text, "\n  copies of parameters in bf16: ");
     ms_text_bytes(text, (double)copies);

@@ -12,7 +12,8 @@ int ms_plan_dims_in_order(const ms_plan *plan, int dim[MS_DIMS]);
 /* The bytes of all parts of a collective that have a dtype. */
 double ms_plan_bytes_in(const ms_plan_coll *coll, int dtype);
 /* What this rank counts of copies of masters in bf16. */
-int64_t ms_plan_copy_bytes(const ms_plan *plan);
+int64_t ms_plan_copy_bytes(const ms_plan *plan, int unit);
+int64_t ms_plan_all_copies(const ms_plan *plan);
 /* 1 when a collective joins groups of neighbours, each of which is on a node of its own; 0 when two of them share a
  * node, and for a collective among neighbours. */
 int ms_plan_joins_nodes(const ms_plan *plan, const ms_plan_coll *coll);

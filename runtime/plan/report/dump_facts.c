@@ -21,10 +21,9 @@ double ms_plan_bytes_in(const ms_plan_coll *coll, int dtype) {
   return bytes;
 }
 
-int64_t ms_plan_copy_bytes(const ms_plan *plan) {
-  int64_t all = 0, bytes = 0;
-  for (int u = 0; u < plan->model->units; u++)
-    if (ms_plan_unit_copies(plan, u, &bytes) == MS_OK) all += bytes;
+int64_t ms_plan_all_copies(const ms_plan *plan) {
+  int64_t all = 0;
+  for (int u = 0; u < plan->model->units; u++) all += ms_plan_copy_bytes(plan, u);
   return all;
 }
 

@@ -148,7 +148,7 @@ int ms_plan_json(const ms_plan *plan, ms_text *text) {
   for (int a = 0; a < MS_ARENAS; a++)
     json_bytes(text, ms_arena_name(a), plan->arena_bytes[a] - plan->peers_bytes[a], a == 0);
   ms_text_append(text, "},\"peak_bytes\":%lld", (long long)ms_plan_peak(plan));
-  const int64_t copies = ms_plan_copy_bytes(plan);
+  const int64_t copies = ms_plan_all_copies(plan);
   if (copies) json_bytes(text, "copy_bytes", copies, 0);
   MS_TRY(json_nodes(plan, text));
   MS_TRY(json_losses(plan, text));

@@ -276,8 +276,8 @@ static void D9_a_plan_and_its_state_leave_as_many_multiprocessors(void **state) 
   assert_fails(ms_plan_compile(engine.net.graph, &config.plan, &plan), MS_EINVAL, "sm_carveout | -1");
   config.plan.sm_carveout = 1;
   config.plan.device = MS_DEVICE_CPU;
-  assert_fails(ms_plan_compile(engine.net.graph, &config.plan, &plan), MS_EINVAL, "sm_carveout is 1 | cpu");
-  assert_fails(ms_state_new(world, engine.net.model, &config.plan, &engine.state), MS_EINVAL, "sm_carveout is 1 | cpu");
+  assert_fails(ms_plan_compile(engine.net.graph, &config.plan, &plan), MS_EINVAL, "sm_carveout 1 | cpu");
+  assert_fails(ms_state_new(world, engine.net.model, &config.plan, &engine.state), MS_EINVAL, "sm_carveout 1 | cpu");
   engine_close(&engine);
   ms_world_leave(world);
 }

@@ -82,8 +82,8 @@ static void A5_updates_of_every_optimizer_share_launches(void **state) {
       int updates, launches;
       config.device = MS_DEVICE_CUDA;
       config.optimizer = cases[i].optimizer;
-      config.moment_dtype = cases[i].moments;
-      config.momentum = cases[i].momentum;
+      set_moments(&config, cases[i].moments);
+      config.sgd.momentum = cases[i].momentum;
       for (int p = 0; p < ms_model_params(net.model); p++) group[p] = net.model->param[p].config.group;
       group[0].lr_scale = 0.5;
       if (groups && cases[i].op == MS_OP_sgd) group[1].momentum = 0;

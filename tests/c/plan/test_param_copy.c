@@ -35,7 +35,7 @@ static training_config config_of(const layout_case *k) {
   c.net.balance = k->balanced ? 0.01 : 0;
   c.net.frozen_block = k->frozen ? 1 : -1;
   c.plan.optimizer = k->optimizer;
-  c.plan.moment_dtype = k->moments;
+  set_moments(&c.plan, k->moments);
   c.plan.ema_decay = 0.5;
   c.plan.shared_masters = !k->private_state;
   return c;
@@ -50,7 +50,8 @@ static planned plan_of(const layout_case *k, int rank, int copy) {
   c.net.block.param_copy = c.net.root.param_copy = copy;
   ms_plan_config config = planned_config();
   config.optimizer = c.plan.optimizer;
-  config.moment_dtype = c.plan.moment_dtype;
+  config.adamw = c.plan.adamw;
+  config.lion = c.plan.lion;
   config.shared_masters = c.plan.shared_masters;
   return plan_with(&c.net, &config);
 }

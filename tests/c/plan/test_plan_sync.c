@@ -166,7 +166,7 @@ static void what_cannot_wait_is_refused(void **state) {
   ms_plan_config config = planned_config();
   config.sync = MS_SYNC_LAST;
   config.accumulate = 0;
-  assert_fails(ms_plan_compile(net.graph, &config, &plan), MS_EINVAL, "accumulate = 1");
+  assert_fails(ms_plan_compile(net.graph, &config, &plan), MS_EINVAL, "sync last | accumulate");
   config.sync = 7;
   assert_fails(ms_plan_compile(net.graph, &config, &plan), MS_EINVAL, "sync | every (0) | shard (1) | last (2)");
   config.sync = MS_SYNC_EVERY;

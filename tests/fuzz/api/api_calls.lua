@@ -1,11 +1,12 @@
 -- Writes the calls of the API fuzzer: for each function of moonshard.h one that calls it with random arguments.
 --
---   luajit tests/fuzz/api/api_calls.lua runtime/moonshard.h OUT
+--   luajit tests/fuzz/api/api_calls.lua runtime/moonshard.h build/gen OUT
 --
+-- The second argument is the folder of the parts of the header that the build writes.
 -- Arguments follow from types, with the functions of api_values.h, so a new function of the header is called without a
 -- change here; a type that is new stops the build.
 
-local header, out_path = arg[1], arg[2]
+local header, generated, out_path = arg[1], arg[2], arg[3]
 
 -- Handles, in the order of their pools, and what ends each. Handles end before those that they are made of.
 local HANDLES = {
@@ -40,8 +41,8 @@ for i, handle in ipairs(HANDLES) do
   ends[handle[2]] = i - 1
 end
 
-local function read_all(path)
-  local file = assert(io.open(path, "rb"))
+local function read_all(path, other_path)
+  local file = io.open(path, "rb") or assert(io.open(other_path or path, "rb"))
   local text = file:read("*a")
   file:close()
   return text
@@ -49,7 +50,7 @@ end
 
 local folder, parts = header:match("^(.*/)") or "", {}
 for path in read_all(header):gmatch("\n#include <(moonshard/[%w_]+%.h)>") do
-  parts[#parts + 1] = read_all(folder .. path):match("/%* ffi:begin %*/(.*)/%* ffi:end %*/")
+  parts[#parts + 1] = read_all(folder .. path, generated .. "/" .. path):match("/%* ffi:begin %*/(.*)/%* ffi:end %*/")
 end
 local text = table.concat(parts):gsub("/%*.-%*/", " ")
 
@@ -63,16 +64,23 @@ for i, handle in ipairs(HANDLES) do emit("    case %d: %s(handle); break;", i - 
 emit("  }\n}\n")
 for i, handle in ipairs(HANDLES) do emit("enum { KIND_%s = %d };", handle[1], i - 1) end
 
+-- The fields of structs in a struct, as fields of it: "double sgd.momentum".
+local function flattened(body)
+  return (body:gsub("struct (%b{}) ([%w_]+)", function(inner, group)
+    return (inner:sub(2, -2):gsub("([%w_]+)%s*;", group .. ".%1;"):gsub(";%s*$", ""))
+  end))
+end
+
 -- A field of a configuration at a time gets a random value; arrays keep NULL, whatever their count is.
 local configs = {}
 for body, name in text:gmatch("typedef struct ms_[%w_]+ (%b{}) (ms_[%w_]+_config);") do
   configs[name] = true
-  emit("static void change_%s(void *config) {\n  %s *c = config;\n  switch (random_below(24)) {", name, name)
+  emit("static void change_%s(void *config) {\n  %s *c = config;\n  switch (random_below(64)) {", name, name)
   local n = 0
-  for declaration in body:sub(2, -2):gmatch("[^;]+") do
-    local kind, names = declaration:gsub("%s+", " "):match("^ ?(.-[%s%*])([%w_, ]+) ?$")
+  for declaration in flattened(body:sub(2, -2)):gmatch("[^;]+") do
+    local kind, names = declaration:gsub("%s+", " "):match("^ ?(.-[%s%*])([%w_., ]+) ?$")
     local value = kind and FIELDS[(kind:gsub(" $", ""))]
-    for field in (value and names or ""):gmatch("[%w_]+") do
+    for field in (value and names or ""):gmatch("[%w_.]+") do
       if field ~= "struct_size" then
         emit("    case %d: c->%s = %s; break;", n, field, value)
         n = n + 1

@@ -291,7 +291,7 @@ describe("multiprocessors for collectives", function()
       has(told("all").err, "sm_carveout 132 | GPU | 132 multiprocessors | 1 to 131")
     end
     assert.equal(2, told("on the cpu").status)
-    has(told("on the cpu").err, "sm_carveout is 4 | cpu | --device cuda | --sm-carveout")
+    has(told("on the cpu").err, "sm_carveout 4 | cpu | --device cuda | --sm-carveout")
     assert.equal(2, told("negative").status)
     has(told("negative").err, "--sm-carveout -1 | whole number")
   end)

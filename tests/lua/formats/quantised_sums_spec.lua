@@ -214,7 +214,7 @@ describe("mp_policy with a type for replicas", function()
           mp_policy = { reduce_dtype = { replicate = "i4" } }, [option] = value })
         return ms.trainer { model = model, loss = ms.loss.mse, optimizer = ms.optim.sgd { lr = 1 } }:step {
           inputs = ms.randn { 2, 4 }, targets = ms.randn { 2, 4 } }
-      end), 'reduce_dtype = { replicate = "i4" } | unit root | ' .. option)
+      end), 'reduce_dtype.replicate | i4 | root | ' .. option)
     end
   end)
 

@@ -59,9 +59,9 @@ describe("options of low precision in another place", function()
   end)
 
   it("Q9 moments of Lion are never advised in 8 bits", function()
-    for value, more in pairs { f8 = "", i8 = "ms.optim.adamw", i4 = "" } do
+    for _, value in ipairs { "f8", "i8", "i4" } do
       local text = message(ms.optim.lion, { lr = 1, moments = value })
-      has(text, ('moments must be "f32" or "bf16", not "%s"'):format(value) .. (more ~= "" and " | " .. more or ""))
+      has(text, ('moments must be "f32" or "bf16", not "%s"'):format(value))
       assert.is_nil(text:find('or "i8"', 1, true), text)
     end
     assert.equal("bf16", ms.optim.lion { lr = 1, moments = "torch.bfloat16" }.moments)

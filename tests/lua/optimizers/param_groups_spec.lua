@@ -93,7 +93,7 @@ end)
 
 describe("moments", function()
   it("S13 of Lion are refused in 8 bits, and its eps", function()
-    refused("ms.optim.lion | 8 bits | ms.optim.adamw | bf16", "MS_EUNSUPPORTED", function()
+    refused("ms.optim.lion | moments | f32 | bf16 | i8", "MS_EDTYPE", function()
       ms.optim.lion { lr = 1e-3, moments = "i8" }
     end)
     refused("ms.optim.lion | eps", "MS_ENAME", function() ms.optim.lion { lr = 1e-3, eps = 1e-8 } end)

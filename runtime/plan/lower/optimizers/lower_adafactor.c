@@ -122,7 +122,7 @@ static int sum(const adafactor *a, const item *x) {
 
 static int average(const adafactor *a, const item *x) {
   ms_plan *plan = a->plan;
-  ms_op_attrs attrs = {.factored = {.beta2_decay = plan->config.adafactor_beta2_decay}};
+  ms_op_attrs attrs = {.factored = {.beta2_decay = plan->config.adafactor.beta2_decay}};
   const ms_factored whole = {.rows = x->at.rows, .columns = x->at.columns, .matrices = x->at.matrices};
   ms_factored_set(&attrs, &whole);
   const ms_ref in[] = {row_sums(a, x), column_sums(a, x), number(ms_updates_buffer(plan), x->param)};
@@ -134,8 +134,8 @@ static int norm(const adafactor *a, const item *x) {
   ms_plan *plan = a->plan;
   const ms_plan_config *c = &plan->config;
   ms_op_attrs attrs = attrs_of(a, x);
-  attrs.factored.eps1 = c->adafactor_eps1;
-  attrs.factored.eps2 = c->adafactor_eps2;
+  attrs.factored.eps1 = c->adafactor.eps1;
+  attrs.factored.eps2 = c->adafactor.eps2;
   attrs.factored.lr_scale = ms_updates_of(c, param_of(a, x)).lr_scale;
   const ms_ref in[] = {ms_lower_gradients_of(plan, param_of(a, x)->unit, added(a, x)),
                        ms_lower_norm_of(plan, x->param),
@@ -156,8 +156,8 @@ static int step(const adafactor *a, const item *x) {
   ms_op_attrs attrs = attrs_of(a, x);
   attrs.factored.lr_scale = by.lr_scale;
   attrs.factored.weight_decay = by.weight_decay;
-  attrs.factored.eps1 = plan->config.adafactor_eps1;
-  attrs.factored.d = plan->config.adafactor_d;
+  attrs.factored.eps1 = plan->config.adafactor.eps1;
+  attrs.factored.d = plan->config.adafactor.d;
   const ms_ref in[] = {ms_lower_gradients_of(plan, p->unit, x->own),
                        ms_lower_norm_of(plan, x->param),
                        row_averages(a, x),

@@ -94,7 +94,7 @@ static int make_direction(const muon *m, const ms_muon_bucket *b, int param, int
   if (own.end == own.begin) return MS_OK;
   ms_op_attrs attrs = {.update = {.momentum = ms_updates_of(&plan->config, p).momentum,
                                   .clip = plan->config.max_value,
-                                  .nesterov = plan->config.muon_nesterov}};
+                                  .nesterov = plan->config.muon.nesterov}};
   const ms_ref in[] = {ms_lower_gradients_of(plan, p->unit, own), ms_lower_norm_of(plan, param)};
   const ms_ref out[] = {own_place(m, b, param, whole), ms_lower_moment(plan, p, 0, own)};
   return ms_plan_kernel(plan, MS_PHASE_UPDATE, MS_OP_muon_momentum, &attrs, 2, in, 2, out, scope, 0);
@@ -103,7 +103,7 @@ static int make_direction(const muon *m, const ms_muon_bucket *b, int param, int
 /* How much longer a step is for a matrix of this shape. */
 static double adjustment(const ms_plan_config *c, const ms_param *p) {
   const double rows = (double)p->whole[0], columns = (double)p->whole[1];
-  if (c->muon_adjust == MS_MUON_MATCH_RMS_ADAMW) return 0.2 * sqrt(fmax(rows, columns));
+  if (c->muon.adjust == MS_MUON_MATCH_RMS_ADAMW) return 0.2 * sqrt(fmax(rows, columns));
   return sqrt(fmax(1, rows / columns));
 }
 
@@ -199,10 +199,10 @@ static int open_whole(const muon *m, const ms_param *p, int *buffer) {
 static int orthogonalise(const muon *m, const ms_param *p, int from, int to) {
   const ms_plan_config *c = &m->plan->config;
   const int turned = is_turned(m->plan->model, p);
-  const ms_op_attrs attrs = {.orthogonalise = {.steps = c->muon_steps, .dtype = c->muon_dtype == MS_BF16}};
+  const ms_op_attrs attrs = {.orthogonalise = {.steps = c->muon.steps, .dtype = c->muon.dtype == MS_BF16}};
   const ms_value_info shape = {.dtype = MS_F32, .ndim = 2, .dims = {p->whole[turned], p->whole[!turned]}};
   const ms_ref in = {from, 0, shape}, out = {to, 0, shape};
-  m->plan->phase[MS_PHASE_UPDATE].flops += ms_orthogonalise_flops(c->muon_steps, &shape);
+  m->plan->phase[MS_PHASE_UPDATE].flops += ms_orthogonalise_flops(c->muon.steps, &shape);
   return ms_plan_kernel(m->plan, MS_PHASE_UPDATE, MS_OP_muon_orthogonalise, &attrs, 1, &in, 1, &out, scope, 0);
 }
 

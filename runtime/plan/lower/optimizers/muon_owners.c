@@ -9,7 +9,7 @@
 static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 static double flops_of(const ms_plan *plan, const ms_param *p) {
   const ms_value_info shape = {.dtype = MS_F32, .ndim = 2, .dims = {p->whole[0], p->whole[1]}};
-  return ms_orthogonalise_flops(plan->config.muon_steps, &shape);
+  return ms_orthogonalise_flops(plan->config.muon.steps, &shape);
 }
 
 /* A plan without another optimizer has none for parameters that do not say muon. */

@@ -54,6 +54,13 @@ static inline mlp_config mlp_default(int replicate, int shard, int rank) {
   return c;
 }
 
+/* The dtype of the moments of the plan's optimizer, which has some. */
+static inline void set_moments(ms_plan_config *config, int dtype) {
+  if (config->optimizer == MS_OPT_ADAMW) config->adamw.moments = dtype;
+  if (config->optimizer == MS_OPT_ADAM) config->adam.moments = dtype;
+  if (config->optimizer == MS_OPT_LION) config->lion.moments = dtype;
+}
+
 /* dtype: that it is read in, or -1; muon: 1: it takes Muon. */
 static inline ms_param_config mlp_param_config(int frozen, int dtype, int muon) {
   ms_param_config config;

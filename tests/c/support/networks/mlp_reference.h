@@ -114,10 +114,10 @@ static inline double ref_update(reference *ref, int params, const int64_t *numel
     for (int64_t i = ref->at[p]; i < ref->at[p] + numel[p]; i++) {
       double g = ref->g[i] * factor;
       if (!is_bias) ref->w[i] *= 1 - lr * 0.1;
-      ref->m[i] = c->beta1 * ref->m[i] + (1 - c->beta1) * g;
-      ref->v[i] = c->beta2 * ref->v[i] + (1 - c->beta2) * g * g;
-      double first = ref->m[i] / (1 - pow(c->beta1, step)), second = ref->v[i] / (1 - pow(c->beta2, step));
-      ref->w[i] -= lr * first / (sqrt(second) + c->eps);
+      ref->m[i] = c->adamw.beta1 * ref->m[i] + (1 - c->adamw.beta1) * g;
+      ref->v[i] = c->adamw.beta2 * ref->v[i] + (1 - c->adamw.beta2) * g * g;
+      double first = ref->m[i] / (1 - pow(c->adamw.beta1, step)), second = ref->v[i] / (1 - pow(c->adamw.beta2, step));
+      ref->w[i] -= lr * first / (sqrt(second) + c->adamw.eps);
     }
   }
   return norm;

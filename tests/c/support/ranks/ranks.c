@@ -108,7 +108,7 @@ void run_ranks_as_processes(int ranks, rank_body *body, void *context) {
   const char *why = ms_control_abort_reason(view, &blamed);
   if (failed >= 0)
     fail_msg("%d ranks as processes, rank %d failed: %s", ranks, why ? blamed : failed,
-             why ? why : "it died, or was ended because it ran too long");
+             why ? why : "it died or ran too long");
   ms_control_view_close(view);
   close(fd);
 }

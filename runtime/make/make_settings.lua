@@ -1,0 +1,159 @@
+-- Reads settings.def, and writes its structs as a part of the public header, with the comments of their rows, and the
+-- rows as a Lua module, which returns { type = { row, ... } } in the order of the fields.
+--
+--   luajit runtime/make/make_settings.lua runtime/base/settings/settings.def build/gen/moonshard
+--
+-- An embedder reads structs, the engine's loops read rows, and the Lua layer reads options: all are made from one text,
+-- so they cannot differ.
+
+local def_path, folder = arg[1], arg[2]
+
+local HEAD = [[
+/* settings.h - the settings of models and plans. Fill a struct with its ms_..._config_default before you set fields.
+ *
+ * A part of moonshard.h, which explains the conventions. The build writes it from settings.def. The Lua layer parses
+ * the text between the two ffi marks: it contains no preprocessor directives.
+ */
+#ifndef MOONSHARD_SETTINGS_H
+#define MOONSHARD_SETTINGS_H
+
+#include <moonshard/base.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ffi:begin */
+]]
+
+local TAIL = [[
+
+/* ffi:end */
+
+#ifdef __cplusplus
+}
+#endif
+#endif
+]]
+
+local function read_all(path)
+  local file = assert(io.open(path, "rb"))
+  local text = file:read("*a")
+  file:close()
+  return text
+end
+
+local lines, lua, struct, group, comment = {}, {}, nil, nil, nil
+local function add(indent, text) lines[#lines + 1] = indent .. text end
+local function add_lua(format, ...) lua[#lua + 1] = format:format(...) end
+
+local function indentation() return group and "    " or struct and "  " or "" end
+
+local function add_comment()
+  for line in ((comment or "") .. "\n"):gmatch("(.-)\n") do
+    if line ~= "" then add(indentation(), line) end
+  end
+  comment = nil
+end
+
+-- What the Lua layer knows of a range: the names that it chooses from, or that it is a flag or a dtype.
+local function known_of(range)
+  local names = range:match('^CHOICE%("(.-)"%)$')
+  if names then return (", choices = { %s }"):format((names:gsub("%S+", '"%0"'):gsub(" ", ", "))) end
+  local is_dtype = range:find("DTYPES%(") or range:find("F32_OR%(")
+  return range == "FLAG" and ", flag = true" or is_dtype and ", dtype = true" or ""
+end
+
+local function add_row(type, name, initial, range)
+  add_lua("    { name = %q, type = %q, default = %q%s },", name, type, initial, known_of(range))
+end
+
+-- By the name of a row's macro; arguments are texts.
+local rows = {
+  MS_CONFIG = function(type)
+    add("", "")
+    add_comment()
+    struct = type
+    add("", ("typedef struct ms_%s {"):format(type))
+    add_lua("  ms_%s = {", type)
+  end,
+  MS_END = function()
+    add("", ("} ms_%s;"):format(struct))
+    add_lua("  },")
+    struct = nil
+  end,
+  MS_GROUP = function(name)
+    add_comment()
+    add("  ", "struct {")
+    group = name
+  end,
+  MS_GROUP_END = function()
+    add("  ", ("} %s;"):format(group))
+    group = nil
+  end,
+  MS_SIZE = function() add("  ", ("int struct_size; /* set by ms_%s_default */"):format(struct)) end,
+  MS_SETTING = function(_, type, name, initial, range)
+    add_comment()
+    add(indentation(), ("%s %s;"):format(type, name:match("[^.]+$")))
+    add_row(type, name, initial, range)
+  end,
+  MS_POINTER = function(_, type, name)
+    add_comment()
+    add("  ", type .. name .. ";")
+  end,
+  MS_PART = function(_, type, name)
+    add_comment()
+    add("  ", ("ms_%s %s;"):format(type, name))
+  end,
+}
+
+-- Commas within parentheses and texts separate nothing.
+local function arguments_of(text)
+  local list, at, depth, quoted = { "" }, 1, 0, false
+  while at <= #text do
+    local c = text:sub(at, at)
+    if c == '"' then quoted = not quoted end
+    if not quoted then depth = depth + (c == "(" and 1 or c == ")" and -1 or 0) end
+    if c == "," and depth == 0 and not quoted then list[#list + 1] = "" else list[#list] = list[#list] .. c end
+    at = at + 1
+  end
+  for i, argument in ipairs(list) do list[i] = argument:match("^%s*(.-)%s*$") end
+  return list
+end
+
+-- A comment that begins with /* and stands before a row belongs to it; a heading ("/* ---- ... ---- */") to none.
+local text, at = read_all(def_path), 1
+while true do
+  local first, last, found = text:find("^%s*(/%*.-%*/)", at)
+  if first then
+    comment = not found:find("^/%* %-%-%-%-") and found or nil
+  else
+    local name, given
+    first, last, name, given = text:find("^%s*(MS_[%u_]+)(%b())", at)
+    if not first then
+      first, last, name = text:find("^%s*(MS_[%u_]+)", at)
+      given = "()"
+    end
+    if not first then break end
+    if rows[name] then rows[name](unpack(arguments_of(given:sub(2, -2)))) end
+    comment = nil
+  end
+  at = last + 1
+end
+if text:find("%S", at) then error(def_path .. ": not a row: " .. text:sub(at, at + 80), 0) end
+if struct then error(def_path .. ": " .. struct .. " has no MS_END", 0) end
+
+-- What depends on a file is built again only if its text changes.
+local function write(path, made)
+  local before = io.open(path, "rb")
+  local same = before and before:read("*a") == made
+  if before then before:close() end
+  if same then return end
+  local output = assert(io.open(path, "wb"))
+  output:write(made)
+  output:close()
+end
+
+write(folder .. "/settings.h", HEAD .. table.concat(lines, "\n") .. "\n" .. TAIL)
+write(folder .. "/settings.lua", ("-- Made from %s by the build.\nreturn {\n%s\n}\n"):format(def_path,
+  table.concat(lua, "\n")))
