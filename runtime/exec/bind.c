@@ -23,17 +23,7 @@ static int64_t state_offset(const ms_exec *exec, int buffer) {
   if (buffer == ms_loss_sum_buffer(plan)) return layout->loss_sum;
   if (buffer == ms_norm_buffer(plan)) return layout->norm;
   if (buffer == ms_updates_buffer(plan)) return layout->updates;
-  int unit = buffer / MS_STATE_BUFFERS, which = buffer % MS_STATE_BUFFERS;
-  if (which == MS_STATE_MASTER) return layout->unit[unit].master;
-  if (which == MS_STATE_GRADIENT) return layout->unit[unit].gradient;
-  if (which == MS_STATE_EMA) return layout->unit[unit].ema;
-  if (which == MS_STATE_SYNCED) return layout->unit[unit].synced;
-  if (which == MS_STATE_OUTER_MOMENTUM) return layout->unit[unit].outer_momentum;
-  if (which == MS_STATE_OUTER_SUM) return layout->unit[unit].outer_sum;
-  if (which == MS_STATE_FACTORS) return layout->unit[unit].factors;
-  if (which == MS_STATE_RESTS) return layout->unit[unit].rests;
-  if (which == MS_STATE_WEIGHTS) return layout->unit[unit].weights;
-  return layout->unit[unit].moment[which - MS_STATE_MOMENT];
+  return layout->unit[buffer / MS_SLOTS].at[buffer % MS_SLOTS];
 }
 
 void *ms_exec_pointer(const ms_exec *exec, const ms_ref *ref) {
@@ -225,7 +215,7 @@ static int check_state(const ms_exec *exec) {
     return MS_FAIL(MS_EINVAL, "the plan was compiled with shared_masters = %d, but the state was created with %d",
                    plan->config.shared_masters, !plan->config.shared_masters);
   for (int u = 0; u < plan->model->units; u++)
-    if (exec->state->layout.unit[u].rests >= 0 && plan->inner_shards != exec->state->layout.inner_shards)
+    if (exec->state->layout.unit[u].at[MS_SLOT_RESTS] >= 0 && plan->inner_shards != exec->state->layout.inner_shards)
       return MS_FAIL(MS_EINVAL,
                      "the plan sums gradients of unit '%s' among %d shards of a node first, but the state keeps what "
                      "sums among %d round off: create both with the same nodes and node_of",

@@ -283,25 +283,25 @@ ms_ref ms_ref_vector(int buffer, int64_t offset, int dtype, int64_t n) {
 
 ms_ref ms_ref_scalar(int buffer, int64_t offset) { return (ms_ref){buffer, offset, {.dtype = MS_F32, .ndim = 0}}; }
 
-int ms_state_buffer(int unit, int which) { return unit * MS_STATE_BUFFERS + which; }
+int ms_state_buffer(int unit, int which) { return unit * MS_SLOTS + which; }
 int ms_plan_shares_masters(const ms_plan *plan, int unit) {
-  return plan->buffer[ms_state_buffer(unit, MS_STATE_MASTER)].arena == MS_ARENA_MASTERS;
+  return plan->buffer[ms_state_buffer(unit, MS_SLOT_MASTER)].arena == MS_ARENA_MASTERS;
 }
 
 ms_ref ms_plan_weights(const ms_plan *plan, int unit, int s, int64_t local, int64_t n) {
   const ms_unit *u = &plan->model->unit[unit];
   const int shared = ms_plan_shares_masters(plan, unit);
-  int dtype = MS_F32, which = MS_STATE_MASTER;
+  int dtype = MS_F32, which = MS_SLOT_MASTER;
   int64_t at;
   if (ms_segment_has_weights(plan->model, u, plan->replicas, s)) {
-    which = MS_STATE_WEIGHTS;
+    which = MS_SLOT_WEIGHTS;
     at = ms_weights_offset(plan->model, u, plan->replicas, s, local, &dtype);
   } else at = ms_master_offset(plan->model, u, plan->replicas, shared, s, local);
   if (ms_segment_is_stored(&u->segment[s])) dtype = u->segment[s].wire;
   return ms_ref_vector(ms_state_buffer(unit, which), at, dtype, n);
 }
 
-int ms_squares_buffer(const ms_plan *plan) { return plan->model->units * MS_STATE_BUFFERS; }
+int ms_squares_buffer(const ms_plan *plan) { return plan->model->units * MS_SLOTS; }
 int ms_loss_sum_buffer(const ms_plan *plan) { return ms_squares_buffer(plan) + 1; }
 int ms_norm_buffer(const ms_plan *plan) { return ms_squares_buffer(plan) + 2; }
 int ms_updates_buffer(const ms_plan *plan) { return ms_squares_buffer(plan) + 3; }
@@ -346,30 +346,10 @@ static int state_buffer(ms_plan *plan, int category, int64_t offset, int64_t byt
 
 int ms_plan_state_buffers(ms_plan *plan, const ms_state_layout *layout) {
   const ms_model *model = plan->model;
-  for (int u = 0; u < model->units; u++) {
-    const ms_unit *unit = &model->unit[u];
-    const int replicas = layout->replicas;
-    const int64_t gradient = ms_unit_slice_room(model, unit, replicas);
-    const int64_t kept = ms_unit_is_sliced(model, unit, replicas) ? gradient : unit->trainable_count;
-    const int64_t own = ms_unit_master_bytes(model, unit, replicas);
-    int optimizer = ms_state_optimizer_arena(model, layout, u);
-    MS_TRY(persistent(plan, ms_state_master_arena(model, layout, u), MS_CAT_PARAMETERS, layout->unit[u].master,
-                      layout->unit[u].shared ? unit->gathered_bytes : own, unit->name));
-    MS_TRY(state_buffer(plan, MS_CAT_GRADIENTS, layout->unit[u].gradient, 4 * gradient, unit->name));
-    for (int m = 0; m < MS_MOMENTS; m++)
-      MS_TRY(persistent(plan, optimizer, MS_CAT_OPTIMIZER, layout->unit[u].moment[m],
-                        ms_moment_room(model, unit, replicas, ms_moment_of(layout, m)), unit->name));
-    MS_TRY(persistent(plan, optimizer, MS_CAT_OPTIMIZER, layout->unit[u].ema, 4 * kept, unit->name));
-    MS_TRY(state_buffer(plan, MS_CAT_OPTIMIZER, layout->unit[u].synced, 4 * kept, unit->name));
-    MS_TRY(state_buffer(plan, MS_CAT_OPTIMIZER, layout->unit[u].outer_momentum, 4 * kept, unit->name));
-    MS_TRY(state_buffer(plan, MS_CAT_OPTIMIZER, layout->unit[u].outer_sum, 4 * kept, unit->name));
-    MS_TRY(state_buffer(plan, MS_CAT_OPTIMIZER, layout->unit[u].factors,
-                        4 * ms_unit_factors(model, unit, plan->config.optimizer), unit->name));
-    MS_TRY(state_buffer(plan, MS_CAT_OPTIMIZER, layout->unit[u].rests, ms_rests_bytes(model, u, layout->inner_shards),
-                        unit->name));
-    MS_TRY(persistent(plan, ms_state_weights_arena(model, layout, u), MS_CAT_PARAMETERS, layout->unit[u].weights,
-                      ms_unit_weights_bytes(model, unit, replicas), unit->name));
-  }
+  for (int u = 0; u < model->units; u++)
+    for (int slot = 0; slot < MS_SLOTS; slot++)
+      MS_TRY(persistent(plan, ms_state_arena(model, layout, u, slot), ms_slots[slot].category,
+                        layout->unit[u].at[slot], layout->unit[u].bytes[slot], model->unit[u].name));
   const int norms = 1 + ms_model_splits_norm(model);
   MS_TRY(state_buffer(plan, MS_CAT_WORKSPACE, layout->squares, 4 * norms * model->units, "squares"));
   MS_TRY(state_buffer(plan, MS_CAT_WORKSPACE, layout->loss_sum, 8, "loss sum"));

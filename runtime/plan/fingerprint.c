@@ -142,7 +142,7 @@ static void describe_config(const ms_plan *plan, ms_text *text) {
 /* 1 for kernels that clear gradients: they have no inputs. */
 static int fills_gradients(const ms_plan *plan, const ms_instr *instr) {
   const int buffer = instr->call->inputs == 0 ? instr->out[0].buffer : -1;
-  return buffer >= 0 && buffer < ms_squares_buffer(plan) && buffer % MS_STATE_BUFFERS == MS_STATE_GRADIENT;
+  return buffer >= 0 && buffer < ms_squares_buffer(plan) && buffer % MS_SLOTS == MS_SLOT_GRADIENT;
 }
 
 /* 1 for kernels that differ from rank to rank, because they work on the parameters that the rank owns or on its

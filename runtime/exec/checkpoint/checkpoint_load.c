@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "base/least.h"
 #include "base/text/xxh3.h"
-#include "exec/tensors/params.h"
+#include "exec/tensors/tensor_table.h"
 #include "shard/divided.h"
 
 /* ROUND: bytes that are read, hashed and stored at a time; they fit the second-level cache. */
@@ -140,7 +140,7 @@ static int find_elements(loading *l, const ms_param *p) {
   const ms_division *saved = &l->piece->part;
   l->mine = ms_param_division(l->state->model, p, l->state->model->dim[MS_DIM_TENSOR].place);
   l->saved = saved->stride ? *saved : (ms_division){.run = whole, .stride = whole};
-  if (ms_params_is_factor(l->what)) {
+  if (ms_tensor_is_whole(l->what)) {
     whole = ms_params_factors(l->state->model, l->param, l->what);
     l->saved = l->mine = (ms_division){.run = whole, .stride = whole};
   }

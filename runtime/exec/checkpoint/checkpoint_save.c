@@ -18,7 +18,7 @@
 #include "base/error.h"
 #include "comm/recorder/flight_recorder.h"
 #include "exec/checkpoint/checkpoint_save.h"
-#include "exec/tensors/params.h"
+#include "exec/tensors/tensor_table.h"
 #include "io/checkpoint/checkpoint.h"
 
 enum { NICENESS = 10 };
@@ -57,7 +57,7 @@ static int copy_piece(const ms_state *state, ms_save_piece *to, const ms_save_pi
 /* The part of the parameter whose elements a piece counts; what every rank has whole is not divided. */
 static int divide(const ms_model *model, const ms_save_piece *piece, ms_division *part) {
   MS_TRY(ms_model_division(model, piece->param, part));
-  if (!ms_params_is_factor(piece->what)) return MS_OK;
+  if (!ms_tensor_is_whole(piece->what)) return MS_OK;
   const int64_t whole = ms_params_factors(model, piece->param, piece->what);
   *part = (ms_division){.run = whole, .stride = whole};
   return MS_OK;

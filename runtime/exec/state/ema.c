@@ -65,7 +65,7 @@ fail:
 
 static int check_averages(const ms_state *state) {
   for (int u = 0; u < state->model->units; u++)
-    if (state->model->unit[u].trainable_count && state->layout.unit[u].ema < 0)
+    if (state->model->unit[u].trainable_count && state->layout.unit[u].at[MS_SLOT_EMA] < 0)
       return MS_FAIL(MS_EINVAL, "the state keeps no averages of its weights: create it with ema_decay above 0");
   return MS_OK;
 }

@@ -7,21 +7,16 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "exec/tensors/params.h"
+#include "exec/tensors/tensor_table.h"
 
 /* Elements per copy: 1 MiB. */
 enum { AT_ONCE = 1 << 18 };
-
-static int has(const ms_state_layout *layout, int unit, int what) {
-  if (what == MS_TENSOR_OUTER_SUM) return layout->unit[unit].outer_sum >= 0;
-  return what == MS_TENSOR_SYNCED ? layout->unit[unit].synced >= 0 : layout->unit[unit].outer_momentum >= 0;
-}
 
 /* Fills a parameter's owned elements of a kind with its weights or, for other kinds than SYNCED, with zeros. */
 static int restart(ms_state *state, int param, int what, float *room) {
   const ms_param *p = &state->model->param[param];
   ms_elements master, kept;
-  if (p->config.frozen || !has(&state->layout, p->unit, what)) return MS_OK;
+  if (p->config.frozen || !ms_tensor_is_kept(state, p->unit, what)) return MS_OK;
   MS_TRY(ms_params_find(state, param, MS_TENSOR_PARAM, &master));
   MS_TRY(ms_params_find(state, param, what, &kept));
   for (int64_t at = 0; at < p->owned; at += AT_ONCE) {
@@ -36,7 +31,7 @@ static int restart(ms_state *state, int param, int what, float *room) {
 int ms_outer_take(ms_state *state, int param, int64_t first, int64_t count, const float *values) {
   const ms_param *p = &state->model->param[param];
   ms_elements synced;
-  if (p->config.frozen || !has(&state->layout, p->unit, MS_TENSOR_SYNCED) || state->ema_swapped) return MS_OK;
+  if (p->config.frozen || !ms_tensor_is_kept(state, p->unit, MS_TENSOR_SYNCED) || state->ema_swapped) return MS_OK;
   MS_TRY(ms_params_find(state, param, MS_TENSOR_SYNCED, &synced));
   return ms_params_copy_in(state, &synced, first, count, values);
 }

@@ -34,15 +34,6 @@ int ms_params_is_sliced(const ms_state *state, const ms_param *p) {
   return ms_param_is_sliced(state->model, p, state->layout.replicas);
 }
 
-/* The master of the parameter's element that is the unit's element `local`. */
-static void *at_master(const ms_state *state, const ms_param *p, int64_t local) {
-  int shared = state->layout.unit[p->unit].shared;
-  const ms_unit *unit = &state->model->unit[p->unit];
-  return ms_state_block(state, ms_state_master_arena(state->model, &state->layout, p->unit)) +
-         state->layout.unit[p->unit].master +
-         ms_master_offset(state->model, unit, state->layout.replicas, shared, p->segment, local);
-}
-
 /* Elements drawn on the host per copy to the device: 4 MiB. */
 enum { DRAWN_ELEMENTS = 1 << 20 };
 
@@ -91,106 +82,6 @@ int ms_params_init(ms_state *state) {
 
 /* ---- the owned part ---- */
 
-/* SGD's momentum is where AdamW has its first moment. */
-static const char *const tensor_kinds[MS_TENSOR_KINDS] = {[MS_TENSOR_PARAM] = "param",
-                                                          [MS_TENSOR_GRAD] = "grad",
-                                                          [MS_TENSOR_EXP_AVG] = "exp_avg (momentum)",
-                                                          [MS_TENSOR_EXP_AVG_SQ] = "exp_avg_sq",
-                                                          [MS_TENSOR_EMA] = "ema",
-                                                          [MS_TENSOR_SYNCED] = "synced weights",
-                                                          [MS_TENSOR_OUTER_MOMENTUM] = "outer momentum",
-                                                          [MS_TENSOR_OUTER_SUM] = "outer sum",
-                                                          [MS_TENSOR_STORED] = "stored form",
-                                                          [MS_TENSOR_ROW_VAR] = "row_var",
-                                                          [MS_TENSOR_COL_VAR] = "col_var",
-                                                          [MS_TENSOR_VARIANCE] = "variance"};
-
-/* In the arena that optimizer state is in; -1: the state has none. */
-static int64_t offset_of(const ms_state_layout *layout, int unit, int what) {
-  if (what == MS_TENSOR_GRAD) return layout->unit[unit].gradient;
-  if (what == MS_TENSOR_EXP_AVG) return layout->unit[unit].moment[0];
-  if (what == MS_TENSOR_SYNCED) return layout->unit[unit].synced;
-  if (what == MS_TENSOR_OUTER_MOMENTUM) return layout->unit[unit].outer_momentum;
-  if (what == MS_TENSOR_OUTER_SUM) return layout->unit[unit].outer_sum;
-  return what == MS_TENSOR_EXP_AVG_SQ ? layout->unit[unit].moment[1] : layout->unit[unit].ema;
-}
-
-const char *ms_params_kind_name(int what) { return tensor_kinds[what]; }
-
-static int is_moment(int what) { return what == MS_TENSOR_EXP_AVG || what == MS_TENSOR_EXP_AVG_SQ; }
-
-/* Finds a moment; `local` is the first element's place in the unit's chunks. */
-static void find_moment(const ms_state *state, const ms_param *p, int what, int64_t local, ms_elements *at) {
-  const ms_state_layout *layout = &state->layout;
-  const ms_moment moment = ms_moment_of(layout, what == MS_TENSOR_EXP_AVG ? 0 : 1);
-  const ms_moment_form *form = ms_moment_form_of(ms_moment_dtype(p, layout->moment_dtype));
-  at->dtype = form->block ? MS_U8 : form->kept;
-  if (form->block) at->records = 1 + (what == MS_TENSOR_EXP_AVG ? MS_MOMENT_FIRST : MS_MOMENT_SECOND);
-  at->data = ms_state_block(state, ms_state_optimizer_arena(state->model, layout, p->unit)) +
-             offset_of(layout, p->unit, what) +
-             ms_moment_offset(state->model, &state->model->unit[p->unit], layout->replicas, moment, local);
-}
-
-/* The words of the records that this rank keeps. */
-static int find_records(const ms_state *state, int param, ms_elements *at) {
-  const ms_param *p = &state->model->param[param];
-  if (!ms_storage_is_coded(p->config.storage_dtype))
-    return MS_FAIL(MS_EINVAL, "parameter '%s' has no stored form: it is kept in %s", p->name,
-                   ms_dtype_name(p->config.storage_dtype));
-  MS_TRY(ms_stored_check_sealed(state, param));
-  MS_TRY(ms_params_find(state, param, MS_TENSOR_PARAM, at));
-  at->dtype = MS_F32; /* words are moved as f32 values are */
-  at->first = p->first / p->storage.elements * p->storage.words;
-  at->count = ms_storage_words(&p->storage, p->owned);
-  return MS_OK;
-}
-
-int ms_params_find(const ms_state *state, int param, int what, ms_elements *at) {
-  if (what < 0 || what >= MS_TENSOR_KINDS)
-    return MS_FAIL(MS_EINVAL, "what of a parameter must be one of enum ms_tensor_kind, not %d", what);
-  if (param < 0 || param >= state->model->params)
-    return MS_FAIL(MS_EINVAL, "parameter %d does not exist; the model has %d", param, state->model->params);
-  const ms_param *p = &state->model->param[param];
-  const int sliced = ms_params_is_sliced(state, p);
-  int64_t offset, place = p->local;
-  int arena = what == MS_TENSOR_GRAD ? MS_ARENA_STATE : ms_state_optimizer_arena(state->model, &state->layout, p->unit);
-  *at = (ms_elements){.dtype = MS_F32, .param = param, .first = p->first, .count = p->owned, .sliced = sliced};
-  if (what == MS_TENSOR_STORED) return find_records(state, param, at);
-  if (ms_params_is_factor(what)) {
-    if (ms_params_find_factors(state, param, what, at)) return MS_OK;
-    return MS_FAIL(MS_EINVAL,
-                   "parameter '%s' has no %s: adafactor keeps row_var and col_var of parameters with two axes or more, "
-                   "and variance of others, if they train",
-                   p->name, tensor_kinds[what]);
-  }
-  if (what == MS_TENSOR_PARAM) {
-    if (sliced) at->count = ms_param_slice(state->model, p, state->layout.replicas, &at->first, &place);
-    else if (!ms_params_has_copy(state, p)) ms_params_find_weights(state, p, at);
-    if (!at->data) at->data = at_master(state, p, p->local + (sliced ? at->first - p->first : 0));
-    if (ms_param_is_stored(p)) {
-      at->dtype = p->config.storage_dtype;
-      at->storage = &p->storage;
-    }
-    return MS_OK;
-  }
-  offset = offset_of(&state->layout, p->unit, what);
-  if (what == MS_TENSOR_EXP_AVG_SQ && ms_param_takes_muon(p))
-    return MS_FAIL(MS_EINVAL, "parameter '%s' has no %s: muon keeps only its momentum", p->name, tensor_kinds[what]);
-  if (is_moment(what) && !ms_moment_is_kept(p, ms_moment_of(&state->layout, what - MS_TENSOR_EXP_AVG))) offset = -1;
-  if (offset < 0 || p->config.frozen)
-    return MS_FAIL(MS_EINVAL, "parameter '%s' has no %s: %s", p->name, tensor_kinds[what],
-                   p->config.frozen ? "it is frozen" : "the state was made for another optimizer, or without training");
-  if (what == MS_TENSOR_GRAD) at->sliced |= state->layout.replicas > 1;
-  if (sliced || what == MS_TENSOR_GRAD)
-    at->count = ms_param_slice(state->model, p, state->layout.replicas, &at->first, &place);
-  if (is_moment(what)) {
-    find_moment(state, p, what, p->local + at->first - p->first, at);
-    return MS_OK;
-  }
-  at->data = ms_state_block(state, arena) + offset + ms_dtype_size(at->dtype) * place;
-  return MS_OK;
-}
-
 int ms_params_find_writable(ms_state *state, int param, int what, ms_elements *at) {
   MS_TRY(ms_state_settle(state));
   MS_TRY(ms_params_find(state, param, what, at));
@@ -199,7 +90,7 @@ int ms_params_find_writable(ms_state *state, int param, int what, ms_elements *a
   if (ms_params_has_copy(state, p)) at->data = NULL;
   if (!at->sliced) return MS_OK;
   ms_params_find_weights(state, p, at);
-  at->data = at->data ? NULL : at_master(state, p, p->local);
+  at->data = at->data ? NULL : ms_params_at_master(state, p, p->local);
   return MS_OK;
 }
 

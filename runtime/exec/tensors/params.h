@@ -28,6 +28,8 @@ typedef struct ms_elements {
  * a slice of them. Of gradients it has a slice if replicas share one copy of the state; of a sliced unit, of all kinds.
  */
 int ms_params_find(const ms_state *state, int param, int what, ms_elements *at);
+/* The master of the parameter's element that is the unit's element `local`. */
+void *ms_params_at_master(const ms_state *state, const ms_param *p, int64_t local);
 /* Finds the elements that this rank writes when a parameter is given a value: the owned ones, also of a sliced unit.
  * data is NULL if they are in two places: masters, and weights or copies. For kinds but MS_TENSOR_PARAM as
  * ms_params_find. Waits for gathers in flight. */
@@ -45,14 +47,10 @@ int ms_params_copy(ms_state *state, int sliced);
 /* Writes those that are among `given`, elements [begin, end) of the whole parameter (params_gather.c). */
 int ms_params_take(ms_state *state, int param, const ms_elements *writable, int64_t begin, int64_t end,
                    const float *given);
-/* 1 for averages that Adafactor keeps: every rank has all of them. */
-static inline int ms_params_is_factor(int what) { return what >= MS_TENSOR_ROW_VAR && what <= MS_TENSOR_VARIANCE; }
 /* How many of these a parameter has: none, if it is another kind's. */
 int64_t ms_params_factors(const ms_model *model, int param, int what);
 /* Finds them for ms_params_find (factors.c); 0: the state has none. */
 int ms_params_find_factors(const ms_state *state, int param, int what, ms_elements *at);
-/* The name of a kind that ms_params_find accepts, for messages. */
-const char *ms_params_kind_name(int what);
 /* Elements [first, first + count) of what was found, from and to f32; those kept in bf16 become the nearest to what
  * is given, and codes are as stored.h says. */
 int ms_params_copy_out(const ms_state *state, const ms_elements *from, int64_t first, int64_t count, float *out);

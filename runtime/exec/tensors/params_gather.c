@@ -19,6 +19,7 @@
 #include "exec/state/host_memory.h"
 #include "exec/tensors/params.h"
 #include "exec/tensors/stored.h"
+#include "exec/tensors/tensor_table.h"
 #include "shard/divided.h"
 
 /* Elements of a window: 16 MiB. A rank fills one of two windows while its peers can still read the other. */
@@ -39,7 +40,7 @@ static ms_division division_of(const ms_model *model, int param, int what, int p
 /* The elements, or words, of the whole tensor. */
 static int64_t whole_of(const ms_model *model, int param, int what) {
   const ms_param *p = &model->param[param];
-  if (ms_params_is_factor(what)) return ms_params_factors(model, param, what);
+  if (ms_tensor_is_whole(what)) return ms_params_factors(model, param, what);
   const int64_t elements = ms_param_whole_numel(model, p);
   return what == MS_TENSOR_STORED ? ms_storage_words(&p->storage, elements) : elements;
 }
@@ -67,8 +68,8 @@ static int check_same(const ms_state *state, const request *mine, const request 
     return MS_FAIL(
         MS_EMISMATCH,
         "rank %d gathers %s of '%s' while rank %d gathers %s of '%s'; all ranks gather the same, in one order",
-        group->rank[group->me], ms_params_kind_name(mine->what), state->model->param[mine->param].name, group->rank[i],
-        ms_params_kind_name(all[i].what), state->model->param[all[i].param].name);
+        group->rank[group->me], ms_tensors[mine->what].name, state->model->param[mine->param].name, group->rank[i],
+        ms_tensors[all[i].what].name, state->model->param[all[i].param].name);
   }
   return MS_OK;
 }
@@ -219,7 +220,7 @@ int ms_state_gather_range(ms_state *state, int param, int what, int64_t first, i
         "parameter '%s': cannot gather %lld elements from element %lld: give a range of 1 or more of its %lld", p->name,
         (long long)count, (long long)first, (long long)whole);
   const int alone = ms_model_shards(state->model) == 1 && !mine.sliced && !ms_param_is_divided(state->model, p);
-  if (alone || ms_params_is_factor(what)) return out ? ms_params_copy_out(state, &mine, first, count, out) : MS_OK;
+  if (alone || ms_tensor_is_whole(what)) return out ? ms_params_copy_out(state, &mine, first, count, out) : MS_OK;
   ms_recorder *recorder = ms_world_recorder(state->world);
   ms_recorder_enter(recorder, ms_recorder_number(recorder, "train:parameter, which all ranks call"));
   request wanted = {.first = first, .count = count, .param = param, .what = what};

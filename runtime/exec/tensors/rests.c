@@ -11,8 +11,8 @@
 enum { AT_ONCE = 1 << 20 };
 
 static int clear(ms_state *state, int unit, const void *zeros) {
-  const int64_t bytes = ms_rests_bytes(state->model, unit, state->layout.inner_shards);
-  const int64_t at = state->layout.unit[unit].rests;
+  const int64_t bytes = state->layout.unit[unit].bytes[MS_SLOT_RESTS];
+  const int64_t at = state->layout.unit[unit].at[MS_SLOT_RESTS];
   char *rests = ms_state_block(state, MS_ARENA_STATE) + at;
   for (int64_t done = 0; at >= 0 && done < bytes; done += AT_ONCE)
     MS_TRY(ms_state_copy_in(state, rests + done, zeros, bytes - done < AT_ONCE ? bytes - done : AT_ONCE));
@@ -21,7 +21,7 @@ static int clear(ms_state *state, int unit, const void *zeros) {
 
 int ms_rests_clear(ms_state *state) {
   int rc = MS_OK, kept = 0;
-  for (int u = 0; u < state->model->units; u++) kept |= state->layout.unit[u].rests >= 0;
+  for (int u = 0; u < state->model->units; u++) kept |= state->layout.unit[u].at[MS_SLOT_RESTS] >= 0;
   if (!kept) return MS_OK;
   void *zeros = ms_calloc(AT_ONCE, 1);
   if (!zeros) return MS_ENOMEM;

@@ -10,8 +10,8 @@ void ms_params_find_weights(const ms_state *state, const ms_param *p, ms_element
   const int replicas = state->layout.replicas;
   if (!ms_segment_has_weights(state->model, unit, replicas, p->segment)) return;
   const int64_t offset = ms_weights_offset(state->model, unit, replicas, p->segment, p->local, &at->dtype);
-  at->data = ms_state_block(state, ms_state_weights_arena(state->model, &state->layout, p->unit)) +
-             state->layout.unit[p->unit].weights + offset;
+  at->data = ms_state_block(state, ms_state_arena(state->model, &state->layout, p->unit, MS_SLOT_WEIGHTS)) +
+             state->layout.unit[p->unit].at[MS_SLOT_WEIGHTS] + offset;
 }
 
 int ms_params_has_copy(const ms_state *state, const ms_param *p) {

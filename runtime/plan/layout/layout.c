@@ -117,9 +117,9 @@ static int64_t collect_gradients(layout *l, int phase, int kind, int *members) {
   for (int u = 0; u < plan->model->units; u++) written |= begin[u] > 0;
   if (!written) return 0;
   for (int u = 0; u < plan->model->units; u++) {
-    const ms_buffer *b = &plan->buffer[ms_state_buffer(u, MS_STATE_GRADIENT)];
+    const ms_buffer *b = &plan->buffer[ms_state_buffer(u, MS_SLOT_GRADIENT)];
     if (!b->bytes) continue;
-    l->member[n] = ms_state_buffer(u, MS_STATE_GRADIENT);
+    l->member[n] = ms_state_buffer(u, MS_SLOT_GRADIENT);
     l->item[n++] = (ms_packing_item){.bytes = align_up(b->bytes),
                                      .first = begin[u],
                                      .last = l->positions,
@@ -230,7 +230,7 @@ static int64_t least_together(layout *l, int64_t *live) {
     }
     live[0] -= l->gradients;
     for (int u = 0; u < l->plan->model->units && l->gradients; u++)
-      live[begin_in(l, phase)[u]] += align_up(l->plan->buffer[ms_state_buffer(u, MS_STATE_GRADIENT)].bytes);
+      live[begin_in(l, phase)[u]] += align_up(l->plan->buffer[ms_state_buffer(u, MS_SLOT_GRADIENT)].bytes);
     int64_t sum = 0;
     for (int i = 0; i <= l->positions; i++) {
       sum += live[i];
@@ -276,7 +276,7 @@ static int layout_activations(layout *l) {
 static void find_gradients(layout *l) {
   for (int phase = 0; phase < MS_PHASES; phase++) ms_gradients_begin(l->plan, phase, begin_in(l, phase));
   for (int u = 0; u < l->plan->model->units; u++) {
-    const ms_buffer *b = &l->plan->buffer[ms_state_buffer(u, MS_STATE_GRADIENT)];
+    const ms_buffer *b = &l->plan->buffer[ms_state_buffer(u, MS_SLOT_GRADIENT)];
     if (!b->bytes) continue;
     if (!l->gradients) l->base[MS_ARENA_STATE] = b->offset;
     l->gradients = b->offset + align_up(b->bytes) - l->base[MS_ARENA_STATE];

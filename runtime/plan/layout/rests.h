@@ -1,5 +1,5 @@
 /* rests.h - where a rank keeps what it rounded off of its gradients (ms_unit_config.error_feedback): in f32, zero at
- * first, in one buffer of the state per unit (MS_STATE_RESTS):
+ * first, in one buffer of the state per unit (MS_SLOT_RESTS):
  *
  *   over shard       an element for each of the unit's reduce buffer, which it quantises whole
  *   over replicate   an element for each of its trainable chunks, then for each of the pieces that it sums

@@ -4,23 +4,18 @@
 #ifndef MS_PLAN_STATE_LAYOUT_H
 #define MS_PLAN_STATE_LAYOUT_H
 
-#include "plan/plan.h"
+#include "plan/layout/slots.h"
 
-enum { MS_MOMENTS = 2 }; /* most that an optimizer keeps */
-
-/* Offsets in bytes of each unit's persistent buffers; all plans and states of one model use the same layout. */
-typedef struct ms_state_layout {
+/* Where each unit's slots are; all plans and states of one model use the same layout. */
+struct ms_state_layout {
   struct {
-    /* This rank's chunks in STATE, REPLICATED or CHUNKS; if `shared`, the whole unit in MASTERS. Of a sliced unit with
-     * `weights`: the rank's slice of the trainable ones, in STATE. */
-    int64_t master;
-    /* What kernels or gathers read instead of masters: the chunks of a sliced unit, in CHUNKS, or copies of this rank's
-     * chunks (ms_unit_config.param_copy), in the arena of its optimizer state; -1: none. */
-    int64_t weights;
-    int64_t gradient, moment[MS_MOMENTS], ema; /* -1: none. AdamW: exp_avg, exp_avg_sq; SGD: its momentum */
-    int64_t synced, outer_momentum, outer_sum; /* -1: none; see enum ms_tensor_kind */
-    int64_t factors;                           /* -1: none; see factors.h */
-    int64_t rests;                             /* -1: none; see rests.h */
+    /* By enum ms_slot: the offset in its arena, -1: none; and its bytes.
+     *
+     * MASTER: this rank's chunks in STATE, REPLICATED or CHUNKS; if `shared`, the whole unit in MASTERS. Of a sliced
+     * unit with WEIGHTS: the rank's slice of the trainable ones, in STATE.
+     * WEIGHTS: what kernels or gathers read instead of masters: the chunks of a sliced unit, in CHUNKS, or copies of
+     * this rank's chunks (ms_unit_config.param_copy), in the arena of its optimizer state. */
+    int64_t at[MS_SLOTS], bytes[MS_SLOTS];
     int shared;
   } * unit;
   int optimizer;            /* enum ms_optimizer_kind; MS_OPT_NONE without training */
@@ -41,13 +36,13 @@ typedef struct ms_state_layout {
   int64_t bytes[MS_ARENAS]; /* sizes of the arenas STATE, MASTERS, REPLICATED and CHUNKS */
   int64_t peers[MS_ARENAS]; /* the share of them that other ranks count */
   int64_t category_bytes[MS_CATEGORIES];
-} ms_state_layout;
+};
 int ms_state_layout_make(const ms_model *model, const ms_plan_config *config, ms_state_layout *layout);
 void ms_state_layout_free(ms_state_layout *layout);
-/* The arenas that hold a unit's masters, its weights, and its optimizer state. */
-int ms_state_master_arena(const ms_model *model, const ms_state_layout *layout, int unit);
-int ms_state_weights_arena(const ms_model *model, const ms_state_layout *layout, int unit);
-int ms_state_optimizer_arena(const ms_model *model, const ms_state_layout *layout, int unit);
+/* The arena that holds a unit's slot. */
+static inline int ms_state_arena(const ms_model *model, const ms_state_layout *layout, int unit, int slot) {
+  return ms_slots[slot].arena(model, layout, unit);
+}
 
 /* The number of neighbouring replicas that are on one node and therefore share one copy of masters and optimizer
  * state, and the work of updating it: the largest divisor of the number of replicas for which every such block is on

@@ -75,21 +75,8 @@ void ms_plan_slice_sum(ms_plan *plan, int phase);
 void ms_plan_touch(ms_plan *plan, int buffer, int position);
 /* Lets a collective, the phase's instruction `instr`, hand over bytes (ms_plan_coll.opens). */
 int ms_plan_open(ms_plan *plan, int phase, int instr, ms_ref bytes);
-/* The buffers of the training state come first in a plan: these for each unit, then the step's scalars. A buffer that
+/* The buffers of the training state come first in a plan: MS_SLOTS of each unit, then the step's scalars. A buffer that
  * a unit does not need is empty. */
-enum ms_state_buffer {
-  MS_STATE_MASTER = 0,
-  MS_STATE_GRADIENT = 1,
-  MS_STATE_MOMENT = 2, /* the first of MS_MOMENTS */
-  MS_STATE_EMA = MS_STATE_MOMENT + MS_MOMENTS,
-  MS_STATE_SYNCED,
-  MS_STATE_OUTER_MOMENTUM,
-  MS_STATE_OUTER_SUM,
-  MS_STATE_FACTORS, /* Adafactor's averages (factors.h) */
-  MS_STATE_RESTS,   /* of gradients that are rounded (rests.h) */
-  MS_STATE_WEIGHTS, /* what is read instead of masters: chunks of a sliced unit, or copies */
-  MS_STATE_BUFFERS
-};
 /* Creates names and buffers for a traced graph's inputs, and names for its outputs. */
 int ms_plan_take_slots(ms_plan *plan, const ms_graph *graph);
 int ms_plan_state_buffers(ms_plan *plan, const ms_state_layout *layout);

@@ -18,13 +18,13 @@ ms_stretch ms_lower_own_part(const ms_plan *plan, int unit, int64_t begin, int64
 ms_ref ms_lower_gradients_of(const ms_plan *plan, int unit, ms_stretch own) {
   int64_t first;
   ms_unit_slice(plan->model, &plan->model->unit[unit], plan->replicas, &first);
-  return ms_ref_vector(ms_state_buffer(unit, MS_STATE_GRADIENT), 4 * (own.begin - first), MS_F32, own.end - own.begin);
+  return ms_ref_vector(ms_state_buffer(unit, MS_SLOT_GRADIENT), 4 * (own.begin - first), MS_F32, own.end - own.begin);
 }
 
 ms_ref ms_lower_masters(const ms_plan *plan, int unit, int s, ms_stretch own) {
   const int shared = ms_plan_shares_masters(plan, unit);
   const int64_t at = ms_master_offset(plan->model, &plan->model->unit[unit], plan->replicas, shared, s, own.begin);
-  return ms_ref_vector(ms_state_buffer(unit, MS_STATE_MASTER), at, MS_F32, own.end - own.begin);
+  return ms_ref_vector(ms_state_buffer(unit, MS_SLOT_MASTER), at, MS_F32, own.end - own.begin);
 }
 
 int ms_lower_has_copy(const ms_plan *plan, int unit, int s) {
@@ -54,6 +54,6 @@ ms_ref ms_lower_moment(const ms_plan *plan, const ms_param *p, int m, ms_stretch
   const ms_moment_form *form = ms_moment_form_of(ms_moment_dtype(p, ms_moment_dtype_of(&plan->config)));
   const ms_moment moment = ms_moment_of_plan(&plan->config, m);
   const int64_t at = ms_moment_offset(plan->model, unit, plan->replicas, moment, own.begin), n = own.end - own.begin;
-  const int buffer = ms_state_buffer(p->unit, MS_STATE_MOMENT + m);
+  const int buffer = ms_state_buffer(p->unit, MS_SLOT_MOMENT + m);
   return ms_ref_vector(buffer, at, form->kept, ms_moment_count(form, n));
 }

@@ -39,7 +39,7 @@ static int update_parameter(ms_plan *plan, int param) {
   const int kept = optimizer->moments(&by);
   for (int m = 0; m < optimizer->outputs; m++)
     out[1 + m] = m < kept ? ms_lower_moment(plan, p, m, own)
-                          : ms_ref_vector(ms_state_buffer(p->unit, MS_STATE_MOMENT + m), 0, MS_F32, 0);
+                          : ms_ref_vector(ms_state_buffer(p->unit, MS_SLOT_MOMENT + m), 0, MS_F32, 0);
   const int64_t before = ms_param_is_divided(model, p) ? model->dim[MS_DIM_TENSOR].place * p->numel : 0;
   const ms_updated updated = {.by = by,
                               .key = ms_hash_string(ms_hash_int(MS_HASH_INIT, (int64_t)model->seed), p->name),
@@ -90,7 +90,7 @@ int ms_lower_average(ms_plan *plan, int phase, int unit) {
     const ms_stretch own =
         ms_lower_own_part(plan, unit, begin, apart ? begin + u->segment[s].chunk : u->trainable_count);
     if (own.end <= own.begin) continue;
-    const ms_ref in = ms_lower_masters(plan, unit, s, own), out = ms_lower_kept(plan, unit, MS_STATE_EMA, MS_F32, own);
+    const ms_ref in = ms_lower_masters(plan, unit, s, own), out = ms_lower_kept(plan, unit, MS_SLOT_EMA, MS_F32, own);
     MS_TRY(ms_plan_kernel(plan, phase, MS_OP_ema, &attrs, 1, &in, 1, &out, u->name, 0));
   }
   return MS_OK;

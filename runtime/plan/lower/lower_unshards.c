@@ -119,7 +119,7 @@ static int gather_slices(ms_lowering *l, int unit, int ranks) {
 int ms_lower_unshards(ms_lowering *l, int node) {
   while (l->next_unshard < l->unshards && l->unshard[l->next_unshard].issue <= node) {
     const ms_unshard *unshard = &l->unshard[l->next_unshard++];
-    int unit = unshard->unit, buffer = ms_state_buffer(unit, MS_STATE_MASTER);
+    int unit = unshard->unit, buffer = ms_state_buffer(unit, MS_SLOT_MASTER);
     int again = unshard->need >= l->boundary && l->use[unit].forward_first >= 0;
     int ranks = again ? ms_unit_backward_ranks(l->model, unit) : ms_model_shards(l->model);
     if (l->slice[unit] >= 0) {

@@ -127,13 +127,13 @@ static int64_t counted(const ms_plan *plan, const ms_buffer *b) {
 static int64_t parameter_bytes(const ms_plan *plan, int unit) {
   const ms_buffer *of = &plan->buffer[ms_state_buffer(unit, 0)];
   if (ms_plan_shares_masters(plan, unit)) return share_of(4 * plan->model->unit[unit].master_count, plan->replicas);
-  return counted(plan, &of[MS_STATE_MASTER]) + counted(plan, &of[MS_STATE_WEIGHTS]);
+  return counted(plan, &of[MS_SLOT_MASTER]) + counted(plan, &of[MS_SLOT_WEIGHTS]);
 }
 
 int64_t ms_plan_copy_bytes(const ms_plan *plan, int unit) {
   const ms_unit *u = &plan->model->unit[unit];
   const int sliced = ms_unit_is_sliced(plan->model, u, plan->replicas); /* its chunks are in bf16 anyway */
-  return sliced ? 0 : counted(plan, &plan->buffer[ms_state_buffer(unit, MS_STATE_WEIGHTS)]);
+  return sliced ? 0 : counted(plan, &plan->buffer[ms_state_buffer(unit, MS_SLOT_WEIGHTS)]);
 }
 
 int ms_plan_unit_cost(const ms_plan *plan, int phase, int unit, ms_unit_cost *cost) {
@@ -155,8 +155,8 @@ int ms_plan_unit_cost(const ms_plan *plan, int phase, int unit, ms_unit_cost *co
   if (rc) return rc;
   cost->parameter_bytes = parameter_bytes(plan, unit);
   cost->copy_bytes = ms_plan_copy_bytes(plan, unit);
-  cost->gradient_bytes = plan->buffer[ms_state_buffer(unit, MS_STATE_GRADIENT)].bytes;
-  for (int which = MS_STATE_MOMENT; which <= MS_STATE_RESTS; which++)
+  cost->gradient_bytes = plan->buffer[ms_state_buffer(unit, MS_SLOT_GRADIENT)].bytes;
+  for (int which = MS_SLOT_MOMENT; which <= MS_SLOT_RESTS; which++)
     cost->optimizer_bytes += counted(plan, &plan->buffer[ms_state_buffer(unit, which)]);
   return MS_OK;
 }
@@ -206,7 +206,7 @@ enum { OWN = 1, LENT = 2, OF_GROUP = 4, OF_SMALLER_GROUP = 8, ANY = 15 };
 
 static int64_t bytes_of_chunks(const ms_plan *plan) {
   int64_t bytes = 0;
-  for (int u = 0; u < plan->model->units; u++) bytes += plan->buffer[ms_state_buffer(u, MS_STATE_GRADIENT)].bytes;
+  for (int u = 0; u < plan->model->units; u++) bytes += plan->buffer[ms_state_buffer(u, MS_SLOT_GRADIENT)].bytes;
   return bytes;
 }
 
@@ -223,7 +223,7 @@ static int memory_of(const ms_buffer *b, int64_t chunks) {
 static int in_use_of(const ms_plan *plan, int buffer, int phase, const int *begin, int *first, int *last) {
   const ms_buffer *b = &plan->buffer[buffer];
   if (b->phase >= 0 && (b->phase != phase || b->first < 0)) return 0;
-  *first = b->category == MS_CAT_GRADIENTS ? begin[buffer / MS_STATE_BUFFERS] : b->phase < 0 ? 0 : b->first;
+  *first = b->category == MS_CAT_GRADIENTS ? begin[buffer / MS_SLOTS] : b->phase < 0 ? 0 : b->first;
   *last = b->phase < 0 ? INT_MAX : b->last;
   return 1;
 }

@@ -162,9 +162,9 @@ int ms_instr_needs(const ms_instr *instr, int buffer) {
 }
 
 static inline void note(const ms_plan *plan, const ms_instr *instr, int buffer, int position, int *begin) {
-  if (buffer < 0 || buffer >= MS_STATE_BUFFERS * plan->model->units || buffer % MS_STATE_BUFFERS != MS_STATE_GRADIENT)
+  if (buffer < 0 || buffer >= MS_SLOTS * plan->model->units || buffer % MS_SLOTS != MS_SLOT_GRADIENT)
     return;
-  int unit = buffer / MS_STATE_BUFFERS;
+  int unit = buffer / MS_SLOTS;
   if (ms_instr_needs(instr, buffer)) begin[unit] = 0;
   else if (begin[unit] < 0) begin[unit] = position;
 }

@@ -109,7 +109,7 @@ static int is_gathered_together(const ms_plan *plan, const ms_buffer *b) {
 
 /* The bytes of a unit's masters that this rank's shard owns are, segment by segment, [begin, end) of their buffer. */
 static int is_own(const ms_plan *plan, const ms_access *a) {
-  const int unit = a->buffer / MS_STATE_BUFFERS;
+  const int unit = a->buffer / MS_SLOTS;
   const ms_unit *u = &plan->model->unit[unit];
   const int64_t start = plan->buffer[a->buffer].offset;
   for (int s = 0; s < u->segments; s++) {

@@ -104,7 +104,7 @@ static void S7_copies_are_read_without_a_cast_and_updates_write_them(void **stat
         if (coll->kind != MS_COLL_ALL_GATHER || coll->unit < 0) continue;
         for (int s = 0; s < coll->parts; s++) {
           assert_int_equal(coll->part[s].src.info.dtype, MS_BF16);
-          assert_int_equal(coll->part[s].src.buffer, ms_state_buffer(coll->unit, MS_STATE_WEIGHTS));
+          assert_int_equal(coll->part[s].src.buffer, ms_state_buffer(coll->unit, MS_SLOT_WEIGHTS));
         }
       }
       const int others = count_of(&with, MS_PHASE_UPDATE, MS_OP_copy_weights);
@@ -148,8 +148,8 @@ static void check_copies(ms_world *world, const ms_state *state) {
     must(ms_state_read(state, i, MS_TENSOR_PARAM, first, n, masters));
     const int64_t at =
         ms_weights_offset(model, unit, state->layout.replicas, p->segment, p->local + first - p->first, &dtype);
-    const char *block = ms_state_block(state, ms_state_weights_arena(model, &state->layout, p->unit));
-    const ms_bf16 *copy = (const ms_bf16 *)(block + state->layout.unit[p->unit].weights + at);
+    const char *block = ms_state_block(state, ms_state_arena(model, &state->layout, p->unit, MS_SLOT_WEIGHTS));
+    const ms_bf16 *copy = (const ms_bf16 *)(block + state->layout.unit[p->unit].at[MS_SLOT_WEIGHTS] + at);
     assert_int_equal(dtype, MS_BF16);
     for (int64_t e = 0; e < n; e++) assert_int_equal(copy[e], ms_f32_to_bf16(masters[e]));
     free(masters);

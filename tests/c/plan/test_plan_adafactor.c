@@ -98,7 +98,7 @@ static void M7_averages_take_the_bytes_of_rows_and_columns(void **state) {
     int64_t sums, bytes = 0;
     int params;
     const int64_t averages = averages_of(p.net.model, &sums, &params);
-    for (int u = 0; u < p.net.model->units; u++) bytes += p.plan->buffer[ms_state_buffer(u, MS_STATE_FACTORS)].bytes;
+    for (int u = 0; u < p.net.model->units; u++) bytes += p.plan->buffer[ms_state_buffer(u, MS_SLOT_FACTORS)].bytes;
     assert_int_equal(bytes, 4 * averages);
     assert_in_range(p.plan->category_bytes[MS_CAT_OPTIMIZER], bytes, bytes + 63 * p.net.model->units);
     drop(&p);

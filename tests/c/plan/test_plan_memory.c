@@ -43,7 +43,7 @@ static int64_t live_gradients(const ms_plan *plan, int phase, int at) {
   assert_true(plan->model->units <= 16);
   ms_gradients_begin(plan, phase, begin);
   for (int u = 0; u < plan->model->units; u++)
-    if (begin[u] <= at) live += plan->buffer[ms_state_buffer(u, MS_STATE_GRADIENT)].bytes;
+    if (begin[u] <= at) live += plan->buffer[ms_state_buffer(u, MS_SLOT_GRADIENT)].bytes;
   return live;
 }
 
@@ -143,9 +143,9 @@ static void M2_state_is_4S_from_gradients_to_the_update_and_3S_before_the_next_o
 static void M2_what_gradients_leave_is_lent(void **state) {
   (void)state;
   planned p = plan_of_six(2, MS_RESHARD_ALWAYS, 1, 256);
-  const ms_buffer *first = &p.plan->buffer[ms_state_buffer(0, MS_STATE_GRADIENT)];
+  const ms_buffer *first = &p.plan->buffer[ms_state_buffer(0, MS_SLOT_GRADIENT)];
   int units = p.net.model->units;
-  const ms_buffer *last = &p.plan->buffer[ms_state_buffer(units - 1, MS_STATE_GRADIENT)];
+  const ms_buffer *last = &p.plan->buffer[ms_state_buffer(units - 1, MS_SLOT_GRADIENT)];
   int64_t lent_until = 0;
   for (int b = 0; b < p.plan->buffers; b++) {
     const ms_buffer *buffer = &p.plan->buffer[b];

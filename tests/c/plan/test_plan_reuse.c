@@ -301,7 +301,7 @@ static void expect_refused_in_written_gradients(planned *p, ms_buffer *buffer, c
   const int64_t place = buffer->offset;
   int tried = 0;
   for (int u = 0; u < p->plan->model->units; u++) {
-    const ms_buffer *gradient = &p->plan->buffer[ms_state_buffer(u, MS_STATE_GRADIENT)];
+    const ms_buffer *gradient = &p->plan->buffer[ms_state_buffer(u, MS_SLOT_GRADIENT)];
     if (!gradient->bytes || begin[u] > buffer->last) continue;
     buffer->offset = gradient->offset;
     assert_int_equal(ms_plan_verify(p->plan, MS_PHASE_FIRST), MS_ERACE);

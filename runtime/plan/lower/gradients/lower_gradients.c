@@ -90,7 +90,7 @@ static int zero_rest(ms_lowering *l, int unit) {
  * unit, the sums write them: see ms_lower_clear_slice.) */
 int ms_lower_zero_between_segments(ms_lowering *l, int unit) {
   const ms_unit *u = &l->model->unit[unit];
-  int gradient = ms_state_buffer(unit, MS_STATE_GRADIENT);
+  int gradient = ms_state_buffer(unit, MS_SLOT_GRADIENT);
   if (ms_unit_is_sliced(l->model, u, l->plan->replicas) ||
       l->phase != (ms_lower_sync(l, unit) == MS_SYNC_EVERY ? MS_PHASE_FIRST : MS_PHASE_LAST))
     return MS_OK;
@@ -114,7 +114,7 @@ int64_t ms_gradients_offset(const ms_gradients *g, const ms_segment *seg) {
 /* 1 when this phase adds a unit's f32 gradients to those of earlier micro-batches without other ranks. *to: where. */
 static int adds_alone(ms_lowering *l, int unit, ms_gradients *to) {
   if (l->phase == MS_PHASE_FIRST || l->model->unit[unit].config.reduce_dtype != MS_F32) return 0;
-  *to = (ms_gradients){.buffer = ms_state_buffer(unit, MS_STATE_GRADIENT), .dtype = MS_F32, .chunked = 1};
+  *to = (ms_gradients){.buffer = ms_state_buffer(unit, MS_SLOT_GRADIENT), .dtype = MS_F32, .chunked = 1};
   if (ms_lower_defers_unsharded(l, unit))
     *to = (ms_gradients){.buffer = l->plan->deferred_gradients[unit], .dtype = MS_F32};
   return to->buffer >= 0 && (!ms_lower_communicates(l, unit) || ms_lower_defers_unsharded(l, unit));
@@ -199,7 +199,7 @@ static int open_gradients(ms_lowering *l, int unit) {
   int to_state = ms_lower_writes_state(l, unit);
   int peers_read = ms_lower_communicates(l, unit) && !ms_lower_defers_unsharded(l, unit);
   if (to_state) {
-    l->reduce[unit] = ms_state_buffer(unit, MS_STATE_GRADIENT);
+    l->reduce[unit] = ms_state_buffer(unit, MS_SLOT_GRADIENT);
   } else if (ms_lower_writes_deferred(l, unit)) {
     MS_TRY(ms_lower_deferred_buffer(l, unit, ms_lower_reduce_elements(l, u), &l->reduce[unit]));
   } else {
@@ -234,7 +234,7 @@ int ms_lower_zero_unreached(ms_lowering *l) {
     const ms_unit *unit = &l->model->unit[u];
     if (l->use[u].gradient_last >= 0) continue;
     int64_t room = ms_unit_slice_room(l->model, unit, l->plan->replicas);
-    MS_TRY(ms_lower_fill_zero(l, ms_state_buffer(u, MS_STATE_GRADIENT), 0, MS_F32, room, unit->name));
+    MS_TRY(ms_lower_fill_zero(l, ms_state_buffer(u, MS_SLOT_GRADIENT), 0, MS_F32, room, unit->name));
   }
   return MS_OK;
 }

@@ -31,7 +31,7 @@ static ms_ref own_gradients(const ms_lowering *l, int unit, const ms_segment *se
   if (slice + n < end) end = slice + n;
   if (end <= begin) begin = end = seg->local;
   *first = begin - seg->local;
-  return ms_ref_vector(ms_state_buffer(unit, MS_STATE_GRADIENT), end > begin ? 4 * (begin - slice) : 0, MS_F32,
+  return ms_ref_vector(ms_state_buffer(unit, MS_SLOT_GRADIENT), end > begin ? 4 * (begin - slice) : 0, MS_F32,
                        end - begin);
 }
 

@@ -98,7 +98,7 @@ static int sums_between_nodes(const ms_lowering *l) {
 }
 
 static ms_gradients state_gradients(int unit) {
-  return (ms_gradients){.buffer = ms_state_buffer(unit, MS_STATE_GRADIENT), .dtype = MS_F32, .chunked = 1, .sliced = 1};
+  return (ms_gradients){.buffer = ms_state_buffer(unit, MS_SLOT_GRADIENT), .dtype = MS_F32, .chunked = 1, .sliced = 1};
 }
 
 /* Creates a buffer for chunks, or slices of them, between two sums. */

@@ -29,7 +29,7 @@ int ms_lower_scatter_slices(ms_lowering *l, int unit, const ms_gradients *from, 
   const ms_ref none = {.buffer = -1};
   const ms_ref all = ms_ref_vector(from->buffer, 0, from->dtype, ms_unit_node_slice_room(l->model, u, replicas));
   const ms_ref own =
-      ms_ref_vector(ms_state_buffer(unit, MS_STATE_GRADIENT), 0, MS_F32, ms_unit_slice_room(l->model, u, replicas));
+      ms_ref_vector(ms_state_buffer(unit, MS_SLOT_GRADIENT), 0, MS_F32, ms_unit_slice_room(l->model, u, replicas));
   MS_TRY(move_slices(l->plan, l->phase, MS_COLL_REDUCE_SCATTER, unit, all, none, own, accumulate));
   ms_plan_touch(l->plan, l->sending[MS_DIM_REPLICATE], l->plan->phase[l->phase].n - 1);
   l->sending[MS_DIM_REPLICATE] = from->buffer;
@@ -48,7 +48,7 @@ int ms_lower_clear_slice(ms_plan *plan, int unit) {
     const int64_t begin = last || seg->local > first + n ? first + n : seg->local;
     if (begin > end) {
       const ms_ref gap =
-          ms_ref_vector(ms_state_buffer(unit, MS_STATE_GRADIENT), 4 * (end - first), MS_F32, begin - end);
+          ms_ref_vector(ms_state_buffer(unit, MS_SLOT_GRADIENT), 4 * (end - first), MS_F32, begin - end);
       const ms_op_attrs attrs = {.out_dtype = 1 + MS_F32, .shape = {.d = {begin - end, 1, 1, 1, 1, 1}, .ndim = 1}};
       MS_TRY(ms_plan_kernel(plan, MS_PHASE_NORM, MS_OP_fill, &attrs, 0, NULL, 1, &gap, u->name, 0));
     }
@@ -104,11 +104,11 @@ int ms_lower_gather_slices(ms_plan *plan, int unit) {
                 first = model->dim[MS_DIM_REPLICATE].place % replicas * all;
   const int dtype = weights ? ms_unit_chunk_dtype(u) : MS_F32;
   const ms_ref none = {.buffer = -1};
-  const ms_ref chunks = ms_ref_vector(ms_state_buffer(unit, weights ? MS_STATE_WEIGHTS : MS_STATE_MASTER),
+  const ms_ref chunks = ms_ref_vector(ms_state_buffer(unit, weights ? MS_SLOT_WEIGHTS : MS_SLOT_MASTER),
                                       ms_dtype_size(dtype) * first, dtype, all);
   /* Cast from the masters, unless the update has written the slice. */
   const int casts = weights && !u->config.param_copy;
-  const ms_ref own = ms_ref_vector(casts ? ms_state_buffer(unit, MS_STATE_MASTER) : -1, 0, casts ? MS_F32 : dtype,
+  const ms_ref own = ms_ref_vector(casts ? ms_state_buffer(unit, MS_SLOT_MASTER) : -1, 0, casts ? MS_F32 : dtype,
                                    ms_unit_slice_room(model, u, replicas));
   MS_TRY(move_slices(plan, MS_PHASE_UPDATE, MS_COLL_ALL_GATHER, unit, chunks, own, none, 0));
   if (stays_in_flight(plan, unit)) leave_in_flight(plan, unit);

@@ -93,10 +93,10 @@ static ms_op_attrs attrs_of(const adafactor *a, const item *x) {
 }
 
 static ms_ref row_averages(const adafactor *a, const item *x) {
-  return vector(ms_state_buffer(param_of(a, x)->unit, MS_STATE_FACTORS), x->averages, rows_of(x));
+  return vector(ms_state_buffer(param_of(a, x)->unit, MS_SLOT_FACTORS), x->averages, rows_of(x));
 }
 static ms_ref column_averages(const adafactor *a, const item *x) {
-  return vector(ms_state_buffer(param_of(a, x)->unit, MS_STATE_FACTORS), x->averages + rows_of(x), columns_of(x));
+  return vector(ms_state_buffer(param_of(a, x)->unit, MS_SLOT_FACTORS), x->averages + rows_of(x), columns_of(x));
 }
 static ms_ref row_sums(const adafactor *a, const item *x) { return vector(a->sums_at, x->sums, rows_of(x)); }
 static ms_ref column_sums(const adafactor *a, const item *x) {

@@ -51,7 +51,7 @@ static ms_stretch stretch_of(const ms_plan *plan, int unit, int s) {
  */
 
 static ms_ref synced(const ms_plan *plan, int unit, ms_stretch own) {
-  return ms_lower_kept(plan, unit, MS_STATE_SYNCED, MS_F32, own);
+  return ms_lower_kept(plan, unit, MS_SLOT_SYNCED, MS_F32, own);
 }
 
 /* Writes the differences of a unit to a buffer, at the offsets of its chunks. */
@@ -90,10 +90,10 @@ static int sum_over_replicas(ms_plan *plan, int phase, int unit, int buffer, int
 static int send_unit(ms_plan *plan, int phase, int unit, int *sum) {
   const ms_unit *u = &plan->model->unit[unit];
   const int alone = ms_model_replicas(plan->model) == 1, kept = plan->config.outer_delay;
-  int buffer = ms_state_buffer(unit, MS_STATE_OUTER_SUM);
+  int buffer = ms_state_buffer(unit, MS_SLOT_OUTER_SUM);
   if (!alone || !kept)
     MS_TRY(ms_plan_buffer(plan, phase, MS_ARENA_COMM, MS_CAT_COMMUNICATION, 4 * u->trainable_count, u->name, &buffer));
-  *sum = kept ? ms_state_buffer(unit, MS_STATE_OUTER_SUM) : buffer;
+  *sum = kept ? ms_state_buffer(unit, MS_SLOT_OUTER_SUM) : buffer;
   MS_TRY(subtract(plan, phase, unit, buffer));
   return alone ? MS_OK : sum_over_replicas(plan, phase, unit, buffer, *sum);
 }
@@ -146,7 +146,7 @@ static int apply_unit(ms_plan *plan, int unit, int sum) {
     const ms_ref in = ms_ref_vector(sum, 4 * own.begin, MS_F32, own.end - own.begin);
     const ms_ref out[3] = {
         ms_lower_masters(plan, unit, s, own), synced(plan, unit, own),
-        ms_lower_kept(plan, unit, MS_STATE_OUTER_MOMENTUM, MS_F32, c->outer_momentum == 0 ? none : own)};
+        ms_lower_kept(plan, unit, MS_SLOT_OUTER_MOMENTUM, MS_F32, c->outer_momentum == 0 ? none : own)};
     MS_TRY(
         ms_plan_kernel(plan, MS_PHASE_OUTER, MS_OP_outer_sgd, &attrs, 1, &in, 3, out, plan->model->unit[unit].name, 0));
   }
@@ -162,7 +162,7 @@ int ms_lower_outer(ms_plan *plan) {
   plan->phase[MS_PHASE_OUTER].present = 1; /* on all ranks, also on one that owns nothing */
   for (int u = 0; u < plan->model->units; u++) {
     if (!ms_outer_has(plan, u)) continue;
-    int sum = ms_state_buffer(u, MS_STATE_OUTER_SUM);
+    int sum = ms_state_buffer(u, MS_SLOT_OUTER_SUM);
     if (sends) MS_TRY(send_unit(plan, MS_PHASE_OUTER, u, &sum));
     if (before >= 0) MS_TRY(apply_unit(plan, before, sum_before));
     before = u;

@@ -1,0 +1,27 @@
+/* tensor_table.h - the table of the tensors that a state has of a parameter (enum ms_tensor_kind): the slot that each is
+ * in (plan/layout/slots.h), its name, and how this rank's elements of it are found.
+ */
+#ifndef MS_EXEC_TENSOR_TABLE_H
+#define MS_EXEC_TENSOR_TABLE_H
+
+#include "exec/tensors/params.h"
+#include "plan/layout/slots.h"
+
+typedef struct ms_tensor_row ms_tensor_row;
+struct ms_tensor_row {
+  const char *name; /* in messages */
+  int slot;         /* enum ms_slot */
+  /* Completes *at, which has this rank's part of the parameter; fails if the state does not have the tensor. */
+  int (*find)(const ms_state *state, const ms_param *p, const ms_tensor_row *row, ms_elements *at);
+};
+
+extern const ms_tensor_row ms_tensors[MS_TENSOR_KINDS];
+
+/* 1 when the state keeps the slot of such tensors for a unit. */
+static inline int ms_tensor_is_kept(const ms_state *state, int unit, int what) {
+  return state->layout.unit[unit].at[ms_tensors[what].slot] >= 0;
+}
+/* 1 for averages that Adafactor keeps: every rank has all of them. */
+static inline int ms_tensor_is_whole(int what) { return ms_tensors[what].slot == MS_SLOT_FACTORS; }
+
+#endif
