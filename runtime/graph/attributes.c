@@ -115,7 +115,7 @@ double ms_attribute_value(const ms_attribute *attribute, const ms_op_attrs *attr
   return attribute->real ? *(const double *)at : (double)*(const int64_t *)at;
 }
 
-static void set(const ms_attribute *attribute, ms_op_attrs *attrs, double value) {
+void ms_attribute_set(const ms_attribute *attribute, ms_op_attrs *attrs, double value) {
   char *at = (char *)attrs + 8 * attribute->word;
   if (attribute->real) *(double *)at = value;
   else *(int64_t *)at = (int64_t)value;
@@ -138,7 +138,7 @@ int ms_op_row_defaults(int op, ms_op_attrs *attrs) {
   if (malformed[op])
     return MS_FAIL(MS_EINTERNAL, "%s: the attributes of its row do not parse: \"%s\"", row->name, row->attrs);
   memset(attrs, 0, sizeof *attrs);
-  for (int k = 0; k < n; k++) set(&a[k], attrs, a[k].value);
+  for (int k = 0; k < n; k++) ms_attribute_set(&a[k], attrs, a[k].value);
   return MS_OK;
 }
 
@@ -168,7 +168,7 @@ int ms_attrs_set(const char *op, ms_attrs *attrs, const char *name, double value
     return MS_FAIL(MS_EINVAL, "%s: %s must be an integer between -2^53 and 2^53, not %g", op, name, value);
   ms_op_attrs own;
   memcpy(&own, attrs, sizeof own);
-  set(attribute, &own, value);
+  ms_attribute_set(attribute, &own, value);
   memcpy(attrs, &own, sizeof own);
   return MS_OK;
 }

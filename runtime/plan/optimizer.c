@@ -1,86 +1,24 @@
-/* optimizer.c - the table of optimizers, and what each of its rows points to. */
+/* optimizer.c - the table of optimizers, and the settings of their updates. */
 #include "plan/optimizer.h"
 
 #include <pthread.h>
 #include <stdio.h>
 
 #include "base/settings/settings.h"
+#include "graph/graph.h"
 #include "kernels/formats/moments.h"
 #include "plan/layout/factors.h"
 #include "shard/param_group.h"
 
-/* ---- SGD: its momentum, if it has one ---- */
-
-static int sgd_moments(const ms_param_group *by) { return by->momentum != 0; }
-
-static ms_op_attrs sgd_attrs(const ms_plan_config *c, const ms_updated *u) {
-  return (ms_op_attrs){.update = {.lr_scale = u->by.lr_scale,
-                                  .weight_decay = u->by.weight_decay,
-                                  .momentum = u->by.momentum,
-                                  .dampening = c->sgd.dampening,
-                                  .nesterov = c->sgd.nesterov}};
-}
-
-/* ---- AdamW and Adam: exp_avg and exp_avg_sq ---- */
-
-static int adamw_moments(const ms_param_group *by) {
-  (void)by;
-  return 2;
-}
-
-/* The form of the moments, and where their rounding draws. */
-static void set_form(ms_op_attrs *attrs, const ms_updated *u) {
-  const ms_moment_form *form = ms_moment_form_of(u->moments);
-  attrs->update.moments = form->kernel;
-  if (!form->rounds_at_random) return;
-  attrs->update.stream = (int64_t)u->key;
-  attrs->update.first = u->first;
-}
-
-static ms_op_attrs adamw_attrs(const ms_plan_config *c, const ms_updated *u) {
-  const ms_param_group *by = &u->by;
-  ms_op_attrs attrs = {.update = {.lr_scale = by->lr_scale,
-                                  .weight_decay = by->weight_decay,
-                                  .beta1 = by->beta1,
-                                  .beta2 = by->beta2,
-                                  .eps = by->eps,
-                                  .coupled = c->optimizer == MS_OPT_ADAM}};
-  set_form(&attrs, u);
-  return attrs;
-}
-
-/* ---- Lion: exp_avg ---- */
-
-static int lion_moments(const ms_param_group *by) {
-  (void)by;
-  return 1;
-}
-
-static ms_op_attrs lion_attrs(const ms_plan_config *c, const ms_updated *u) {
-  (void)c;
-  ms_op_attrs attrs = {
-      .update = {
-          .lr_scale = u->by.lr_scale, .weight_decay = u->by.weight_decay, .beta1 = u->by.beta1, .beta2 = u->by.beta2}};
-  set_form(&attrs, u);
-  return attrs;
-}
-
-/* ---- Muon, whose parameters keep their momentum, and Adafactor, whose averages are no moments (factors.h) ---- */
-
-static int no_moments(const ms_param_group *by) {
-  (void)by;
-  return 0;
-}
-
 /* ---- the table ---- */
 
 static const ms_optimizer rows[] = {
-    [MS_OPT_SGD] = {MS_OP_sgd, 1, sgd_moments, sgd_attrs},
-    [MS_OPT_ADAMW] = {MS_OP_adamw, 2, adamw_moments, adamw_attrs},
-    [MS_OPT_MUON] = {.moments = no_moments},
-    [MS_OPT_ADAM] = {MS_OP_adamw, 2, adamw_moments, adamw_attrs},
-    [MS_OPT_LION] = {MS_OP_lion, 1, lion_moments, lion_attrs},
-    [MS_OPT_ADAFACTOR] = {.check_model = ms_factors_check, .moments = no_moments},
+    [MS_OPT_SGD] = {.op = MS_OP_sgd, .moments = 1, .needs_momentum = 1},
+    [MS_OPT_ADAMW] = {.op = MS_OP_adamw, .moments = 2},
+    [MS_OPT_MUON] = {.moments = 0}, /* its parameters keep their momentum */
+    [MS_OPT_ADAM] = {.op = MS_OP_adamw, .moments = 2, .coupled = 1},
+    [MS_OPT_LION] = {.op = MS_OP_lion, .moments = 1},
+    [MS_OPT_ADAFACTOR] = {.moments = 0, .check_model = ms_factors_check}, /* averages that are no moments (factors.h) */
 };
 
 _Static_assert(sizeof rows / sizeof *rows == MS_OPTIMIZER_KINDS, "groups know every optimizer");
@@ -90,24 +28,72 @@ const ms_optimizer *ms_optimizer_of(const ms_plan_config *config) {
   return n > MS_OPT_NONE && n < MS_OPTIMIZER_KINDS ? &rows[n] : NULL;
 }
 
+int ms_moments_updated(const ms_optimizer *optimizer, const ms_param_group *by) {
+  return optimizer->needs_momentum && by->momentum == 0 ? 0 : optimizer->moments;
+}
+
 int ms_moments_kept(const ms_plan_config *config) {
   static const ms_param_group none = {.beta1 = -1, .beta2 = -1, .eps = -1, .momentum = -1};
   const ms_optimizer *optimizer = config->train ? ms_optimizer_of(config) : NULL;
   if (!optimizer) return 0;
   const ms_param_group by = ms_group_complete(&none, config->optimizer, config);
-  return optimizer->moments(&by);
+  return ms_moments_updated(optimizer, &by);
 }
 
-/* By optimizer: its setting `moments`, or NULL. Looked up once, because every parameter asks. */
+/* ---- settings by optimizer, looked up once, because every parameter asks ---- */
+
+enum { MOST_ATTRIBUTES = 16 };
+
+/* An attribute of an optimizer's op, and the setting of the same name: of the parameter's group, or the plan's. */
+typedef struct attribute_source {
+  const ms_attribute *attribute;
+  const ms_setting *setting;
+  int is_group;
+} attribute_source;
+
+static attribute_source sources[MS_OPTIMIZER_KINDS][MOST_ATTRIBUTES]; /* NULL behind the last one */
 static const ms_setting *moments_setting[MS_OPTIMIZER_KINDS];
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
+static const ms_setting *plan_setting(int kind, const char *name) {
+  char whole[MS_SETTING_TEXT];
+  snprintf(whole, sizeof whole, "%.100s.%.100s", ms_optimizer_name(kind), name);
+  return ms_setting_find(ms_settings_of("ms_plan_config"), whole);
+}
+
+static void find_sources(int kind) {
+  int attributes, n = 0;
+  const ms_attribute *a = ms_op_attributes(rows[kind].op, &attributes);
+  for (; attributes > 0; attributes--, a++) {
+    char name[MS_SETTING_TEXT];
+    snprintf(name, sizeof name, "%.*s", a->length, a->name);
+    const ms_setting *of_group = ms_setting_find(ms_settings_of("ms_param_group"), name);
+    const ms_setting *setting = of_group ? of_group : plan_setting(kind, name);
+    if (!setting || setting == moments_setting[kind] || n == MOST_ATTRIBUTES - 1) continue;
+    sources[kind][n++] = (attribute_source){a, setting, of_group != NULL};
+  }
+}
+
 static void look_up(void) {
   for (int kind = 0; kind < MS_OPTIMIZER_KINDS; kind++) {
-    char name[64];
-    snprintf(name, sizeof name, "%s.moments", ms_optimizer_name(kind));
-    moments_setting[kind] = ms_setting_find(ms_settings_of("ms_plan_config"), name);
+    moments_setting[kind] = plan_setting(kind, "moments");
+    if (rows[kind].moments) find_sources(kind);
   }
+}
+
+ms_op_attrs ms_update_attrs(const ms_plan_config *config, const ms_updated *u) {
+  pthread_once(&once, look_up);
+  ms_op_attrs attrs = {0};
+  for (const attribute_source *s = sources[config->optimizer]; s->attribute; s++)
+    ms_attribute_set(s->attribute, &attrs, ms_setting_value(s->setting, s->is_group ? (const void *)&u->by : config));
+  attrs.update.coupled = rows[config->optimizer].coupled;
+  if (!moments_setting[config->optimizer]) return attrs;
+  const ms_moment_form *form = ms_moment_form_of(u->moments);
+  attrs.update.moments = form->kernel;
+  if (!form->rounds_at_random) return attrs;
+  attrs.update.stream = (int64_t)u->key;
+  attrs.update.first = u->first;
+  return attrs;
 }
 
 int ms_moment_dtype_of(const ms_plan_config *config) {

@@ -16,17 +16,22 @@ typedef struct ms_updated {
   int moments;       /* the dtype of its moments */
 } ms_updated;
 
-/* The op's inputs are the gradients, the step's norm and the count of updates; its outputs the masters, then `outputs`
+/* The op's inputs are the gradients, the step's norm and the count of updates; its outputs the masters, then the
  * moments, of which those that are not kept are empty, and of ops with MS_OP_COPIES the masters' copy in bf16, if the
- * unit has one. Muon and Adafactor have an op for each of their steps, and none here (lower_muon.c, lower_adafactor.c).
+ * unit has one. Its attributes are settings of the same names. Muon and Adafactor have an op for each of their steps,
+ * and none here (lower_muon.c, lower_adafactor.c).
  */
 typedef struct ms_optimizer {
-  int op, outputs;
-  int (*moments)(const ms_param_group *by); /* how many it updates with these settings: 0 to `outputs` */
-  ms_op_attrs (*attrs)(const ms_plan_config *config, const ms_updated *updated);
+  int op, moments;
+  int needs_momentum;                        /* 1: where the setting `momentum` is 0, it keeps no moment */
+  int coupled;                               /* 1: the weight decay is in the gradient */
   int (*check_model)(const ms_model *model); /* whether it can train this model; NULL: any */
 } ms_optimizer;
 
+/* How many moments it updates of a parameter with these settings. */
+int ms_moments_updated(const ms_optimizer *optimizer, const ms_param_group *by);
+/* The attributes of the op of the plan's optimizer. */
+ms_op_attrs ms_update_attrs(const ms_plan_config *config, const ms_updated *updated);
 /* NULL: the plan has none, or a number that is not one. */
 const ms_optimizer *ms_optimizer_of(const ms_plan_config *config);
 /* The settings of a parameter's updates: its group's, and the plan's where that has none. */

@@ -4,7 +4,7 @@
 --   batches-R      per step a line of JSON (names, types, shapes), then the bytes of the arrays
 --   R.json         losses, norms, trainers, plans
 --   R.values       the f32 values of every parameter in the order of R.json; for the run on one rank also the values
---                  before the first step, and with AdamW or Lion their sensitivity
+--                  before the first step, and where steps depend on rounding, their sensitivity
 
 local batch_of = require("moonshard.engine.batch")
 local dtypes = require("moonshard.base.dtypes")

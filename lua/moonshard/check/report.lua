@@ -71,8 +71,7 @@ end
 
 -- ---- parameters -------------------------------------------------------------------------------------------------
 
--- The effect of rounding under AdamW (adamw_sensitivity.lua), Adafactor (adafactor_sensitivity.lua) or Lion
--- (lion_sensitivity.lua), for learning rates that sum up to `travelled`. A sign is right, or it is wrong.
+-- The effect of rounding on steps that divide by gradients or take their signs (the sensitivities of watch.lua), for learning rates that sum up to `travelled`. A sign is right, or it is wrong.
 local function slack_of(trainer, run, sensitivity, rtol)
   local optimizer = optimizers.of(trainer.optimizer)
   local least = optimizer.by_size == "sign" and optimizer.training_tolerance * rtol

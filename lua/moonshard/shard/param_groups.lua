@@ -13,9 +13,9 @@ local param_groups = {}
 ---@field lr? number in place of the optimizer's number, or of its schedule's peak: schedules multiply it
 ---@field lr_scale? number instead of lr: factor of the learning rate
 ---@field weight_decay? number
----@field betas? number[] of AdamW, Adam and Lion
----@field eps? number of AdamW and Adam
----@field momentum? number of SGD and Muon
+---@field betas? number[] of optimizers that have betas
+---@field eps? number of those with an eps
+---@field momentum? number of those with a momentum
 
 ---@class moonshard.ParamGroup settings of a parameter's updates
 ---@field lr_scale number factor of the learning rate

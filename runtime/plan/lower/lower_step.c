@@ -36,8 +36,8 @@ static int update_parameter(ms_plan *plan, int param) {
     return ms_lower_copy(plan, MS_PHASE_UPDATE, p->unit, p->segment, own, scope);
   }
   const ms_param_group by = ms_updates_of(c, p);
-  const int kept = optimizer->moments(&by);
-  for (int m = 0; m < optimizer->outputs; m++)
+  const int kept = ms_moments_updated(optimizer, &by);
+  for (int m = 0; m < optimizer->moments; m++)
     out[1 + m] = m < kept ? ms_lower_moment(plan, p, m, own)
                           : ms_ref_vector(ms_state_buffer(p->unit, MS_SLOT_MOMENT + m), 0, MS_F32, 0);
   const int64_t before = ms_param_is_divided(model, p) ? model->dim[MS_DIM_TENSOR].place * p->numel : 0;
@@ -45,9 +45,9 @@ static int update_parameter(ms_plan *plan, int param) {
                               .key = ms_hash_string(ms_hash_int(MS_HASH_INIT, (int64_t)model->seed), p->name),
                               .first = before + p->first + own.begin - p->local,
                               .moments = ms_moment_dtype(p, ms_moment_dtype_of(c))};
-  ms_op_attrs attrs = optimizer->attrs(c, &updated);
+  ms_op_attrs attrs = ms_update_attrs(c, &updated);
   attrs.update.clip = c->max_value;
-  int outputs = 1 + optimizer->outputs;
+  int outputs = 1 + optimizer->moments;
   const int copies = ms_op_row_of(optimizer->op)->flags & MS_OP_COPIES;
   if (copies && ms_lower_has_copy(plan, p->unit, p->segment))
     out[outputs++] = ms_plan_weights(plan, p->unit, p->segment, own.begin, own.end - own.begin);

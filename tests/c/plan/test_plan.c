@@ -346,15 +346,15 @@ static void every_optimizer_fits_its_op(void **state) {
     const ms_optimizer *optimizer = ms_optimizer_of(&config);
     assert_int_equal(ms_plan_check_config(&config), optimizer || !config.optimizer ? MS_OK : MS_EINVAL);
     config.train = 1;
-    assert_in_range(ms_moments_kept(&config), 0, optimizer ? optimizer->outputs : 0);
+    assert_in_range(ms_moments_kept(&config), 0, optimizer ? optimizer->moments : 0);
     config.train = 0;
     assert_int_equal(ms_moments_kept(&config), 0);
     if (!optimizer) continue;
     optimizers++;
-    assert_true(optimizer->outputs <= MS_MOMENTS);
+    assert_true(optimizer->moments <= MS_MOMENTS);
     /* Several ops: lower_muon.c, lower_adafactor.c. */
     if (config.optimizer == MS_OPT_MUON || config.optimizer == MS_OPT_ADAFACTOR) continue;
-    assert_int_equal(ms_op_row_of(optimizer->op)->outputs, 1 + optimizer->outputs);
+    assert_int_equal(ms_op_row_of(optimizer->op)->outputs, 1 + optimizer->moments);
     const char *name = ms_optimizer_name(config.optimizer);
     assert_string_equal(ms_op_row_of(optimizer->op)->name, config.optimizer == MS_OPT_ADAM ? "adamw" : name);
   }
