@@ -23,10 +23,9 @@
 
 enum { MS_MOMENT_BLOCK = 256, MS_MOMENT_WORDS = 65 };
 
-/* What the ops adamw and lion keep moments in: their attribute moments. Lion has no records. Another form takes a
- * number here, a case in the kernels of each device (adamw), the shape of its outputs
- * (runtime/graph/infer/infer_step.c), the dtype that chooses it (runtime/plan/optimizer.c), and its conversion from and
- * to f32, which checkpoints and reads use. */
+/* What updates keep moments in: their attribute moments. Another form takes a number here, a case in the kernels of
+ * each device (adamw), the shape of its outputs (runtime/graph/infer/infer_step.c), the dtype that chooses it, and its
+ * conversion from and to f32, which checkpoints and reads use. */
 enum ms_adamw_moments { MS_ADAMW_F32 = 0, MS_ADAMW_BF16 = 1, MS_ADAMW_I8 = 2 };
 
 enum ms_moment_map { MS_MOMENT_FIRST, MS_MOMENT_SECOND };

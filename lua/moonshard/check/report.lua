@@ -71,7 +71,8 @@ end
 
 -- ---- parameters -------------------------------------------------------------------------------------------------
 
--- The effect of rounding on steps that divide by gradients or take their signs (the sensitivities of watch.lua), for learning rates that sum up to `travelled`. A sign is right, or it is wrong.
+-- The effect of rounding on steps that divide by gradients or take their signs (the sensitivities of watch.lua), for
+-- learning rates that sum up to `travelled`. A sign is right, or it is wrong.
 local function slack_of(trainer, run, sensitivity, rtol)
   local optimizer = optimizers.of(trainer.optimizer)
   local least = optimizer.by_size == "sign" and optimizer.training_tolerance * rtol
@@ -103,7 +104,7 @@ local function slack_of_clipping(trainer, run, rtol)
 end
 
 -- The arrays of a run's values in order: parameters, and for the run on one rank also their values before the first
--- step, and with AdamW, Adafactor or Lion their sensitivity.
+-- step, and where steps depend on rounding, their sensitivity.
 local function slices(run, is_one)
   local at, all = 0, {}
   for t, trainer in ipairs(run.trainers) do
