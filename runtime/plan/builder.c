@@ -348,8 +348,8 @@ int ms_plan_state_buffers(ms_plan *plan, const ms_state_layout *layout) {
   const ms_model *model = plan->model;
   for (int u = 0; u < model->units; u++)
     for (int slot = 0; slot < MS_SLOTS; slot++)
-      MS_TRY(persistent(plan, ms_state_arena(model, layout, u, slot), ms_slots[slot].category,
-                        layout->unit[u].at[slot], layout->unit[u].bytes[slot], model->unit[u].name));
+      MS_TRY(persistent(plan, ms_state_arena(model, layout, u, slot), ms_slots[slot].category, layout->unit[u].at[slot],
+                        layout->unit[u].bytes[slot], model->unit[u].name));
   const int norms = 1 + ms_model_splits_norm(model);
   MS_TRY(state_buffer(plan, MS_CAT_WORKSPACE, layout->squares, 4 * norms * model->units, "squares"));
   MS_TRY(state_buffer(plan, MS_CAT_WORKSPACE, layout->loss_sum, 8, "loss sum"));

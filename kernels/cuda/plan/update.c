@@ -6,8 +6,8 @@
 #include "kernels/cuda/plan/plan.h"
 #include "kernels/formats/moments.h"
 
-/* The attributes of updates element by element, but for those that each call has for itself: its rates, and where rounding
- * draws. */
+/* The attributes of updates element by element, but for those that each call has for itself: its rates, and where
+ * rounding draws. */
 static ms_op_attrs shared(const ms_kernel_call *call) {
   ms_op_attrs attrs = call->attrs;
   attrs.update.lr_scale = attrs.update.weight_decay = 0;

@@ -12,7 +12,8 @@ int64_t ms_params_factors(const ms_model *model, int param, int what) {
 int ms_params_find_factors(const ms_state *state, int param, int what, ms_elements *at) {
   const ms_model *model = state->model;
   const ms_param *p = &model->param[param];
-  const int64_t of_unit = state->layout.unit[p->unit].at[MS_SLOT_FACTORS], count = ms_params_factors(model, param, what);
+  const int64_t of_unit = state->layout.unit[p->unit].at[MS_SLOT_FACTORS],
+                count = ms_params_factors(model, param, what);
   if (of_unit < 0 || !ms_param_has_factors(p, state->layout.optimizer) || !count) return 0;
   int64_t first = ms_param_factors_first(model, param, state->layout.optimizer);
   if (what == MS_TENSOR_COL_VAR) first += ms_params_factors(model, param, MS_TENSOR_ROW_VAR);

@@ -83,9 +83,9 @@ static int find_moment(const ms_state *state, const ms_param *p, const ms_tensor
   const ms_moment_form *form = ms_moment_form_of(ms_moment_dtype(p, layout->moment_dtype));
   at->dtype = form->block ? MS_U8 : form->kept;
   if (form->block) at->records = 1 + (moment.index == 0 ? MS_MOMENT_FIRST : MS_MOMENT_SECOND);
-  at->data = at_slot(state, p->unit, row->slot) + ms_moment_offset(state->model, &state->model->unit[p->unit],
-                                                                   layout->replicas, moment,
-                                                                   p->local + at->first - p->first);
+  at->data =
+      at_slot(state, p->unit, row->slot) + ms_moment_offset(state->model, &state->model->unit[p->unit],
+                                                            layout->replicas, moment, p->local + at->first - p->first);
   return MS_OK;
 }
 

@@ -1,5 +1,5 @@
-/* tensor_table.h - the table of the tensors that a state has of a parameter (enum ms_tensor_kind): the slot that each is
- * in (plan/layout/slots.h), its name, and how this rank's elements of it are found.
+/* tensor_table.h - the table of the tensors that a state has of a parameter (enum ms_tensor_kind): the slot that each
+ * is in (plan/layout/slots.h), its name, and how this rank's elements of it are found.
  */
 #ifndef MS_EXEC_TENSOR_TABLE_H
 #define MS_EXEC_TENSOR_TABLE_H

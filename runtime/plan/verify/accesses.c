@@ -162,8 +162,7 @@ int ms_instr_needs(const ms_instr *instr, int buffer) {
 }
 
 static inline void note(const ms_plan *plan, const ms_instr *instr, int buffer, int position, int *begin) {
-  if (buffer < 0 || buffer >= MS_SLOTS * plan->model->units || buffer % MS_SLOTS != MS_SLOT_GRADIENT)
-    return;
+  if (buffer < 0 || buffer >= MS_SLOTS * plan->model->units || buffer % MS_SLOTS != MS_SLOT_GRADIENT) return;
   int unit = buffer / MS_SLOTS;
   if (ms_instr_needs(instr, buffer)) begin[unit] = 0;
   else if (begin[unit] < 0) begin[unit] = position;

@@ -47,8 +47,7 @@ int ms_lower_clear_slice(ms_plan *plan, int unit) {
     const int last = s == u->segments || seg->frozen;
     const int64_t begin = last || seg->local > first + n ? first + n : seg->local;
     if (begin > end) {
-      const ms_ref gap =
-          ms_ref_vector(ms_state_buffer(unit, MS_SLOT_GRADIENT), 4 * (end - first), MS_F32, begin - end);
+      const ms_ref gap = ms_ref_vector(ms_state_buffer(unit, MS_SLOT_GRADIENT), 4 * (end - first), MS_F32, begin - end);
       const ms_op_attrs attrs = {.out_dtype = 1 + MS_F32, .shape = {.d = {begin - end, 1, 1, 1, 1, 1}, .ndim = 1}};
       MS_TRY(ms_plan_kernel(plan, MS_PHASE_NORM, MS_OP_fill, &attrs, 0, NULL, 1, &gap, u->name, 0));
     }
