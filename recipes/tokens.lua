@@ -1,5 +1,5 @@
--- Trains a GPT on token files, with validation on separate files and a sample at the end. README.md, "Bring your data",
--- shows how to create the files.
+-- Trains a GPT on token files, with validation on separate files and a sample at the end.
+-- guides/bring_your_data.md shows how to create the files.
 --
 --   moonshard run recipes/tokens.lua -n 2 mesh=1x2 tokenizer=tokenizer.json files=train_*.bin valid=valid.bin
 

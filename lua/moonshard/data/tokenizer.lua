@@ -53,8 +53,7 @@ function tokenizer.open(path)
   if status ~= 0 and not files.exists(path) then
     local message = ffi.string(C.ms_error_message())
     C.ms_error_clear()
-    errors.invalid('%s: take the tokenizer.json of a model, or train one (recipes/README.md, "Bring your data")',
-      message)
+    errors.invalid('%s: take the tokenizer.json of a model, or train one (recipes/guides/bring_your_data.md)', message)
   end
   check(status, status == C.MS_EUNSUPPORTED and with_advice or nil)
   local handle = ffi.gc(out[0], C.ms_tokenizer_close)

@@ -74,7 +74,7 @@ end
 
 describe("explain", function()
   -- When it has to change: PLAIN moonshard explain RECIPE -n 2 --json >tests/lua/plans/golden/explained.json, and line
-  -- breaks wherever they help a reader. The guide's example (recipes/README.md) changes with it.
+  -- breaks wherever they help a reader. The guide's example (recipes/guides/explain.md) changes with it.
   it("R3 --json is the golden file", function()
     local file = assert(io.open("tests/lua/plans/golden/explained.json"))
     local golden = file:read("*a"):gsub("\n", "")
@@ -116,8 +116,8 @@ describe("explain", function()
   end)
 
   it("R3 the guide shows what comes out", function()
-    local file = assert(io.open("recipes/README.md"))
-    local guide = file:read("*a"):match("\n### Explain\n(.*)"):match("^\n    [^\n]*\n\n(.-)\n\nThe first lines")
+    local file = assert(io.open("recipes/guides/explain.md"))
+    local guide = file:read("*a"):match("\n    [^\n]*\n\n(.-)\n\nThe first lines")
     file:close()
     assert.equal(guide, (explained():gsub("([^\n]+)", "    %1"):gsub("\n$", "")))
   end)

@@ -263,8 +263,7 @@ describe("a description of a cluster", function()
   end)
 
   it("E1 is as the guide shows one", function()
-    local heading = "### What a step takes"
-    local guide = scratch.read("recipes/README.md"):match(heading .. "\n.-```lua\n(.-)```")
+    local guide = scratch.read("recipes/guides/pricing.md"):match("```lua\n(.-)```")
     local one, base = cluster.load(written(guide)), cluster.load("h100x8-800g")
     assert.truthy(math.abs(one:struct().clock - 0.88) < 1e-12)
     assert.equal(base:struct().links - 1, one:struct().links)

@@ -4,9 +4,9 @@ local program = require("lua.support.program")
 local pty = require("lua.support.pty")
 local scratch = require("lua.support.scratch")
 
--- The nth program of a section, and the indented lines behind it.
+-- The nth program of a section, which can be a whole page, and the indented lines behind it.
 local function program_and_output(path, section, n)
-  local rest, source = scratch.read(path):match("\n##+ " .. section .. "\n(.*)"), nil
+  local rest, source = ("\n" .. scratch.read(path)):match("\n#+ " .. section .. "\n(.*)"), nil
   for _ = 1, n or 1 do source, rest = rest:match("```lua\n(.-)```\n(.*)") end
   local lines = {}
   for line in rest:gmatch("([^\n]*)\n") do
@@ -27,14 +27,14 @@ local function output_of(source, ranks, ...)
   return (ended.out:gsub("\t", (" "):rep(8)):gsub(path:gsub("%p", "%%%0"), "mesh.lua"))
 end
 
-describe("the guide from DeviceMesh", function()
+describe("the guide to meshes", function()
   it("D3 D4 D5 prints what the program prints", function()
-    local source, expected = program_and_output("lua/README.md", "From DeviceMesh to Moonshard")
+    local source, expected = program_and_output("lua/guides/meshes.md", "Slices of a mesh")
     assert.equal(expected, output_of(source, 8))
   end)
 
   it("D4 prints what the slices' training prints", function()
-    local source, expected = program_and_output("lua/README.md", "From DeviceMesh to Moonshard", 2)
+    local source, expected = program_and_output("lua/guides/meshes.md", "Slices of a mesh", 2)
     local lines = {}
     for line in output_of(source, 8, "--log-ranks", "all"):gmatch("[^\n]+\n") do lines[#lines + 1] = line end
     table.sort(lines)
@@ -42,42 +42,43 @@ describe("the guide from DeviceMesh", function()
   end)
 end)
 
-describe("the guide to recipes", function()
+describe("the guide to batches", function()
   it("G5 has a program that trains on masked tokens as it stands", function()
-    local source, text = program_and_output("recipes/README.md", "Masked tokens"), scratch.path()
+    local source, text = program_and_output("recipes/guides/batches.md", "Masked tokens"), scratch.path()
     scratch.write(text, ("A line of the text. "):rep(200))
     assert.truthy(output_of(source, 1, "steps=1", "files=" .. text):find("step 1/1  loss", 1, true))
   end)
 end)
 
-describe("the guide to the Lua layer", function()
+describe("the guides to the Lua layer", function()
   -- A plan's fingerprint changes with whatever plans are made of, its workspace with the machine's matrix products.
   local function of_any_machine(text)
     return (text:gsub("(fingerprint) %x+", "%1"):gsub("(peak) [%d.]+ %a+", "%1"):gsub("(workspace) [%d.]+ %a+", "%1"))
   end
 
   it("I2 prints what looking into a model prints", function()
-    local source, expected = program_and_output("lua/README.md", "Looking into a model, and changing its rules")
+    local title = "Looking into a model, and changing its rules"
+    local source, expected = program_and_output("lua/guides/inspecting.md", title)
     assert.equal(of_any_machine(expected), of_any_machine(output_of(source, 4)))
   end)
 
   it("T4 prints what dividing by hand prints, on two ranks and on one", function()
-    local source, expected = program_and_output("lua/README.md", "Collectives, and dividing by hand")
+    local source, expected = program_and_output("lua/guides/collectives.md", "Collectives, and dividing by hand")
     assert.equal(expected, output_of(source, 2))
     assert.equal(expected, output_of(source:gsub("{ 1, 2 }", "{ 1, 1 }"), 1))
   end)
 
   it("I2 prints what eager work prints", function()
-    local source, expected = program_and_output("lua/README.md", "Eager work")
+    local source, expected = program_and_output("lua/guides/tensors.md", "Eager work")
     local got = output_of('local ms = require "moonshard"\n' .. source, 1)
     assert.equal((expected:gsub(" +", " ")), (got:gsub(" +", " "))) -- tabs are as wide as the page likes
   end)
 end)
 
-describe("the guide to running recipes", function()
+describe("the guide to what is wrong", function()
   it("shows the errors that its commands print", function()
-    local section, compared = scratch.read("recipes/README.md"):match("\n## When something .-\n(.*)"), 0
-    for line, expected in section:gmatch("\n    %$ moonshard (run [^\n]*)\n    (moonshard: [^\n]*)") do
+    local guide, compared = scratch.read("recipes/guides/when_something_is_wrong.md"), 0
+    for line, expected in guide:gmatch("\n    %$ moonshard (run [^\n]*)\n    (moonshard: [^\n]*)") do
       local arguments = {}
       for word in line:gmatch("%S+") do arguments[#arguments + 1] = word end
       local ended = program.run(arguments)
@@ -124,7 +125,8 @@ describe("the guide to a fine-tune", function()
     assert.equal(0, program.run({ "run", recipe, "to=" .. folder .. "/qwen" }).status)
     os.remove(recipe)
     local lines = { "set -e", 'ln -s "$OLDPWD/recipes" .' }
-    local section = scratch.read("recipes/README.md"):match("\n## A fine%-tune from end to end\n(.-)\n## ")
+    local page = scratch.read("recipes/guides/conversations.md")
+    local section = page:match("\n## A fine%-tune from end to end\n(.-)\n## ")
     for line in section:gmatch("\n    %$ ([^\n]+)") do
       if not line:find("^python3") then lines[#lines + 1] = line end
     end
@@ -147,11 +149,10 @@ describe("the guide to a fine-tune", function()
   end)
 end)
 
--- Lines that are typed at the prompt in a section, with what is shown behind each; ^C is a key.
-local function typed_and_shown(path, section)
-  local text, entries = scratch.read(path):match("\n## " .. section .. "\n(.-)\n## "), {}
-  local entry
-  for line in text:gmatch("([^\n]*)\n") do
+-- Lines that are typed at the prompt in a page, with what is shown behind each; ^C is a key.
+local function typed_and_shown(path)
+  local entries, entry = {}, nil
+  for line in scratch.read(path):gmatch("([^\n]*)\n") do
     local typed, more = line:match("^    moonshard> (.*)"), line:match("^            %.%. (.*)")
     if typed then
       entry = { typed = { typed }, shown = "" }
@@ -184,7 +185,7 @@ describe("the tour of the prompt", function()
     local terminal = pty.spawn({ os.getenv("MOONSHARD_BIN"), "repl", "-n", "4" }, { XDG_STATE_HOME = state })
     terminal:expect("Ctrl-D ends.")
     terminal:expect("moonshard> ")
-    local entries = typed_and_shown("lua/README.md", "The prompt")
+    local entries = typed_and_shown("lua/guides/prompt.md")
     assert.is_true(#entries >= 20)
     local ok, raised = pcall(function()
       local was_stopped

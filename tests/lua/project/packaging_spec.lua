@@ -141,8 +141,12 @@ describe("an installation", function()
     for option in require("moonshard.cli.help").text:gmatch("\n      (%-%-[%w-]+)") do
       has(manual, option:gsub("%-", "\\-"))
     end
-    for _, guide in ipairs({ "README.md", "lua/README.md", "recipes/README.md", "runtime/README.md", "LICENSE" }) do
-      assert.truthy(#scratch.read(root .. "/share/doc/moonshard/" .. guide) > 1000)
+    local listing, guides = io.popen("ls LICENSE README.md */README.md */guides/*.md"), 0
+    for guide in listing:lines() do
+      assert.equal(scratch.read(guide), scratch.read(root .. "/share/doc/moonshard/" .. guide))
+      guides = guides + 1
     end
+    listing:close()
+    assert.is_true(guides > 30)
   end)
 end)
