@@ -424,7 +424,7 @@ $(GEN)/moonshard.1: lua/moonshard/cli/help.lua runtime/make/make_man.lua runtime
 
 # The Lua files find the library by its path relative to them, so an installation can be moved as a whole.
 LIBRARY_FROM_LUA = $(shell realpath -ms --relative-to=$(LUADIR)/moonshard $(LIBDIR)/libmoonshard.so.$(ABI))
-GUIDES := README.md $(wildcard */README.md */guides/*.md) kernels/cuda/NOTES.md
+GUIDES := README.md $(wildcard */README.md */guides/*.md) runtime/comm/README.md kernels/cuda/NOTES.md
 
 install: all $(GEN)/moonshard.1
 	install -d $(addprefix $(DESTDIR),$(PREFIX)/bin $(LIBDIR)/pkgconfig $(PREFIX)/include/moonshard $(LUADIR)/moonshard \

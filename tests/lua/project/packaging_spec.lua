@@ -141,7 +141,7 @@ describe("an installation", function()
     for option in require("moonshard.cli.help").text:gmatch("\n      (%-%-[%w-]+)") do
       has(manual, option:gsub("%-", "\\-"))
     end
-    local listing, guides = io.popen("ls LICENSE README.md */README.md */guides/*.md"), 0
+    local listing, guides = io.popen("ls LICENSE README.md */README.md runtime/comm/README.md */guides/*.md"), 0
     for guide in listing:lines() do
       assert.equal(scratch.read(guide), scratch.read(root .. "/share/doc/moonshard/" .. guide))
       guides = guides + 1

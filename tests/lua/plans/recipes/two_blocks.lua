@@ -1,4 +1,4 @@
--- Two residual blocks between two layers: the model of the example in runtime/README.md.
+-- Two residual blocks between two layers: the model of the example in runtime/guides/passes.md.
 
 local ms = require "moonshard"
 local re = ms.re
