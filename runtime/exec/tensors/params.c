@@ -30,10 +30,6 @@ static void draw(const ms_model *model, const ms_param *p, int64_t first, int64_
   }
 }
 
-int ms_params_is_sliced(const ms_state *state, const ms_param *p) {
-  return ms_param_is_sliced(state->model, p, state->layout.replicas);
-}
-
 /* Elements drawn on the host per copy to the device: 4 MiB. */
 enum { DRAWN_ELEMENTS = 1 << 20 };
 

@@ -7,6 +7,10 @@
 #include "exec/tensors/stored.h"
 #include "kernels/formats/storage.h"
 
+int ms_params_is_sliced(const ms_state *state, const ms_param *p) {
+  return ms_param_is_sliced(state->model, p, state->layout.replicas);
+}
+
 /* The start of a unit's slot. */
 static char *at_slot(const ms_state *state, int unit, int slot) {
   return ms_state_block(state, ms_state_arena(state->model, &state->layout, unit, slot)) +
