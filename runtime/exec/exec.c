@@ -236,8 +236,7 @@ int ms_exec_run(ms_exec *exec, int phase, const ms_step_inputs *inputs, ms_step_
   MS_TRY(ms_exec_admit(exec, phase, inputs));
   if (exec->profile) MS_TRY(ms_profile_reserve(exec->profile, &exec->phase[phase]));
   if (exec->profile && exec->runner->reserve_profile) MS_TRY(exec->runner->reserve_profile(exec, phase));
-  exec->state->norm_ran_last = exec->state->update_ran_last = 0;
-  if (phase == MS_PHASE_FIRST) ms_state_set_gradients(exec->state, 0);
+  ms_progress_begin(exec->state, phase);
   double began = ms_clock();
   int64_t allocations = count_allocations(exec);
   if (inputs && inputs->step > 0) atomic_store(&exec->recorder->step, inputs->step);
@@ -250,19 +249,9 @@ int ms_exec_run(ms_exec *exec, int phase, const ms_step_inputs *inputs, ms_step_
   count(exec, phase);
   exec->counters.total_seconds += ms_clock() - began;
   exec->counters.allocations += count_allocations(exec) - allocations;
-  if (rc) {
-    ms_state_set_interrupted(exec->state);
-    if (phase != MS_PHASE_EVALUATE) ms_state_set_gradients(exec->state, 0);
-    if (phase == MS_PHASE_OUTER) exec->state->outer_failed = 1;
-    if (phase == MS_PHASE_UPDATE || phase == MS_PHASE_OUTER) exec->state->copies_behind = 1;
-    return rc;
-  }
-  if (phase == MS_PHASE_FIRST || phase == MS_PHASE_UPDATE) ms_state_set_gradients(exec->state, phase == MS_PHASE_FIRST);
-  if (phase == MS_PHASE_NORM) {
-    exec->state->norm_ran_last = 1;
-    return report_norm(exec, outputs);
-  }
-  exec->state->update_ran_last = phase == MS_PHASE_UPDATE;
+  ms_progress_end(exec->state, phase, rc);
+  if (rc) return rc;
+  if (phase == MS_PHASE_NORM) return report_norm(exec, outputs);
   if (phase != MS_PHASE_UPDATE && phase != MS_PHASE_OUTER) exec->graph_phase = phase;
   return phase == MS_PHASE_EVALUATE ? report_evaluation(exec, outputs) : MS_OK;
 }

@@ -188,7 +188,7 @@ fail:
  * and it overwrites the gradients, so no update may follow it. */
 static int run_inspected(ms_exec *exec, ms_exec_finder *finder) {
   ms_profile *profile = exec->profile;
-  exec->state->norm_ran_last = exec->state->update_ran_last = 0;
+  ms_progress_interlude(exec->state);
   exec->profile = NULL;
   exec->finder = finder;
   exec->after_kernel = inspect;
@@ -205,7 +205,7 @@ static int find(ms_exec *exec, const ms_step_inputs *inputs, ms_exec_finder *fin
   find_in_inputs(exec, finder);
   int rc = needs_other_replicas(exec) ? MS_OK : run_inspected(exec, finder);
   if (rc) {
-    ms_state_set_interrupted(exec->state);
+    ms_progress_interrupt(exec->state);
     return rc;
   }
   MS_TRY(find_in_parameters(exec, finder, MS_TENSOR_GRAD, AT_GRADIENTS));

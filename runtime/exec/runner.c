@@ -21,26 +21,7 @@ static int check_run(const ms_exec *exec, int phase) {
                    : phase == MS_PHASE_UPDATE ? " train = 1 and an optimizer"
                    : phase == MS_PHASE_OUTER  ? " outer_parts = apply"
                                               : " train = 1");
-  if (ms_state_interrupted(exec->state))
-    return MS_FAIL(MS_EINVAL,
-                   "an earlier phase failed part-way (%s), and other ranks can still be inside it: a recipe cannot go "
-                   "on after that, even if it caught the error: let it end the run, and resume from a checkpoint; a C "
-                   "program calls ms_world_recover on all ranks, as the prompt does after every line",
-                   exec->state->interrupted_by);
-  if (phase != MS_PHASE_EVALUATE && exec->state->ema_swapped) return ms_ema_refuse("train");
-  const int needs_first = phase == MS_PHASE_NEXT || phase == MS_PHASE_LAST || phase == MS_PHASE_NORM;
-  if (needs_first && !ms_state_has_gradients(exec->state))
-    return MS_FAIL(MS_EINVAL, "%s has no gradients to work on: run first before it, in every step",
-                   ms_phase_name(phase));
-  if (phase == MS_PHASE_UPDATE && !exec->state->norm_ran_last)
-    return MS_FAIL(MS_EINVAL,
-                   "update must run right after norm: it needs the norm, and peers that no longer read weights");
-  if (phase == MS_PHASE_OUTER && !exec->state->update_ran_last)
-    return MS_FAIL(MS_EINVAL, "outer must run right after update, while no peer reads weights");
-  if (phase != MS_PHASE_EVALUATE && exec->state->outer_failed)
-    return MS_FAIL(MS_EINVAL, "a sync of the replicas failed part-way, so their synced weights may differ: load a "
-                              "checkpoint, or give all replicas the same parameters and call ms_state_restart_outer");
-  return MS_OK;
+  return ms_progress_check(exec->state, phase);
 }
 
 /* The largest values that a double and a float hold exactly, as averages and divisors do. */
@@ -71,8 +52,8 @@ static int make_weights_whole(ms_exec *exec, int phase) {
   MS_TRY(ms_state_settle_others(state));
   MS_TRY(ms_state_make_whole(state));
   if (phase != MS_PHASE_FIRST || !exec->leaves_in_flight) MS_TRY(ms_state_settle(state));
-  if (state->copies_behind) MS_TRY(ms_params_copy(state, 0));
-  return state->replicas_must_meet ? ms_ema_meet_replicas(state) : MS_OK;
+  if (ms_progress_has(state, MS_COPIES_BEHIND)) MS_TRY(ms_params_copy(state, 0));
+  return ms_progress_has(state, MS_REPLICAS_MUST_MEET) ? ms_ema_meet_replicas(state) : MS_OK;
 }
 
 static int check_sealed(const ms_state *state) {

@@ -244,7 +244,7 @@ int ms_save_start(ms_save *save, const ms_save_config *given) {
   MS_HANDLE(save, SAVE);
   MS_TAKE_CONFIG(ms_save_config, own, given);
   const ms_save_config *config = &own;
-  if (save->state->ema_swapped) return ms_ema_refuse("be saved");
+  MS_TRY(ms_progress_check_masters(save->state, "be saved"));
   if (ms_save_running(save))
     return MS_FAIL(MS_EINVAL, "the save into %s is still being written: wait for it first", save->config.folder);
   ms_save_join(save);

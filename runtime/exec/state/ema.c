@@ -78,18 +78,18 @@ int ms_state_swap_ema(ms_state *state, int alone) {
   ms_recorder_enter(recorder, ms_recorder_number(recorder, "swapping weights and averages"));
   int rc = alone ? MS_OK : ms_group_barrier(&state->process_group);
   if (!rc) {
-    state->ema_swapped = !state->ema_swapped;
+    ms_progress_set(state, MS_AVERAGES_SWAPPED, !ms_progress_has(state, MS_AVERAGES_SWAPPED));
     rc = move_all(state, swap, 1);
     if (!rc) rc = ms_params_copy(state, 1);
   }
-  if (!rc && alone) state->replicas_must_meet = 1;
+  if (!rc && alone) ms_progress_set(state, MS_REPLICAS_MUST_MEET, 1);
   else if (!rc) rc = ms_ema_meet_replicas(state);
   ms_recorder_leave(recorder, rc);
   return rc;
 }
 
 int ms_ema_meet_replicas(ms_state *state) {
-  state->replicas_must_meet = 0;
+  ms_progress_set(state, MS_REPLICAS_MUST_MEET, 0);
   if (state->layout.replicas > 1) MS_TRY(ms_group_barrier(&state->process_group));
   return ms_params_spread(state);
 }
@@ -97,5 +97,6 @@ int ms_ema_meet_replicas(ms_state *state) {
 int ms_state_restart_ema(ms_state *state) {
   MS_HANDLE(state, STATE);
   MS_TRY(check_averages(state));
-  return state->ema_swapped ? ms_ema_refuse("restart its averages") : move_all(state, restart, 0);
+  MS_TRY(ms_progress_check_masters(state, "restart its averages"));
+  return move_all(state, restart, 0);
 }

@@ -54,7 +54,7 @@ int ms_state_join(ms_state *state, int *joined) {
 
 int ms_state_settle(ms_state *state) {
   ms_state **left = ms_world_left_in_flight(state->world);
-  if (ms_state_interrupted(state)) return MS_OK; /* nothing more arrives; the next phase asks for a recovery */
+  if (ms_progress_is_interrupted(state)) return MS_OK; /* nothing more arrives; the next phase asks for a recovery */
   while (ms_state_is_in_flight(state)) {
     MS_TRY(ms_comm_wait(state->in_flight.comm));
     state->in_flight.ended++;

@@ -31,14 +31,16 @@ static int restart(ms_state *state, int param, int what, float *room) {
 int ms_outer_take(ms_state *state, int param, int64_t first, int64_t count, const float *values) {
   const ms_param *p = &state->model->param[param];
   ms_elements synced;
-  if (p->config.frozen || !ms_tensor_is_kept(state, p->unit, MS_TENSOR_SYNCED) || state->ema_swapped) return MS_OK;
+  if (p->config.frozen || !ms_tensor_is_kept(state, p->unit, MS_TENSOR_SYNCED) ||
+      ms_progress_has(state, MS_AVERAGES_SWAPPED))
+    return MS_OK;
   MS_TRY(ms_params_find(state, param, MS_TENSOR_SYNCED, &synced));
   return ms_params_copy_in(state, &synced, first, count, values);
 }
 
 int ms_state_restart_outer(ms_state *state) {
   MS_HANDLE(state, STATE);
-  if (state->ema_swapped) return ms_ema_refuse("restart local SGD");
+  MS_TRY(ms_progress_check_masters(state, "restart local SGD"));
   if (!ms_model_local_units(state->model)) return MS_OK;
   float *room = ms_calloc(AT_ONCE, sizeof *room);
   if (!room) return MS_ENOMEM;
@@ -46,6 +48,6 @@ int ms_state_restart_outer(ms_state *state) {
   for (int i = 0; i < state->model->params && !rc; i++)
     for (int what = MS_TENSOR_SYNCED; what <= MS_TENSOR_OUTER_SUM && !rc; what++) rc = restart(state, i, what, room);
   free(room);
-  if (!rc) state->outer_failed = 0;
+  if (!rc) ms_progress_set(state, MS_SYNC_FAILED, 0);
   return rc;
 }

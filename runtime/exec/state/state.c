@@ -18,18 +18,6 @@
 #include "kernels/cpu/instruction_sets.h"
 #include "plan/optimizer.h"
 
-void ms_state_set_interrupted(ms_state *state) {
-  if (state->process_group.size < 2) return;
-  state->interrupted = 1 + ms_world_epoch(state->world);
-  snprintf(state->interrupted_by, sizeof state->interrupted_by, "%s", ms_error_message());
-}
-
-void ms_state_set_gradients(ms_state *state, int begun) {
-  state->gradients = begun ? 1 + ms_world_epoch(state->world) : 0;
-}
-
-int ms_state_has_gradients(const ms_state *state) { return state->gradients == 1 + ms_world_epoch(state->world); }
-
 static int make_grid(ms_state *state) {
   const ms_model *m = state->model;
   state->grid = ms_calloc(ms_model_replicas(m) * ms_model_shards(m), sizeof *state->grid);
@@ -216,7 +204,7 @@ int ms_state_open(ms_world *world, const ms_model *model, const ms_plan_config *
 
 int ms_state_draw(ms_state *state) {
   MS_HANDLE(state, STATE);
-  if (state->ema_swapped) return ms_ema_refuse("draw initial values");
+  MS_TRY(ms_progress_check_masters(state, "draw initial values"));
   MS_TRY(ms_state_settle(state));
   ms_recorder *recorder = ms_world_recorder(state->world);
   ms_recorder_enter(recorder, ms_recorder_number(recorder, "drawing the parameters"));

@@ -12,6 +12,7 @@
 #include "comm/group/group.h"
 #include "comm/regions/region.h"
 #include "device/device.h"
+#include "exec/state/progress.h"
 #include "plan/plan.h"
 #include "plan/layout/state_layout.h"
 
@@ -59,14 +60,8 @@ struct ms_state {
   int groups, group_capacity;
   ms_comm *comm[MS_NAMED_STREAMS]; /* one per stream; NULL for compute, and for a dimension of size 1 */
   struct ms_async *async;          /* streams etc. of an asynchronous device; NULL: the host computes */
-  unsigned gradients;              /* 1 + the world's epoch in which FIRST began gradients that no UPDATE used; or 0 */
-  int norm_ran_last;               /* NORM was the last phase, so no peer reads the weights any more */
-  int update_ran_last;             /* UPDATE was the last phase, so OUTER can follow */
-  int outer_failed;                /* OUTER failed part-way: replicas may have different synced weights */
+  ms_step_progress progress;       /* how far it is in its step */
   ms_in_flight in_flight;
-  int ema_swapped;        /* averages and masters are swapped: see ms_state_swap_ema */
-  int copies_behind;      /* UPDATE or OUTER failed part-way: copies of masters in bf16 may be older than these */
-  int replicas_must_meet; /* this rank swapped its slice back alone: replicas must synchronise before a run */
   int *grid; /* the model's ranks, replica by replica, each in the order of its shards: the order of collectives that
               * include replicas */
   struct ms_unsealed *
@@ -74,8 +69,6 @@ struct ms_state {
   struct ms_open_moment *open_moments; /* [params][MS_MOMENTS], or NULL: moments written in part (moments.c) */
   void *view;                          /* ms_state_view's last copy; the state owns it */
   int64_t view_bytes;
-  unsigned interrupted;     /* 1 + the world's epoch in which a phase failed part-way; 0: none failed */
-  char interrupted_by[256]; /* its error, or the beginning of that */
 };
 
 /* ---- arenas.c ---- */
@@ -87,16 +80,6 @@ void ms_state_free_arena(ms_state *state, int arena);
 /* Grows every transient arena to at least bytes[arena] ([MS_ARENAS]); persistent arenas are left alone. Collective,
  * with the same sizes on all ranks. */
 int ms_state_reserve(ms_state *state, const int64_t *bytes);
-/* Notes that a phase failed part-way, with the recorded error: until all ranks have recovered, some can still be inside
- * a collective. */
-void ms_state_set_interrupted(ms_state *state);
-static inline int ms_state_interrupted(const ms_state *state) {
-  return state->interrupted == 1 + ms_world_epoch(state->world);
-}
-/* Whether the state has gradients that an UPDATE can use: FIRST begins them, and they end with UPDATE, with a failed
- * phase, and when the ranks recover. */
-void ms_state_set_gradients(ms_state *state, int begun);
-int ms_state_has_gradients(const ms_state *state);
 /* ---- in_flight.c ---- */
 
 /* Starts a gather that stays in flight; *begun: 0 if there is no room yet, as earlier ones have not ended. */

@@ -26,7 +26,7 @@ int ms_params_copy(ms_state *state, int sliced) {
       MS_GOTO(ms_params_copy_in(state, &copy, at, n, room));
     }
   }
-  if (!sliced) state->copies_behind = 0;
+  if (!sliced) ms_progress_set(state, MS_COPIES_BEHIND, 0);
 fail:
   free(room);
   return rc;

@@ -266,12 +266,3 @@ int ms_state_set_updates(ms_state *state, int param, int64_t updates) {
   const float value = (float)updates;
   return ms_state_copy_in(state, at_updates(state, param), &value, sizeof value);
 }
-
-/* ---- averages in the masters' place ---- */
-
-int ms_ema_refuse(const char *what) {
-  return MS_FAIL(MS_EINVAL,
-                 "the weights are swapped with their averages, so the state cannot %s: put the weights back first "
-                 "(in Lua, let train:with_ema return; in C, ms_state_swap_ema)",
-                 what);
-}

@@ -71,8 +71,6 @@ int ms_params_spread(ms_state *state);
 /* Before a phase: after a recovery, does so if an update left gathers in flight. Collective (spread_slices.c). */
 int ms_state_make_whole(ms_state *state);
 
-/* Fails: nothing may `what` ("be saved") while the averages are in the masters' place. */
-int ms_ema_refuse(const char *what);
 /* After replicas have swapped their slices: waits until all have, and gives every replica what it does not have itself.
  * Collective. */
 int ms_ema_meet_replicas(ms_state *state);

@@ -20,21 +20,7 @@ static void wrong_betas_eps_and_rates_are_refused(void **state) {
     const char *facts;
   } wrong[] = {
       {MS_OPT_ADAMW, offsetof(ms_plan_config, adamw.beta1), 1.0, "beta1 | 0 | 1"},
-      {MS_OPT_ADAMW, offsetof(ms_plan_config, adamw.beta1), -0.5, "beta1 | 0 | 1 | -0.5"},
-      {MS_OPT_ADAMW, offsetof(ms_plan_config, adamw.beta2), 1.5, "beta2 | 0 | 1 | 1.5"},
-      {MS_OPT_ADAMW, offsetof(ms_plan_config, adamw.beta2), NAN, "beta2 | 0 | 1"},
-      {MS_OPT_ADAMW, offsetof(ms_plan_config, adamw.eps), 0, "eps | above 0"},
-      {MS_OPT_ADAM, offsetof(ms_plan_config, adam.eps), 1e-60, "eps | above 0 | f32 | 1e-60"},
-      {MS_OPT_ADAMW, offsetof(ms_plan_config, adamw.eps), INFINITY, "eps | above 0 | inf"},
-      {MS_OPT_SGD, offsetof(ms_plan_config, sgd.momentum), 1, "momentum | 0 | 1"},
-      {MS_OPT_SGD, offsetof(ms_plan_config, sgd.momentum), -1, "momentum | 0 | 1 | -1"},
-      {MS_OPT_SGD, offsetof(ms_plan_config, sgd.dampening), INFINITY, "dampening | finite | inf"},
-      {MS_OPT_SGD, offsetof(ms_plan_config, max_norm), -2, "max_norm | 0 | -2"},
-      {MS_OPT_SGD, offsetof(ms_plan_config, max_value), -2, "max_value | 0 | -2"},
       {MS_OPT_SGD, offsetof(ms_plan_config, ema_decay), 1, "ema_decay | 0 | 1"},
-      {MS_OPT_SGD, offsetof(ms_plan_config, outer_momentum), 1, "outer_momentum | 0 | 1"},
-      {MS_OPT_SGD, offsetof(ms_plan_config, outer_alpha), 1.5, "outer_alpha | 0 | 1 | 1.5"},
-      {MS_OPT_SGD, offsetof(ms_plan_config, outer_alpha), NAN, "outer_alpha | 0 | 1"},
   };
   for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
     ms_plan_config config;
@@ -78,27 +64,6 @@ static void wrong_inputs_of_a_step_are_refused(void **state) {
   inputs.micro_batches = (1 << 24) + 1;
   assert_fails(ms_exec_run(b.exec, MS_PHASE_FIRST, &inputs, NULL), MS_EINVAL, "micro_batches | 16777216 | 16777217");
   must(ms_exec_run(b.exec, MS_PHASE_FIRST, &right, NULL)); /* nothing is left half-way */
-  unbind(&b);
-  mlp_free(&m);
-}
-
-/* Gradients begin with FIRST and end with UPDATE. */
-static void phases_before_the_first_are_refused(void **state) {
-  (void)state;
-  mlp_config c = mlp_default(1, 1, 0);
-  mlp m = mlp_make(&c);
-  ms_plan_config config;
-  const ms_step_inputs step = {.lr = 0, .step = 1, .micro_batches = 3};
-  ms_plan_config_default(&config, sizeof config);
-  config.accumulate = 1;
-  config.sync = MS_SYNC_LAST;
-  bound b = bind_with(&m, &config);
-  for (int round = 0; round < 2; round++) {
-    assert_fails(ms_exec_run(b.exec, MS_PHASE_NEXT, &step, NULL), MS_EINVAL, "next | first");
-    assert_fails(ms_exec_run(b.exec, MS_PHASE_LAST, &step, NULL), MS_EINVAL, "last | first");
-    assert_fails(ms_exec_run(b.exec, MS_PHASE_NORM, &step, NULL), MS_EINVAL, "norm | first");
-    for (int phase = MS_PHASE_FIRST; phase <= MS_PHASE_UPDATE; phase++) must(ms_exec_run(b.exec, phase, &step, NULL));
-  }
   unbind(&b);
   mlp_free(&m);
 }
@@ -182,10 +147,6 @@ static void wrong_settings_of_parameters_are_refused(void **state) {
   assert_fails(ms_model_add_param(model, 0, "w", 1, dims, &config, &index), status, "parameter 'w' | " facts)
   config = right, config.group.lr_scale = -1;
   REFUSED(MS_EINVAL, "lr_scale | 0 | -1");
-  config = right, config.group.weight_decay = NAN;
-  REFUSED(MS_EINVAL, "weight_decay | 0");
-  config = right, config.init = 17;
-  REFUSED(MS_EINVAL, "init | zeros (0) | constant (4) | 17");
   config = right, config.init_b = INFINITY;
   REFUSED(MS_EINVAL, "init_b | finite | inf");
 #undef REFUSED
@@ -209,11 +170,6 @@ static void wrong_rates_of_a_sharded_model_are_refused(void **state) {
   } wrong[] = {{offsetof(ms_param_group, lr_scale), NAN, "lr_scale | 0"},
                {offsetof(ms_param_group, weight_decay), -0.1, "weight_decay | 0 | -0.1"},
                {offsetof(ms_param_group, beta1), 1, "beta1 | 0 | 1 | -1 | 1"},
-               {offsetof(ms_param_group, beta2), -0.5, "beta2 | 0 | 1 | -1 | -0.5"},
-               {offsetof(ms_param_group, eps), 0, "eps | above 0 | -1 | 0"},
-               {offsetof(ms_param_group, eps), INFINITY, "eps | above 0 | -1 | inf"},
-               {offsetof(ms_param_group, eps), 1e-60, "eps | above 0 | f32 | 1e-60"},
-               {offsetof(ms_param_group, momentum), 1, "momentum | 0 | 1 | -1 | 1"},
                {offsetof(ms_param_group, momentum), NAN, "momentum | 0 | 1 | -1 | nan"}};
   ms_param_group group[64];
   for (int i = 0; i < 64; i++) group[i] = right;
@@ -333,7 +289,6 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       TEST(wrong_betas_eps_and_rates_are_refused),
       TEST(wrong_inputs_of_a_step_are_refused),
-      TEST(phases_before_the_first_are_refused),
 
       TEST(counts_and_kinds_out_of_range_are_refused),
       TEST(a_hash_of_nothing_is_zero),

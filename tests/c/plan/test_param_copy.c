@@ -194,11 +194,11 @@ static int change_masters(ms_world *world, void *context) {
     check_copies(world, engine.state);
     /* An update that failed has changed masters. */
     for (int64_t i = 0; i < n; i++) masters[i] = 0.7f * (float)(first + i);
-    engine.state->copies_behind = 1;
+    ms_progress_set(engine.state, MS_COPIES_BEHIND, 1);
     engine_feed(&engine, config, rank, 0, 0);
     must(ms_exec_run(engine.exec, MS_PHASE_EVALUATE, NULL, NULL));
     check_copies(world, engine.state);
-    assert_int_equal(engine.state->copies_behind, 0);
+    assert_false(ms_progress_has(engine.state, MS_COPIES_BEHIND));
   }
   engine_step(&engine, config, rank, 2, &out);
   check_copies(world, engine.state);

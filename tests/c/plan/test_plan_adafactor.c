@@ -105,26 +105,8 @@ static void M7_averages_take_the_bytes_of_rows_and_columns(void **state) {
   }
 }
 
-static void S1_settings_out_of_range_and_local_steps_are_refused(void **state) {
+static void S1_local_steps_are_refused(void **state) {
   (void)state;
-  const struct {
-    double beta2_decay, eps1, eps2, d;
-    const char *message;
-  } wrong[] = {{0.1, 0, 0, 1, "adafactor.beta2_decay | 0.1"},
-               {NAN, 0, 0, 1, "adafactor.beta2_decay"},
-               {0, -1, 0, 1, "adafactor.eps1 | -1"},
-               {0, INFINITY, 0, 1, "adafactor.eps1 | inf"},
-               {0, 0, -1, 1, "adafactor.eps2 | -1"},
-               {0, 0, 0, 0.5, "adafactor.d | 0.5"},
-               {0, 0, 0, NAN, "adafactor.d"}};
-  for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-    ms_plan_config config = adafactor();
-    config.adafactor.beta2_decay = wrong[i].beta2_decay;
-    config.adafactor.eps1 = wrong[i].eps1;
-    config.adafactor.eps2 = wrong[i].eps2;
-    config.adafactor.d = wrong[i].d;
-    assert_fails(ms_plan_check_config(&config), MS_EINVAL, wrong[i].message);
-  }
   mlp_config c = mlp_default(2, 1, 0);
   ms_plan_config config = adafactor();
   ms_plan *plan;
@@ -140,7 +122,7 @@ int main(void) {
       TEST(Q9_all_ranks_place_sums_alike),
       TEST(Q9_two_sums_over_each_dimension),
       TEST(M7_averages_take_the_bytes_of_rows_and_columns),
-      TEST(S1_settings_out_of_range_and_local_steps_are_refused),
+      TEST(S1_local_steps_are_refused),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

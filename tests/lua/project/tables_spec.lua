@@ -177,12 +177,6 @@ describe("what optimizers set", function()
       assert.equal(ffi.string(default, ffi.sizeof(default)), ffi.string(config, ffi.sizeof(config)), kind)
     end
   end)
-
-  it("S1 ends Muon's iteration at the engine's limit", function()
-    local most = 99
-    assert.equal(most, ms.optim.muon { lr = 1, steps = most }.steps)
-    assert.is_truthy(fixture.message(ms.optim.muon, { lr = 1, steps = most + 1 }):find("1 to 99", 1, true))
-  end)
 end)
 
 describe("the tables of codes", function()
