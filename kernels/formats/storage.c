@@ -5,14 +5,18 @@
 #include "base/error.h"
 #include "kernels/formats/storage_code.h"
 
-/* The longest records of each dtype. Their elements are powers of two. */
+static int64_t bf16_bytes(int64_t elements) { return 2 * elements; }
+
+/* The longest records of each dtype, whose elements are powers of two; the bytes of a record, and the byte from which
+ * late scales are (ms_storage.late). */
 static const struct {
   int dtype;
   int64_t elements, block;
+  int64_t (*bytes)(int64_t elements), (*late)(int64_t elements);
 } longest[] = {
-    {MS_BF16, 64, 0},
-    {MS_I8, 4 * MS_STORED_BLOCK_I8, MS_STORED_BLOCK_I8},
-    {MS_NF4, MS_STORED_MOST, MS_STORED_BLOCK_NF4},
+    {MS_BF16, 64, 0, bf16_bytes, NULL},
+    {MS_I8, 4 * MS_STORED_BLOCK_I8, MS_STORED_BLOCK_I8, ms_i8_record, NULL},
+    {MS_NF4, MS_STORED_MOST, MS_STORED_BLOCK_NF4, ms_nf4_record, ms_nf4_scale_codes},
 };
 
 enum { STORAGES = sizeof longest / sizeof *longest };
@@ -27,11 +31,6 @@ int ms_storage_has(int dtype) { return row_of(dtype) >= 0; }
 
 int ms_storage_is_coded(int dtype) { return ms_storage_has(dtype) && longest[row_of(dtype)].block; }
 
-static int64_t bytes_of(int dtype, int64_t elements) {
-  if (dtype == MS_NF4) return ms_nf4_record(elements);
-  return dtype == MS_I8 ? ms_i8_record(elements) : elements * ms_dtype_size(dtype);
-}
-
 int ms_storage_find(int dtype, int64_t elements, ms_storage *storage) {
   char known[MS_DTYPE_LIST];
   const int row = row_of(dtype);
@@ -43,7 +42,11 @@ int ms_storage_find(int dtype, int64_t elements, ms_storage *storage) {
   if (elements < least || elements > most || elements & (elements - 1))
     return MS_FAIL(MS_EINVAL, "records of %s have a power of two of elements, %lld to %lld, not %lld",
                    ms_dtype_name(dtype), (long long)least, (long long)most, (long long)elements);
-  *storage = (ms_storage){dtype, elements, bytes_of(dtype, elements) / 4, longest[row].block};
+  *storage = (ms_storage){.dtype = dtype,
+                          .elements = elements,
+                          .words = longest[row].bytes(elements) / 4,
+                          .block = longest[row].block,
+                          .late = longest[row].late ? longest[row].late(elements) : 0};
   return MS_OK;
 }
 

@@ -33,6 +33,9 @@ typedef struct ms_storage {
   int dtype;
   int64_t elements, words; /* of a record */
   int64_t block;           /* elements of a scale; 0: the elements are numbers, not codes */
+  /* The byte of a record from which ms_storage_set_scales writes: scales that need those of the whole parameter; 0:
+   * ms_storage_encode writes all of it. */
+  int64_t late;
 } ms_storage;
 
 /* 1 if parameters can be stored in this dtype (MS_DTYPE_STORED of base/numbers/dtype.h). */

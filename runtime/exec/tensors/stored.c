@@ -1,8 +1,8 @@
-/* stored.c - parameters that are kept in i8 or nf4 (kernels/formats/storage.h): writing and reading them.
+/* stored.c - parameters that are kept as codes (kernels/formats/storage.h): writing and reading them.
  *
  * Values are quantised as they are written, record by record, so that a parameter is never whole in f32: it is written
  * from its first owned element on, in order, in pieces of any size, of which at most one record waits for its rest. The
- * scales of nf4 are kept in f32 until all ranks know their mean (stored_seal.c).
+ * late scales are kept in f32 until all ranks know their mean (stored_seal.c).
  */
 #include "exec/tensors/stored.h"
 
@@ -44,7 +44,7 @@ static int begin(ms_state *state, const ms_elements *to, struct ms_unsealed **ou
   if (!u) return MS_ENOMEM;
   u->records = (to->count + storage->elements - 1) / storage->elements;
   u->done = ms_calloc(u->records, 1);
-  u->scale = ms_calloc(to->dtype == MS_NF4 ? u->records * ms_scales_of(storage) : 0, sizeof *u->scale);
+  u->scale = ms_calloc(storage->late ? u->records * ms_scales_of(storage) : 0, sizeof *u->scale);
   if (!u->done || !u->scale) {
     release(u);
     return MS_ENOMEM;
@@ -63,7 +63,7 @@ static int put_record(ms_state *state, struct ms_unsealed *u, const ms_elements 
   const int64_t record = first / storage->elements;
   uint32_t words[MS_STORED_MOST / 4]; /* more than a record has */
   float none;
-  float *scales = to->dtype == MS_NF4 ? u->scale + record * ms_scales_of(storage) : &none;
+  float *scales = storage->late ? u->scale + record * ms_scales_of(storage) : &none;
   MS_TRY(ms_storage_encode(storage, values, n, words, scales));
   u->done[record] = 1;
   u->staged = 0;

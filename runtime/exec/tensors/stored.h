@@ -1,4 +1,4 @@
-/* stored.h - parameters that are kept in i8 or nf4: writing, sealing and reading their elements. */
+/* stored.h - parameters that are kept as codes: writing, sealing and reading their elements. */
 #ifndef MS_EXEC_STORED_H
 #define MS_EXEC_STORED_H
 
@@ -10,7 +10,7 @@ struct ms_unsealed {
   int64_t at, staged; /* the first `staged` elements of the record that begins with element `at` are in `room` */
   int64_t records;
   char *done;   /* [records] 1: it is written */
-  float *scale; /* [records][ms_scales_of] of nf4 */
+  float *scale; /* [records][ms_scales_of] of late scales */
   float room[MS_STORED_MOST];
 };
 

@@ -1,7 +1,7 @@
-/* stored_seal.c - completes parameters that were written in i8 or nf4: checks that every rank has written all that it
- * owns, and gives nf4 its scales. Their mean is that of exact sums, and the scale of a group of scales is a maximum;
- * both have no order, so they are the same on every mesh. Groups are those of the whole parameter: where a tensor
- * dimension divides it, several ranks can have records of one.
+/* stored_seal.c - completes parameters that were written as codes: checks that every rank has written all that it owns,
+ * and gives those with late scales (ms_storage) their scales. Their mean is that of exact sums, and the scale of a
+ * group of scales is a maximum; both have no order, so they are the same on every mesh. Groups are those of the whole
+ * parameter: where a tensor dimension divides it, several ranks can have records of one.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -38,7 +38,9 @@ static void add(report *r, float x) {
   r->limb[shift / 32 + 1] += number >> 32;
 }
 
-static int64_t blocks_of(int64_t elements) { return (elements + MS_STORED_BLOCK_NF4 - 1) / MS_STORED_BLOCK_NF4; }
+static int64_t blocks_of(const ms_storage *storage, int64_t elements) {
+  return (elements + storage->block - 1) / storage->block;
+}
 
 static void describe(const ms_state *state, int param, report *r) {
   const ms_param *p = &state->model->param[param];
@@ -48,7 +50,7 @@ static void describe(const ms_state *state, int param, report *r) {
   r->written = u->staged ? IN_PART : WHOLE;
   for (int64_t i = 0; i < u->records; i++)
     if (!u->done[i]) r->written = IN_PART;
-  for (int64_t i = 0; p->config.storage_dtype == MS_NF4 && i < blocks_of(p->owned); i++) add(r, u->scale[i]);
+  for (int64_t i = 0; p->storage.late && i < blocks_of(&p->storage, p->owned); i++) add(r, u->scale[i]);
 }
 
 /* 1 when a member of the model has elements of this rank's copy of the parameter. */
@@ -73,7 +75,7 @@ static float mean_of(const ms_state *state, int param, const report *all, int st
   double units = 0;
   for (int k = LIMBS - 1; k >= 0; k--) units = units * 0x1p32 + (double)sum.limb[k];
   if (sum.not_finite) return ms_float8_value(0x7fc00000u);
-  return (float)(units * 0x1p-149 / (double)blocks_of(ms_param_whole_numel(m, p)));
+  return (float)(units * 0x1p-149 / (double)blocks_of(&p->storage, ms_param_whole_numel(m, p)));
 }
 
 static int check_written(const ms_state *state, int param, const report *all, int stride, int *written) {
@@ -92,7 +94,7 @@ static int check_written(const ms_state *state, int param, const report *all, in
   return MS_OK;
 }
 
-/* What set_scales needs of a parameter of nf4. */
+/* What set_scales needs of a parameter. */
 typedef struct scaling {
   const struct ms_unsealed *u; /* NULL: this rank owns nothing of it */
   ms_elements to;
@@ -103,7 +105,7 @@ typedef struct scaling {
 /* The number of scales of a record that belong to elements. */
 static int64_t scales_in(const scaling *s, int64_t record) {
   const int64_t each = ms_scales_of(s->to.storage);
-  return ms_least(each, blocks_of(s->to.count) - record * each);
+  return ms_least(each, blocks_of(s->to.storage, s->to.count) - record * each);
 }
 
 static const float *scales_at(const scaling *s, int64_t record) {
@@ -139,7 +141,7 @@ static int agree_on_most(ms_state *state, const ms_param *p, int64_t groups, uin
 static int set_record(ms_state *state, const scaling *s, int64_t i, uint32_t most) {
   const ms_storage *storage = s->to.storage;
   char record[MS_STORED_MOST] = {0};
-  const int64_t from = ms_nf4_scale_codes(storage->elements);
+  const int64_t from = storage->late;
   ms_storage_set_scales(storage, record, scales_at(s, i), scales_in(s, i), s->offset, most);
   return ms_state_copy_in(state, ms_stored_record(&s->to, i) + from, record + from, 4 * storage->words - from);
 }
@@ -184,8 +186,7 @@ static int complete(ms_state *state, int param, const report *all, int stride) {
   int written;
   MS_TRY(check_written(state, param, all, stride, &written));
   if (!written) return MS_OK;
-  if (state->model->param[param].config.storage_dtype == MS_NF4)
-    MS_TRY(set_scales(state, param, mean_of(state, param, all, stride)));
+  if (state->model->param[param].storage.late) MS_TRY(set_scales(state, param, mean_of(state, param, all, stride)));
   ms_stored_forget(state, param);
   return MS_OK;
 }
