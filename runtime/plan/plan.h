@@ -1,6 +1,6 @@
 /* plan.h - one rank's compiled step: instructions on streams, bound to byte ranges of arenas.
  *
- * Compilation runs these passes, one file each. lower.c turns the graph and the sharding into instructions in
+ * Compilation runs these passes, one file each. lower_graph.c turns the graph and the sharding into instructions in
  * program order, with buffers that have sizes but no addresses. layout.c assigns every buffer an arena offset by its
  * lifetime. sync.c inserts the events that order conflicting accesses on different streams. verify.c proves,
  * independently of how the plan was made, that no two conflicting accesses can run unordered. fingerprint.c hashes

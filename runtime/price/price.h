@@ -3,7 +3,7 @@
  * cluster.c checks a description and its links. kernel_work.c and kernel_time.c give the time of a kernel,
  * collective_time.c that of a collective, and costs.c both for every instruction of a phase. A simulator then runs the
  * phase: streams.c for devices that execute streams by themselves, inline.c for the CPU, whose thread runs kernels and
- * collectives in turn. price.c adds the phases up to a step.
+ * collectives in turn. price_step.c adds the phases up to a step.
  */
 #ifndef MS_PRICE_PRICE_H
 #define MS_PRICE_PRICE_H

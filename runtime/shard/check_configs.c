@@ -1,6 +1,6 @@
 /* check_configs.c - whether a unit or a parameter that is added to a model can be as its config says: what its shape
- * decides, besides the rows of settings.def. What depends on the mesh is checked when the model is divided (model.c,
- * check_muon.c).
+ * decides, besides the rows of settings.def. What depends on the mesh is checked when the model is divided
+ * (model_shard.c, check_muon.c).
  */
 #include <stdio.h>
 

@@ -196,7 +196,7 @@ int ms_muon_check_model(const ms_model *model);
 /* Checks whether a unit of a sharded model can keep shards of 1/size with this enum ms_reshard. */
 int ms_unit_check_reshard_size(const ms_model *model, int unit, int reshard, int size);
 /* Number of ranks that gather a unit for backward: the shard group, or neighbours in it; 1 when the unit stays
- * gathered (model.c). */
+ * gathered (model_shard.c). */
 int ms_unit_backward_ranks(const ms_model *model, int unit);
 /* Check what is to be added to a model, or replaces a parameter's (check_configs.c). */
 int ms_model_check_unit(const char *name, const ms_unit_config *config);

@@ -1,7 +1,7 @@
 /* lower.h - from graph and sharding to instructions: declarations shared by the files that build a plan.
  *
- * unshard_schedule.c decides when units are gathered, builder.c appends buffers and instructions, lower.c builds the
- * phases that have a graph, lower_norm.c and lower_step.c those that have none.
+ * unshard_schedule.c decides when units are gathered, builder.c appends buffers and instructions, lower_graph.c builds
+ * the phases that have a graph, lower_norm.c and lower_step.c those that have none.
  */
 #ifndef MS_PLAN_LOWER_H
 #define MS_PLAN_LOWER_H
@@ -252,7 +252,7 @@ int ms_plan_divide(const ms_model *model, ms_graph **graph, unsigned char *summe
 /* After differentiation: sums those gradients over the dimension. */
 int ms_plan_sum_divided(const ms_model *model, ms_graph *graph, const unsigned char *summed);
 
-/* Lowering: a graph becomes FIRST, NEXT, LAST or EVALUATE (lower.c); NORM and UPDATE need no graph (lower_norm.c,
+/* Lowering: a graph becomes FIRST, NEXT, LAST or EVALUATE (lower_graph.c); NORM and UPDATE need no graph (lower_norm.c,
  * lower_step.c). */
 int ms_lower_graph(ms_plan *plan, int phase, const ms_graph *graph);
 /* weighted: the step's losses have weights. */

@@ -1,5 +1,5 @@
-/* state.c - the training state of a rank: creating and freeing it, and the communicators that its plans' collectives
- * use. */
+/* state_new.c - the training state of a rank: creating and freeing it, and the communicators of its plans' collectives.
+ */
 #include "exec/state/state.h"
 
 #include <stdio.h>

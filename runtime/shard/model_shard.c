@@ -1,5 +1,5 @@
-/* model.c - builds a model: its units, its parameters, and the mesh over which it is sharded. Configs are checked in
- * check_configs.c.
+/* model_shard.c - builds a model: its units, its parameters, and the mesh over which it is sharded. Configs are checked
+ * in check_configs.c.
  *
  * This is bookkeeping by name and shape; it allocates no memory of the parameters' size, so a model of any size can
  * be described, sharded and planned on any machine.

@@ -1,4 +1,4 @@
-/* exec.c - the public functions of execs: creating one, running a phase, reading results. */
+/* exec_run.c - the public functions of execs: creating one, running a phase, reading results. */
 #include "exec/exec.h"
 
 #include <math.h>

@@ -1,5 +1,5 @@
-/* lower.c - turns a graph into the program of one phase: unshards before the nodes that need them, kernels, and the
- * reduction of a unit's gradients as soon as the last one is written.
+/* lower_graph.c - turns a graph into the program of one phase: unshards before the nodes that need them, kernels, and
+ * the reduction of a unit's gradients as soon as the last one is written.
  *
  * Values are placed, not copied: a parameter is read at its offset in the gathered (or master) buffer, its gradient
  * is written at its offset in the unit's reduce buffer, and a reshape is its input with another shape. sync.c adds

@@ -1,4 +1,5 @@
-/* price.c - the price of a step: its phases in simulated time, what kernels wait for in them, and their critical paths.
+/* price_step.c - the price of a step: its phases in simulated time, what kernels wait for in them, and their critical
+ * paths.
  */
 #include <stdlib.h>
 #include <string.h>
