@@ -339,11 +339,12 @@ local function check_targets(self, exec)
   end
 end
 
--- Adds what an exec found to a mean over targets or, of a loss that does not count them, over samples: `samples` of
--- each of the `ranks` with rows of their own.
-local function add_to(mean, exec, samples, ranks)
+-- Adds what an exec found to a mean over targets or, of a loss that does not count them, over `samples` of each rank.
+-- The divisor sums over all ranks that divide rows or positions, so a sample weighs the same alone and in a batch.
+local function add_to(mean, exec, samples)
   local counts, outputs = exec.plan.graph.counts, exec.step_outputs
-  local weight = counts and counts.terms * outputs.divisor * (counts.by_rank and samples or 1) or samples * ranks
+  local terms = counts and counts.terms or 1
+  local weight = terms * outputs.divisor * ((not counts or counts.by_rank) and samples or 1)
   mean.sum, mean.total = mean.sum + weight * outputs.loss, mean.total + weight
 end
 
@@ -356,14 +357,14 @@ local function evaluate_batch(self, batch, specs, settings, given, mean)
       return self.session:exec("evaluate sample", of_sample, weighed, settings)
     end, function(of_sample)
       check_targets(self, of_sample)
-      add_to(mean, of_sample)
+      add_to(mean, of_sample, 1)
     end)
     return
   end
   batch_of.feed(exec, specs, batch, 0)
   exec:run("evaluate")
   check_targets(self, exec)
-  add_to(mean, exec, counted_rows.samples(batch), (self.session:data_ranks()))
+  add_to(mean, exec, counted_rows.samples(batch))
 end
 
 ---Mean loss over batches: over their targets, or over their samples if the loss does not count targets.

@@ -10,11 +10,12 @@ local message = fixture.message
 
 local RECIPE = [[
 local ms = require "moonshard"
-local cfg = ms.args { folder = "", batch = 1, mesh = "1x1", tensor = false }
-local dims = cfg.tensor and { "shard", "tensor" } or { "replicate", "shard" }
+local cfg = ms.args { folder = "", batch = 1, mesh = "1x1", over = "" }
+local tensor = cfg.over == "tensor"
+local dims = cfg.over ~= "" and { "shard", cfg.over } or { "replicate", "shard" }
 local mesh = ms.init_device_mesh("cpu", cfg.mesh, dims)
 local model = ms.models.gpt2 { vocab = 258, layers = 1, dim = 8, heads = 2, seq = 8 }
-ms.fully_shard(model, { mesh = mesh, placements = cfg.tensor and ms.rules.tensor_parallel(model) or nil })
+ms.fully_shard(model, { mesh = mesh, placements = tensor and ms.rules.tensor_parallel(model) or nil })
 local sgd = ms.optim.sgd { lr = 0 }
 local function with(o) o.model, o.optimizer = model, sgd return ms.trainer(o) end
 local counting = with { forward = function(net, b) return ms.loss.cross_entropy(net(b.tokens), b.targets) end }
@@ -22,6 +23,15 @@ local plain = with { forward = function(net, b)
   local log_p = ms.ops.log_softmax(net(b.tokens))
   return -(log_p:slice(-1, 0, 1) * log_p:slice(-1, 3, 4)):mean()
 end }
+local smoothed = ms.loss.cross_entropy { label_smoothing = 0.1 }
+local weights = {}
+for class = 1, 258 do weights[class] = class % 3 + 1 end
+local losses = {
+  { "scaled", function(logits, targets) return 2 * ms.loss.cross_entropy(logits, targets) end },
+  { "and squares", function(logits, targets) return smoothed(logits, targets) + (logits * logits):mean() end },
+  { "weighed", ms.loss.cross_entropy { weight = weights } },
+  { "mean of rows", function(logits) return (logits * logits):mean(2):sum(1):mean() end },
+}
 local dpo = with { forward = function(net, b)
   local logits = net(b.tokens)
   return ms.loss.dpo { beta = 2 } (logits, logits * 0.5, b.targets)
@@ -50,10 +60,15 @@ for _, s in ipairs(sources) do
   report(s[1] .. ", again", counting, s[2])
   if s[1] ~= "masked" then report(s[1] .. ", all rows", plain, s[2]) end
 end
+for _, loss in ipairs(losses) do
+  local train = with { forward = function(net, b) return loss[2](net(b.tokens), b.targets) end }
+  report("text, " .. loss[1], train, sources[1][2])
+end
 report("pairs", dpo, source(ms.data.preferences, { files = cfg.folder .. "/pairs.jsonl", template = short }))
 
+if cfg.over == "context" then return end -- there is no axis of positions
 local linear = ms.nn.linear(3, 2)
-ms.fully_shard(linear, { mesh = mesh, placements = cfg.tensor and { { "weight", { tensor = "colwise" } } } or nil })
+ms.fully_shard(linear, { mesh = mesh, placements = tensor and { { "weight", { tensor = "colwise" } } } or nil })
 local fit = ms.trainer { model = linear, optimizer = sgd, loss = ms.loss.mse }
 local data = ms.data.random { length = 11, inputs = 3, targets = 2 }
 local sampler = ms.data.sampler { length = 11, mesh = mesh }
@@ -105,7 +120,9 @@ describe("a pass over data", function()
     local folder, path, runs = write_data(), program.recipe(RECIPE), {}
     for name, given in pairs(program.thin {
       { "1", "batch=1" }, { "1", "batch=5" }, { "2", "batch=4", "mesh=1x2" }, { "2", "batch=3", "mesh=2x1" },
-      { "2", "batch=6", "mesh=1x2", "tensor=true" }, { "4", "batch=2", "mesh=2x2" },
+      { "2", "batch=6", "mesh=1x2", "over=tensor" }, { "4", "batch=2", "mesh=2x2" },
+      { "2", "batch=11", "mesh=1x2", "over=context" }, { "2", "batch=12", "mesh=1x2", "over=context" },
+      { "4", "batch=3", "mesh=2x2", "over=context" }, { "4", "batch=2", "mesh=1x4", "over=context" },
     }) do
       runs[name] = { "run", path, "-n", given[1], "folder=" .. folder, unpack(given, 2) }
     end
@@ -113,11 +130,12 @@ describe("a pass over data", function()
     os.remove(path)
     local wanted = ended[1].out
     assert.equal(0, ended[1].status, ended[1].err)
-    assert.equal(16, #losses_of(wanted), wanted)
-    for _, run in pairs(ended) do
+    assert.equal(20, #losses_of(wanted), wanted)
+    for name, run in pairs(ended) do
+      local expected = runs[name][#runs[name]] == "over=context" and wanted:gsub("random [^\n]*\n", "") or wanted
       assert.equal(0, run.status, run.err)
-      assert.equal(wanted:gsub("%-?[%d.]+\n", "\n"), run.out:gsub("%-?[%d.]+\n", "\n"))
-      fixture.assert_close(losses_of(wanted), losses_of(run.out), 1e-5, run.out)
+      assert.equal(expected:gsub("%-?[%d.]+\n", "\n"), run.out:gsub("%-?[%d.]+\n", "\n"))
+      fixture.assert_close(losses_of(expected), losses_of(run.out), 1e-5, run.out)
     end
   end)
 
