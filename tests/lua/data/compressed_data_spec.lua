@@ -148,6 +148,43 @@ describe("compressed data", function()
     assert.truthy(copies_in(cache):find("^%x+%-%x+%-%x+%-b.txt\n$"))
   end)
 
+  it("U10 is another text where a file of the same path, size and time has other bytes", function()
+    -- Frames of one block, which is not compressed.
+    local function frame(text)
+      return "\40\181\47\253\32" .. string.char(#text, #text * 8 % 256 + 1, #text / 32, 0) .. text
+    end
+    local path, other = folder .. "/b.txt.zst", folder .. "/other"
+    local function written(file, letter)
+      scratch.write(file, frame(letter:rep(200)))
+      assert.equal(0, os.execute("touch -d 2026-01-01 " .. file))
+    end
+    local function first_letter()
+      return samples(ms.data.text { files = path, seq = 8, batch = 1, valid_fraction = 0 })[1]:sub(1, 1)
+    end
+    local function replaced_by(letter, command)
+      written(other, letter)
+      assert.equal(0, os.execute(command:format(other, path)))
+      assert.equal(letter, first_letter())
+    end
+    written(path, "a")
+    assert.equal("a", first_letter())
+    written(path, "b") -- the same inode
+    assert.equal("b", first_letter())
+    replaced_by("c", "mv %s %s")
+    replaced_by("d", "cp -p %s %s")
+    replaced_by("e", "ln -sf %s %s")
+    -- A file system that says the same of both: the bytes differ.
+    local files = require("moonshard.data.files.files")
+    local version = files.version
+    finally(function() files.version = version end)
+    files.version = function() return "1" end
+    os.remove(path)
+    written(path, "f")
+    assert.equal("f", first_letter())
+    written(path, "g")
+    assert.equal("g", first_letter())
+  end)
+
   it("U10 is made again where the copy is not what was decompressed, with a warning that names it", function()
     local text = ("a text of words "):rep(116316):sub(1, 1861050) -- several pieces
     local path = write(folder, "b.txt.zst", compress(text))

@@ -2,8 +2,8 @@
 -- once, piece by piece, into the user's cache ($XDG_CACHE_HOME/moonshard, else ~/.cache/moonshard). The ranks of a
 -- host, and later runs, use the same copy.
 --
--- A copy is named by a key of its source (path, size, time), its own length and a hash of its bytes. Who opens it
--- checks both: a copy that a full disk, a crash or another program changed is made again.
+-- A copy is named by a key of its source (path, version, sampled bytes), its own length and a hash of its bytes. Who
+-- opens it checks both: a copy that a full disk, a crash or another program changed is made again.
 
 local errors = require("moonshard.base.error")
 local ffi = require("moonshard.base.ffi").ffi
@@ -18,6 +18,7 @@ require("moonshard.base.posix") -- declares poll
 
 local PIECE = 2 ^ 20 -- bytes that are read, and hashed, at a time
 local PIECE_LOOKED_AT = 2 ^ 14 -- and when only the beginning is looked at
+local SAMPLED, BLOCK = 64, 4096 -- blocks of a source, and their bytes
 local POLL_MS = 50 -- between two looks at a file that another rank decompresses
 
 local decompressed = {}
@@ -85,15 +86,13 @@ function Sum:text()
   return ("%x-%013x"):format(self.bytes, hash.of_text(hashes))
 end
 
-local checked = {} -- copies that this process has read through, with their size and time then
-
-local function stamp(path) return ("%.0f %s"):format(files.bytes(path) or -1, tostring(files.written_at(path))) end
+local checked = {} -- copies that this process has read through, with their versions then
 
 -- Whether a copy has the length and the hash of its name.
 local function is_whole(path)
   local bytes = tonumber(path:match("%-(%x+)%-%x+%-[^/]*$") or "", 16)
   if files.bytes(path) ~= bytes then return false end
-  if checked[path] == stamp(path) then return true end
+  if checked[path] == files.version(path) then return true end
   local file = io.open(path, "rb")
   if not file then return false end
   local sum = new_sum()
@@ -103,7 +102,7 @@ local function is_whole(path)
   end
   file:close()
   if not path:find("-" .. sum:text() .. "-", 1, true) then return false end
-  checked[path] = stamp(path)
+  checked[path] = files.version(path)
   return true
 end
 
@@ -166,7 +165,7 @@ local function make(path, prefix, name)
     target = ("%s-%s-%s"):format(prefix, sum, name)
     ok, sum = os.rename(partial, target)
     if ok then
-      checked[target] = stamp(target)
+      checked[target] = files.version(target)
       ok, sum = pcall(output_file.sync_folder, path, target)
     end
   else
@@ -177,11 +176,24 @@ local function make(path, prefix, name)
   return target
 end
 
+-- A hash of blocks spread over a file, with its beginning and its end, where zstd keeps a checksum. File systems of
+-- images have no times but those that they were made with.
+local function sample(path)
+  local file, hashes = files.open(path), {}
+  local most = math.max(0, (files.bytes(path) or 0) - BLOCK)
+  for i = 0, SAMPLED - 1 do
+    file:seek("set", math.floor(most * i / (SAMPLED - 1)))
+    hashes[#hashes + 1] = ("%x"):format(hash.of_text(file:read(BLOCK) or ""))
+  end
+  file:close()
+  return table.concat(hashes, " ")
+end
+
 local function path_of(path)
   if not decompressed.is_compressed(path) then return path end
-  local real, written = files.real_path(path), files.written_at(path)
+  local real = files.real_path(path)
   if not real then errors.invalid("%s: No such file or directory", path) end
-  local key = ("%s\n%d\n%s"):format(real, files.bytes(path) or 0, written)
+  local key = ("%s\n%s\n%s"):format(real, files.version(path), sample(path))
   local name = real:match("[^/]+$"):gsub("%.zst$", "")
   local prefix = ("%s%013x"):format(cache_folder(path), hash.of_text(key))
   return whole_copy(prefix) or make(path, prefix, name)

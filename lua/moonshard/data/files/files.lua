@@ -40,7 +40,7 @@ function files.bytes(path)
   return kind == REGULAR and bytes or nil
 end
 
-files.written_at = file_status.written_at
+files.version = file_status.version
 
 ---A path without links and dots; nil if it does not exist.
 ---@param path string
