@@ -154,6 +154,8 @@ end
 -- Fields whose null is a mistake; that of any other field is its absence, as in PEFT.
 local NUMBERS = { r = true, lora_alpha = true, lora_dropout = true }
 
+local LARGEST = (2 - 2 ^ -23) * 2 ^ 127 -- of f32
+
 local function number(path, given, name, least, default)
   local value = given[name]
   if value == nil then value = default end
@@ -169,8 +171,10 @@ local function pattern_values(config, field, names)
   local found, path = {}, config.path
   for _, member in ipairs(config.patterns[field] or {}) do
     local key, value = member.name, member.value
-    if type(value) ~= "number" or value <= 0 then
-      errors.invalid("%s: %s of %s must be a number above 0, not %s", path, field, key, options.describe(value))
+    local is_zero = field == "alpha_pattern" and value == 0 -- as lora_alpha can be
+    if type(value) ~= "number" or value <= 0 and not is_zero then
+      errors.invalid("%s: %s of %s must be a number %s 0, not %s", path, field, key,
+        field == "alpha_pattern" and "of at least" or "above", options.describe(value))
     end
     for name in pairs(matching(path, field, key, "^(.*\\.)?(%s)$", names)) do found[name] = found[name] or value end
   end
@@ -240,6 +244,9 @@ function adapter_config.of_modules(config, names)
         ranks[name] and "rank_pattern" or "r", name, of.rank)
     end
     if given.use_rslora then of.alpha = of.alpha * math.sqrt(of.rank) end
+    if of.alpha / of.rank > LARGEST then
+      errors.invalid("%s: alpha of %s is %g, and f32 has no number as large as its factor", path, name, of.alpha)
+    end
     found[name] = of
   end
   return found

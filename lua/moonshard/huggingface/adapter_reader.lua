@@ -233,8 +233,9 @@ local function check_ranks(file, found, parts, rank)
     local mine, theirs = part.record.alpha / part.record.rank, found.config.alpha / found.config.rank
     if math.abs(mine - theirs) > 1e-6 * theirs then
       errors.raise("MS_EMISMATCH", "%s: the adapter of %s is multiplied by %g, and the model's %s by alpha / rank = "
-        .. "%g: set alpha = %g", file.path, found.module.name, theirs, part.record.layer, mine,
-        theirs * part.record.rank)
+        .. "%g: %s", file.path, found.module.name, theirs, part.record.layer, mine, theirs > 0
+          and ("set alpha = %g"):format(theirs * part.record.rank)
+          or "load it into a model without adapters")
     end
   end
 end

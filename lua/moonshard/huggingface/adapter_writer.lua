@@ -63,16 +63,16 @@ local function collect(source)
   for _, module in ipairs(modules) do
     local parts, rank = adapter_names.parts(module, records)
     if parts[1] then
-      local first, dropout = parts[1].record, 0
+      local scale, dropout = 0, 0 -- a folder can have adapters that are multiplied by 0
       for _, part in ipairs(parts) do
+        if scale == 0 then scale = part.record.alpha / part.record.rank end
         dropout = math.max(dropout, part.record.dropout)
         if part.record.inputs ~= module.inputs or part.record.outputs < part.rows then -- more rows are padding
           errors.raise("MS_EMISMATCH", "adapters: layer %s is [%d,%d], but module %s has [%d,%d] of it",
             part.record.layer, part.record.outputs, part.record.inputs, module.name, part.rows, module.inputs)
         end
       end
-      written[#written + 1] = { module = module, parts = parts, rank = rank, alpha = first.alpha / first.rank * rank,
-        dropout = dropout }
+      written[#written + 1] = { module = module, parts = parts, rank = rank, alpha = scale * rank, dropout = dropout }
     end
   end
   return written, modules, family
@@ -98,7 +98,7 @@ local function up_of(source, one)
   for _, part in ipairs(one.parts) do
     local record = part.record
     local own = source.read(record.up, 0, part.rows * record.rank)
-    local ratio = record.alpha / record.rank / scale
+    local ratio = scale == 0 and 1 or record.alpha / record.rank / scale
     for row = 0, source.writes ~= false and part.rows - 1 or -1 do
       local at = (part.row + row) * one.rank + part.column
       for column = 0, record.rank - 1 do values[at + column] = ratio * own[row * record.rank + column] end

@@ -72,6 +72,43 @@ describe("a folder of adapters", function()
       { re"fc2", { rank = 3 } } }), "rank 2 | 3")
   end)
 
+  it("Q8 can be multiplied by 0, as in PEFT: it adds nothing, and is saved as it was read", function()
+    local WEIGHTS = "/adapter_model.safetensors"
+    local tokens = ms.tensor { dtype = "i32", { 1, 2, 3 } }
+    local function values(folder)
+      local file, list = ms.safetensors.open(folder .. WEIGHTS), {}
+      for _, tensor in ipairs(file.tensors) do
+        local x = ms.zeros(tensor.shape)
+        file:read_f32(tensor.name, nil, 0, tensor.shape[1] * tensor.shape[2], x.data)
+        list[tensor.name] = x:tolist()
+      end
+      return list
+    end
+    for _, name in ipairs({ "llama", "gpt2" }) do
+      for what, change in pairs({
+        lora_alpha = function(config) config.lora_alpha, config.alpha_pattern = 0, nil end,
+        rslora = function(config) config.lora_alpha, config.alpha_pattern, config.use_rslora = 0, nil, true end,
+        alpha_pattern = function(config) config.alpha_pattern = { [".*"] = 0 } end,
+        one = function(config)
+          config.alpha_pattern = { ["h.1.attn.c_attn"] = 0, ["layers.1.self_attn.q_proj"] = 0 }
+        end,
+      }) do
+        local folder, saved = copy_of(name, change), scratch.path()
+        scratch.write(folder .. WEIGHTS, scratch.read(FIXTURES .. name .. WEIGHTS))
+        local model = ms.lora.load(model_of(name), folder)
+        save(model, saved)
+        assert.same(values(FIXTURES .. name), values(saved), name .. what)
+        local logits = model(tokens):tolist()
+        assert.same(logits, ms.lora.load(model_of(name), saved)(tokens):tolist(), name .. what)
+        if what ~= "one" then assert.same(model_of(name)(tokens):tolist(), logits, name .. what) end
+        refused(folder, ms.lora(model_of(name), { { re"wq|wk|wv|w2|fc2", { rank = 1 } } }), "adapter")
+      end
+    end
+    refused(copy_of("llama", set("lora_alpha", 1e300)), model_of("llama"), "adapter_config.json | alpha | f32")
+    refused(copy_of("llama", set("rank_pattern", { q_proj = 0 })), model_of("llama"), "rank_pattern | q_proj | above 0")
+    refused(copy_of("llama", set("lora_alpha", -1)), model_of("llama"), "lora_alpha | at least 0 | -1")
+  end)
+
   it("Q8 is refused with missing tensors, of another dtype, and with names that are not adapters", function()
     refused(copy_of("llama", nil, function(list) table.remove(list, 2) end), model_of("llama"),
       "lora_B.weight | missing")
