@@ -19,6 +19,7 @@ local nearest = require("moonshard.base.names.nearest")
 local optimizer_rules = require("moonshard.train.optimizer_rules")
 local optimizers = require("moonshard.engine.optimizers")
 local options = require("moonshard.base.checks.options")
+local padded_vocabulary = require("moonshard.train.padded_vocabulary")
 local padding = require("moonshard.train.padding")
 local reference = require("moonshard.shard.reference")
 local reused_memory = require("moonshard.engine.reused_memory")
@@ -194,6 +195,7 @@ local function trainer(o)
   local untrained, warnings = frozen.decide(o.freeze, o.session.sharding)
   o.untrained = untrained
   o.session.sharding:report_warnings(warnings)
+  o.session.sharding:report_warnings(padded_vocabulary.warnings(o.optimizer, o.session.sharding))
   utilisation.check(o.session.sharding.mesh.device)
   o.steps_done, o.buffers, o.sources, o.warned = 0, reused_memory.new(), {}, {}
   if reference.active then reference.replace_settings(o) end
