@@ -52,6 +52,7 @@ enum {
   MS_OP_ANY_DTYPE = 1 << 19, /* moves whole elements, or casts: takes dtypes that other kernels have no loops for */
   MS_OP_SPARES = 1 << 20,    /* matrix products that can leave multiprocessors to collectives (ms_kernel_call.spared) */
   MS_OP_COPIES = 1 << 21,    /* can have one output more than its row says: output 0, rounded to bf16 */
+  MS_OP_INFINITIES = 1 << 22, /* an infinity that it makes of finite inputs is a value, and not an overflow */
 
   /* Two common combinations: ops on every rank that only read inputs and write outputs. */
   MS_OP_RECIPE = MS_OP_PUBLIC | MS_OP_COMPUTES | MS_OP_WRITES | MS_OP_ALIKE,

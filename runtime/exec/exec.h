@@ -117,7 +117,7 @@ struct ms_exec {
   /* While set, called on the compute stream's thread after each kernel, to inspect what it wrote. */
   int (*after_kernel)(ms_exec *exec, int phase, const ms_exec_instr *instr);
   ms_exec_finder *finder; /* after_kernel's data during the search for the first non-finite value (nonfinite.c) */
-  char report[1024];      /* the result of that search, as text */
+  char report[2048];      /* the result of that search, as text */
 };
 
 /* Sorts the plan's instructions by stream; ms_exec_rebind then resolves their pointers (bind.c). */

@@ -1,6 +1,10 @@
 /* nonfinite.c - finds the first value that is not finite: in parameters and inputs, then in every kernel's output
  * during phase FIRST, then in the summed gradients, by parameter. The ranks agree on the earliest finding, so all
  * report the same.
+ *
+ * An infinity can be a value: masks are added, or written, as -inf, and the search for a maximum begins with it. So a
+ * kernel that writes one is the place only if none came in, as an input or an attribute, and a NaN always is. What came
+ * in is told besides where it is an input of the batch, and where nothing else is found.
  */
 #include <limits.h>
 #include <math.h>
@@ -19,26 +23,38 @@ enum { TEXT_BYTES = 896 };
 /* Positions before and after those of the program's instructions. */
 enum { AT_PARAMETERS = -2, AT_INPUTS = -1, AT_GRADIENTS = INT_MAX - 1, NOWHERE = INT_MAX };
 
-struct ms_exec_finder {
-  int position; /* of the finding: an instruction of FIRST, or one of the above */
+typedef struct finding {
+  int position; /* an instruction of FIRST, or one of the above */
   char text[TEXT_BYTES];
+} finding;
+
+typedef struct memory {
+  const char *begin, *end;
+} memory;
+
+struct ms_exec_finder {
+  finding place, infinity; /* infinity: the first that can be a value */
+  memory *infinite;        /* [infinite_count] what kernels wrote last, with an infinity in it */
+  int infinite_count, infinite_room;
 };
 
-/* Index of the first NaN or infinity, or -1. */
+/* Index of the first NaN, otherwise of the first infinity, otherwise -1. */
 static int64_t find_in(const void *data, int dtype, int64_t n, double *value) {
   enum { BLOCK = 512 }; /* elements widened at a time */
   const ms_dtype_row *row = ms_dtype_row_of(dtype);
   float x[BLOCK];
+  int64_t found = -1;
   for (int64_t begin = 0; begin < n; begin += BLOCK) {
     const int64_t count = n - begin < BLOCK ? n - begin : BLOCK;
     row->widen((const char *)data + begin * row->info.size, count, x);
     for (int64_t i = 0; i < count; i++) {
-      if (isfinite(x[i])) continue;
+      if (isfinite(x[i]) || (found >= 0 && !isnan(x[i]))) continue;
       *value = x[i];
-      return begin + i;
+      found = begin + i;
+      if (isnan(x[i])) return found;
     }
   }
-  return -1;
+  return found;
 }
 
 /* The same for a tensor in an arena. */
@@ -81,7 +97,7 @@ static void few_bits_text(const ms_model *model, int unit, char text[64]) {
 
 static int find_in_parameters(const ms_exec *exec, ms_exec_finder *finder, int what, int position) {
   const ms_model *model = exec->plan->model;
-  for (int i = 0; i < model->params && finder->position == NOWHERE; i++) {
+  for (int i = 0; i < model->params && finder->place.position == NOWHERE; i++) {
     const ms_param *p = &model->param[i];
     ms_elements owned;
     const ms_division part = ms_param_division(model, p, model->dim[MS_DIM_TENSOR].place);
@@ -98,23 +114,24 @@ static int find_in_parameters(const ms_exec *exec, ms_exec_finder *finder, int w
       few_bits_text(model, p->unit, text);
       kind = *text ? "the gradient of" : "the summed gradient of";
     }
-    finder->position = position;
-    snprintf(finder->text, TEXT_BYTES, "%s %s%s holds %s at element %lld", kind, p->name, text,
+    finder->place.position = position;
+    snprintf(finder->place.text, TEXT_BYTES, "%s %s%s holds %s at element %lld", kind, p->name, text,
              ms_nonfinite_name(value), (long long)ms_division_index(&part, owned.first + at, &run));
   }
   return MS_OK;
 }
 
 static void find_in_inputs(ms_exec *exec, ms_exec_finder *finder) {
-  for (int i = 0; i < exec->plan->inputs && finder->position == NOWHERE; i++) {
+  for (int i = 0; i < exec->plan->inputs && finder->place.position == NOWHERE; i++) {
     const ms_plan_input *input = &exec->plan->input[i];
-    double value;
+    double value = 0;
     char shape[128];
     if (!ms_dtype_row_of(input->at.info.dtype)->widen) continue;
     int64_t at = find_in(ms_exec_input_at(exec, i), input->at.info.dtype, ms_numel(&input->at.info), &value);
-    if (at < 0) continue;
-    finder->position = AT_INPUTS;
-    snprintf(finder->text, TEXT_BYTES, "input %s holds %s at element %lld of %s", input->name, ms_nonfinite_name(value),
+    finding *found = isnan(value) ? &finder->place : &finder->infinity;
+    if (at < 0 || found->position != NOWHERE) continue;
+    found->position = AT_INPUTS;
+    snprintf(found->text, TEXT_BYTES, "input %s holds %s at element %lld of %s", input->name, ms_nonfinite_name(value),
              (long long)at, ms_shape_text(&input->at.info, shape));
   }
 }
@@ -128,23 +145,85 @@ static int adds_to_gradients(const ms_exec *exec, const ms_instr *source) {
          (category == MS_CAT_GRADIENTS || category == MS_CAT_COMMUNICATION);
 }
 
+/* ---- infinities that came in ---- */
+
+static memory memory_of(const void *data, const ms_value_info *info) {
+  const char *begin = data;
+  return (memory){begin, begin + ms_numel(info) * ms_dtype_size(info->dtype)};
+}
+
+static int overlap(memory a, memory b) { return a.begin < b.end && b.begin < a.end; }
+
+static int is_infinite(const ms_exec_finder *finder, memory at) {
+  for (int i = 0; i < finder->infinite_count; i++)
+    if (overlap(finder->infinite[i], at)) return 1;
+  return 0;
+}
+
+/* Notes what a kernel has written, with an infinity in it or without. */
+static int note_written(ms_exec_finder *finder, memory at, int is_infinite) {
+  int left = 0;
+  for (int i = 0; i < finder->infinite_count; i++)
+    if (!overlap(finder->infinite[i], at)) finder->infinite[left++] = finder->infinite[i];
+  finder->infinite_count = left;
+  if (!is_infinite) return MS_OK;
+  MS_TRY(ms_grow((void **)&finder->infinite, &finder->infinite_room, left + 1, sizeof(memory)));
+  finder->infinite[finder->infinite_count++] = at;
+  return MS_OK;
+}
+
+static int has_infinite_attribute(const ms_kernel_call *call) {
+  int n;
+  const ms_attribute *attribute = ms_op_attributes(call->op, &n);
+  for (int i = 0; i < n; i++)
+    if (attribute[i].real && isinf(ms_attribute_value(&attribute[i], &call->attrs))) return 1;
+  return 0;
+}
+
+/* Whether a kernel read an infinity. What it overwrote is known from what wrote that. */
+static int read_infinity(const ms_exec *exec, const ms_kernel_call *call, int *yes) {
+  *yes = (ms_op_row_of(call->op)->flags & MS_OP_INFINITIES) || has_infinite_attribute(call);
+  for (int i = 0; i < call->inputs && !*yes; i++) {
+    const memory in = memory_of(call->in_data[i], &call->in[i]);
+    int is_overwritten = 0;
+    double value;
+    int64_t at = -1;
+    for (int o = 0; o < call->outputs; o++) is_overwritten |= overlap(in, memory_of(call->out_data[o], &call->out[o]));
+    if (!is_overwritten && ms_dtype_row_of(call->in[i].dtype)->widen)
+      MS_TRY(find_in_arena(exec, (void *)call->in_data[i], call->in[i].dtype, ms_numel(&call->in[i]), &at, &value));
+    *yes = at >= 0 || (is_overwritten && is_infinite(exec->finder, in));
+  }
+  for (int o = 0; o < call->outputs && !*yes && ms_op_reads_outputs(call->op, &call->attrs); o++)
+    *yes = is_infinite(exec->finder, memory_of(call->out_data[o], &call->out[o]));
+  return MS_OK;
+}
+
+/* ---- the search ---- */
+
 static int inspect(ms_exec *exec, int phase, const ms_exec_instr *instr) {
   ms_exec_finder *finder = exec->finder;
   const ms_kernel_call *call = instr->call;
   const ms_instr *source = &exec->plan->phase[phase].instr[instr->source];
-  if (adds_to_gradients(exec, source)) return MS_OK;
-  for (int o = 0; o < call->outputs && finder->position == NOWHERE; o++) {
-    double value;
-    int64_t at = -1;
-    char shape[128];
+  int came_in = -1; /* not known yet */
+  if (finder->place.position != NOWHERE || adds_to_gradients(exec, source)) return MS_OK;
+  int64_t at[MS_MAX_OUTPUTS];
+  double value[MS_MAX_OUTPUTS];
+  for (int o = 0; o < call->outputs; o++) {
+    at[o] = -1;
     if (ms_dtype_row_of(call->out[o].dtype)->widen)
-      MS_TRY(find_in_arena(exec, call->out_data[o], call->out[o].dtype, ms_numel(&call->out[o]), &at, &value));
-    if (at < 0) continue;
-    finder->position = instr->source;
+      MS_TRY(find_in_arena(exec, call->out_data[o], call->out[o].dtype, ms_numel(&call->out[o]), &at[o], &value[o]));
+    if (at[o] >= 0 && came_in < 0 && !isnan(value[o])) MS_TRY(read_infinity(exec, call, &came_in));
+  }
+  for (int o = 0; o < call->outputs; o++) {
+    char shape[128];
+    MS_TRY(note_written(finder, memory_of(call->out_data[o], &call->out[o]), at[o] >= 0));
+    finding *found = at[o] >= 0 && (isnan(value[o]) || !came_in) ? &finder->place : &finder->infinity;
+    if (at[o] < 0 || found->position != NOWHERE) continue;
+    found->position = instr->source;
     const char *scope = source->scope ? source->scope : "";
-    snprintf(finder->text, TEXT_BYTES, "%s%s%s, %s, wrote %s at element %lld of %s", ms_op_row_of(call->op)->name,
-             *scope ? " in " : "", scope, source->backward ? "backward" : "forward", ms_nonfinite_name(value),
-             (long long)at, ms_shape_text(&call->out[o], shape));
+    snprintf(found->text, TEXT_BYTES, "%s%s%s, %s, wrote %s at element %lld of %s", ms_op_row_of(call->op)->name,
+             *scope ? " in " : "", scope, source->backward ? "backward" : "forward", ms_nonfinite_name(value[o]),
+             (long long)at[o], ms_shape_text(&call->out[o], shape));
   }
   return MS_OK;
 }
@@ -158,18 +237,40 @@ static int needs_other_replicas(const ms_exec *exec) {
   return 0;
 }
 
-/* Reports the earliest finding of all ranks, or of those of this replica if replicas take local steps; the lowest
- * rank's if several have one at the same position. */
-static int agree(ms_exec *exec, const ms_exec_finder *mine) {
+/* The earliest of all ranks' findings, or of those of this replica if replicas take local steps; the lowest rank's if
+ * several have one at the same position. Adds the rank to its text. */
+static int earliest(ms_exec *exec, const finding *mine, finding *found) {
   ms_group *group = exec->state->replica;
-  ms_exec_finder *all = ms_calloc(group->size, sizeof *all);
+  finding *all = ms_calloc(group->size, sizeof *all);
   if (!all) return MS_ENOMEM;
   int rc = MS_OK, first = 0;
   MS_GOTO(ms_group_all_gather_bytes(group, mine, sizeof *mine, all));
   for (int i = 1; i < group->size; i++)
     if (all[i].position < all[first].position) first = i;
-  if (all[first].position == NOWHERE)
-    snprintf(exec->report, sizeof exec->report, "%s",
+  *found = all[first];
+  const size_t length = strlen(found->text);
+  snprintf(found->text + length, TEXT_BYTES - length, " (rank %d)", group->rank[first]);
+fail:
+  free(all);
+  return rc;
+}
+
+static int agree(ms_exec *exec, const ms_exec_finder *mine) {
+  finding place, infinity;
+  MS_TRY(earliest(exec, &mine->place, &place));
+  MS_TRY(earliest(exec, &mine->infinity, &infinity));
+  const int came_in = infinity.position == AT_INPUTS || place.position == AT_GRADIENTS;
+  const int told = came_in && infinity.position < place.position;
+  const size_t room = sizeof exec->report;
+  if (place.position != NOWHERE)
+    snprintf(exec->report, room, "%s%s%s", place.text, told ? "; before it, " : "", told ? infinity.text : "");
+  else if (infinity.position != NOWHERE)
+    snprintf(exec->report, room,
+             "every parameter, input, activation and gradient of this micro-batch is finite, or comes of an infinity: "
+             "%s",
+             infinity.text);
+  else
+    snprintf(exec->report, room, "%s",
              needs_other_replicas(exec)
                  ? "every parameter and input of this micro-batch is finite; what comes out of ops was not searched, "
                    "because this step also needs the other replicas"
@@ -178,10 +279,7 @@ static int agree(ms_exec *exec, const ms_exec_finder *mine) {
                    "not is in another micro-batch, or is the sum of squares of the gradients"
                  : "every parameter, input, activation and gradient is finite: the sum of squares of the gradients is "
                    "not, because they are too large for it");
-  else snprintf(exec->report, sizeof exec->report, "%s (rank %d)", all[first].text, group->rank[first]);
-fail:
-  free(all);
-  return rc;
+  return MS_OK;
 }
 
 /* Runs FIRST again with every kernel's output inspected. The run is not a part of the step, so no profile records it,
@@ -218,9 +316,10 @@ int ms_exec_find_nonfinite(ms_exec *exec, const ms_step_inputs *inputs, const ch
   MS_GIVEN(inputs);
   MS_GIVEN(message);
   MS_TRY(ms_exec_admit(exec, MS_PHASE_FIRST, inputs));
-  ms_exec_finder finder = {.position = NOWHERE};
+  ms_exec_finder finder = {.place.position = NOWHERE, .infinity.position = NOWHERE};
   ms_recorder_enter(exec->recorder, ms_recorder_number(exec->recorder, "searching for the first non-finite value"));
   int rc = find(exec, inputs, &finder);
+  free(finder.infinite);
   ms_recorder_leave(exec->recorder, rc);
   if (!rc) *message = exec->report;
   return rc;
