@@ -39,6 +39,7 @@ local ffi = require("moonshard.base.ffi").ffi
 ---@field locate? fun(position: number): number instead of `first` and `shuffle`: where the sample at a position begins
 ---@field settings? string of loader.settings
 ---@field rows? integer rows of a batch that a sample becomes, each of seq / rows tokens; default 1
+---@field lacks? string why there is no batch of its own, but its samples can be in those of a mix
 
 ---@class moonshard.Loader
 ---@field n integer samples
@@ -347,6 +348,7 @@ end
 ---  fill a step and drop_last says so; at the end of an epoch, the next one. Validation data makes one pass at most
 ---@return fun(): integer?, table? step from 1 (see count_from), and its batch
 function Loader:batches(steps)
+  if self.lacks then errors.invalid("%s", self.lacks) end
   if self.restart then self.position = 0 end
   if steps ~= nil and (type(steps) ~= "number" or steps % 1 ~= 0 or steps < 0) then
     errors.invalid("data:batches: the number of steps must be a whole number of at least 0, not %s",

@@ -104,6 +104,7 @@ local function batch_of(o, sources)
   local first = sources[1]
   if o.batch or o.global_batch then return loader.batch_of_rank(WHO, first.share, o.batch, o.global_batch) end
   for i, source in ipairs(sources) do
+    if source.lacks then errors.invalid("%s: source %d: %s", WHO, i, source.lacks) end
     if source.batch ~= first.batch then
       errors.invalid("%s: source %d has batch=%d, but source 1 has batch=%d: give the mix batch or global_batch",
         WHO, i, source.batch, first.batch)

@@ -25,6 +25,8 @@ local windows = {}
 ---@field valid_fraction number
 ---@field rows integer? rows of a batch that a window becomes; default 1
 ---@field settings string? of loader.settings
+---@field has_batch boolean? whether the recipe gave one
+---@field lacks string? what a step of the default batch lacks
 
 local function all_of(sample) return sample end
 
@@ -74,18 +76,31 @@ function windows.tokens_needed(o)
   return count * o.seq + 1
 end
 
----Raises if a stream has too few tokens for one step.
+---Refuses data with too few tokens for one step: at once if the recipe gave a batch, and otherwise, if there is a
+---sample, where batches are asked for, because a mix of it can have a smaller batch.
+---@param o moonshard.WindowOptions
+---@param tokens number
+---@param say fun(needed: number): string the message
+function windows.require_size(o, tokens, say)
+  local needed = windows.tokens_needed(o)
+  if tokens >= needed then return end
+  local of_a_sample = setmetatable({ drop_last = false }, { __index = o })
+  if o.has_batch or tokens < windows.tokens_needed(of_a_sample) then errors.invalid("%s", say(needed)) end
+  o.lacks = say(needed)
+end
+
+---The same of a stream of text or tokens.
 ---@param who string for messages
 ---@param spec string|string[] the files
 ---@param unit string "bytes" or "tokens"
 ---@param tokens number
 ---@param o moonshard.WindowOptions
 function windows.check_size(who, spec, unit, tokens, o)
-  local needed = windows.tokens_needed(o)
-  if tokens >= needed then return end
-  errors.invalid("%s: files=%s %s, but seq=%d and %d sequences per step need at least %s %s", who, files.show(spec),
-    tokens == 0 and "is empty" or ("has %s %s"):format(group_digits(tokens), unit), o.seq, samples_needed(o),
-    group_digits(needed), unit)
+  windows.require_size(o, tokens, function(needed)
+    return ("%s: files=%s %s, but seq=%d and %d sequences per step need at least %s %s"):format(who, files.show(spec),
+      tokens == 0 and "is empty" or ("has %s %s"):format(group_digits(tokens), unit), o.seq, samples_needed(o),
+      group_digits(needed), unit)
+  end)
 end
 
 ---Raises if a stream of validation data has too few tokens for one sample.
@@ -133,7 +148,7 @@ function windows.share(who, o)
   if not (o.valid_fraction >= 0 and o.valid_fraction <= 0.5) then
     errors.invalid("%s: valid_fraction=%g must be between 0 and 0.5", who, o.valid_fraction)
   end
-  o.share = loader.share(who, o.mesh)
+  o.share, o.has_batch = loader.share(who, o.mesh), (o.batch or o.global_batch) ~= nil
   o.batch = loader.batch_of_rank(who, o.share, o.batch, o.global_batch)
   loader.check_tokens(who, o.seq, o.batch)
 end
@@ -151,7 +166,7 @@ local function make_loader(o, stream, n, window, restart)
     drop_last = o.drop_last and not restart,
     restart = restart,
     rows = o.rows,
-    settings = o.settings,
+    settings = o.settings, lacks = not restart and o.lacks or nil,
   })
 end
 

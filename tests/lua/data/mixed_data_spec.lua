@@ -276,4 +276,40 @@ describe("ms.data.mix", function()
     assert.equal(0, program.run({ "plan", recipe, "-n", "2", "mesh=1x2" }).status)
     os.remove(recipe)
   end)
+
+  it("G5 has a batch of its own, for which its sources need not be large enough for theirs", function()
+    local text, chats, pairs_of = scratch.path(), scratch.path(), scratch.path()
+    scratch.write(text, ("abcdefgh"):rep(3) .. "a")
+    scratch.write(chats, ('{"prompt":"abcde","completion":"fgh"}\n'):rep(3))
+    scratch.write(pairs_of, ('{"prompt":"ab","chosen":"c","rejected":"d"}\n'):rep(2))
+    local short = { default = { "", "." } }
+    for name, o in pairs({
+      text = { files = text, valid_fraction = 0 }, chat = { files = chats, template = short },
+      preferences = { files = pairs_of, template = short },
+    }) do
+      local function small(more)
+        local given = { seq = 8 }
+        for _, from in ipairs({ o, more or {} }) do
+          for key, value in pairs(from) do given[key] = value end
+        end
+        return ms.data[name](given)
+      end
+      for batch = 1, 2 do
+        local steps = 0
+        for _, of in ms.data.mix({ { small() }, { small(), weight = 2 }, global_batch = batch }):batches(3) do
+          steps = steps + 1
+          assert.equal(batch * (name == "preferences" and 2 or 1), of.tokens.shape[1])
+        end
+        assert.equal(3, steps)
+      end
+      local needs = o.files .. " | 8 | per step | at least"
+      has(message(function() small():batches(1) end), needs)
+      has(message(ms.data.mix, { { small() }, { small() } }), "source 1 | " .. needs)
+      has(message(small, { batch = 8 }), needs) -- the recipe gave a batch: at once
+      has(message(small, { global_batch = 8 }), needs)
+      assert.equal(3 - (name == "preferences" and 1 or 0), small({ drop_last = false }).n)
+    end
+    scratch.write(text, "abc")
+    has(message(ms.data.text, { files = text, seq = 8, valid_fraction = 0 }), text .. " | 3 bytes | at least")
+  end)
 end)

@@ -61,10 +61,11 @@ local function pack(o)
 end
 
 local function check_size(o, rows)
-  local needed = (windows.tokens_needed(o) - 1) / o.seq
-  if rows >= needed then return end
-  errors.invalid("%s: files=%s fill %d rows of %d tokens, but %d rows per step%s need at least %d", WHO,
-    files.show(o.files), rows, o.seq, o.batch * o.share.ranks, o.valid_fraction > 0 and " and validation" or "", needed)
+  windows.require_size(o, rows * o.seq + 1, function(needed)
+    return ("%s: files=%s fill %d rows of %d tokens, but %d rows per step%s need at least %d"):format(WHO,
+      files.show(o.files), rows, o.seq, o.batch * o.share.ranks, o.valid_fraction > 0 and " and validation" or "",
+      (needed - 1) / o.seq)
+  end)
 end
 
 ---Batches { tokens, targets } of conversations: i32 [batch, seq] each; targets are the next tokens where those are

@@ -216,10 +216,11 @@ local function check_size(o, pairs_read, left_out)
   elseif pairs_read == 0 then
     errors.invalid("%s: files=%s have no pair of answers", WHO, files.show(o.files))
   end
-  local needed = (windows.tokens_needed(o.of_pairs) - 1) / o.of_pairs.seq
-  if pairs_read >= needed then return end
-  errors.invalid("%s: files=%s have %d pairs, but %d pairs per step%s need at least %d", WHO, files.show(o.files),
-    pairs_read, o.batch * o.share.ranks, o.valid_fraction > 0 and " and validation" or "", needed)
+  local seq = o.of_pairs.seq
+  windows.require_size(o.of_pairs, pairs_read * seq + 1, function(needed)
+    return ("%s: files=%s have %d pairs, but %d pairs per step%s need at least %d"):format(WHO, files.show(o.files),
+      pairs_read, o.batch * o.share.ranks, o.valid_fraction > 0 and " and validation" or "", (needed - 1) / seq)
+  end)
 end
 
 ---Batches { tokens, targets } of pairs: i32 [2 batch, seq] each, rows chosen and rejected in turn; targets are the next
@@ -238,7 +239,7 @@ local function preferences(given)
   o.tokens = message_tokens.new(WHO, o)
   o.of_pairs = {
     seq = 2 * o.seq, rows = 2, batch = o.batch, share = o.share, seed = o.seed, shuffle = o.shuffle,
-    drop_last = o.drop_last, settings = o.settings,
+    drop_last = o.drop_last, settings = o.settings, has_batch = o.has_batch,
     valid_fraction = o.valid_fraction,
   }
   if world.plan_only then return windows.loaders(o.of_pairs, nil, windows.tokens_needed(o.of_pairs)) end
