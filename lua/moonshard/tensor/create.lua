@@ -99,15 +99,29 @@ local function flatten(list, shape, axis, dtype, flat)
   for _, item in ipairs(list) do flatten(item, shape, axis + 1, dtype, flat) end
 end
 
+-- A tensor with the values of an array of a batch.
+local function of_array(given, more)
+  local o = options.parse("ms.tensor", more or {}, { dtype = { "string", default = given.dtype } })
+  local _, dtype = dtypes.id(given.dtype)
+  local shape = { unpack(given.shape) }
+  dtypes.check_whole_bytes("ms.tensor", dtype)
+  dtypes.check_memory("the array's data", given.data, dtype, values.check_size(dtype, check_shape("ms.tensor", shape)))
+  local made = values.copy(dtype, shape, given.data)
+  return dtypes.id(o.dtype) == dtypes.id(dtype) and made or made:cast(o.dtype)
+end
+
 ---A tensor with the given numbers.
----@param given number|table a number, or nested lists: { { 1, 2 }, { 3, 4 } }
----@param more { dtype: string? }? default f32; the outermost list can contain it: { 1, 2, dtype = "i32" }
+---@param given number|table a number, or nested lists: { { 1, 2 }, { 3, 4 } }; or an array of a batch, batch.tokens,
+---  whose values it copies
+---@param more { dtype: string? }? default f32, or the array's; the outermost list can contain it:
+---  { 1, 2, dtype = "i32" }
 ---@return moonshard.Tensor
 function create.tensor(given, more)
   if type(given) == "number" and type(more) == "number" then
     errors.invalid("ms.tensor takes one number, or numbers in a list: ms.tensor { %g, %g }; ms.zeros(%g, %g) is filled",
       given, more, given, more)
   end
+  if options.is_array(given) then return of_array(given, more) end
   if type(given) == "number" then given, more = { given, scalar = true }, more end
   if type(given) ~= "table" or getmetatable(given) then
     errors.invalid("ms.tensor takes a number or nested lists of numbers, not %s",

@@ -119,7 +119,7 @@ local function input_id(trace, row, position, input)
     if rawget(input, "trace") then
       errors.invalid("%s: input %d belongs to another trace; a trace can only use its own tensors", row.name, position)
     end
-    if rawget(input, "data") ~= nil then return trace:constant(input, row.name).id end
+    if rawget(input, "data") ~= nil and not options.is_array(input) then return trace:constant(input, row.name).id end
   end
   errors.invalid("%s: input %d must be a tensor, not %s", row.name, position, options.describe(input))
 end
@@ -167,7 +167,7 @@ local function check_eager(row, inputs, count)
     if parameter.is(input) then
       errors.invalid("%s: input %d is a parameter, which has values only inside its model; model:parameter(name) "
         .. "returns a tensor with them", row.name, i)
-    elseif type(input) ~= "table" or rawget(input, "data") == nil then
+    elseif type(input) ~= "table" or rawget(input, "data") == nil or options.is_array(input) then
       local symbol = type(input) == "table" and rawget(input, "trace")
       errors.invalid("%s: input %d must be a tensor with values, as ms.tensor makes them, not %s", row.name, i,
         symbol and "a symbol of a trace that has ended" or options.describe(input))
@@ -204,12 +204,13 @@ local function evaluate(row, inputs, count)
   return require("moonshard.tensor.evaluate")(row, inputs, count, attrs_buffer)
 end
 
--- A table without a metatable is a list of inputs if it contains tensors, else the attributes.
+-- A table without a metatable is a list of inputs if it contains tensors, and the attributes if it is no array, which
+-- is refused as an input.
 local function sort_arguments(row, ...)
   local inputs, count, attributes = {}, 0, nil
   for i = 1, select("#", ...) do
     local argument = select(i, ...)
-    if type(argument) ~= "table" or getmetatable(argument) then
+    if type(argument) ~= "table" or getmetatable(argument) or options.is_array(argument) then
       count = count + 1
       inputs[count] = argument
     elseif type(argument[1]) == "table" and getmetatable(argument[1]) then

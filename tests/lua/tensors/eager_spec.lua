@@ -38,6 +38,37 @@ describe("I2 eager tensors", function()
     assert.equal("[nan,   1]", half:values())
   end)
 
+  it("are made of the arrays of batches, which are refused where tensors are wanted", function()
+    local data = ffi.new("int32_t[6]", 1, 2, 3, 4, 5, 6)
+    local array = { data = data, dtype = "i32", shape = { 2, 3 } }
+    local x = ms.tensor(array)
+    data[0] = 9 -- a copy
+    assert.same({ { 1, 2, 3 }, { 4, 5, 6 } }, x:tolist())
+    assert.equal("i32", x.dtype)
+    assert.equal("f32", ms.tensor(array, { dtype = "f32" }).dtype)
+    assert.same({ { 9, 2, 3 }, { 4, 5, 6 } }, ms.tensor(array, { dtype = "float32" }):tolist())
+    local bf16 = { data = ms.ones({ 2, dtype = "bf16" }).data, dtype = "bf16", shape = { 2 } }
+    assert.same({ 1, 1 }, ms.tensor(bf16):tolist())
+    assert.same({}, ms.tensor({ data = ffi.new("float[1]", 2), dtype = "f32", shape = {} }).shape)
+    assert_fails("24 bytes | f32 | 28", function()
+      ms.tensor { data = ffi.new("float[6]"), dtype = "f32", shape = { 7 } }
+    end)
+    assert_fails("int | f32 | float", function() ms.tensor { data = data, dtype = "f32", shape = { 6 } } end)
+    local model = ms.nn.embedding(10, 2)
+    local _, batch = ms.data.text({ files = "README.md", seq = 8, batch = 2 }):batches(1)()
+    assert.same({ 2, 8 }, ms.tensor(batch.tokens).shape)
+    assert.same({ 2, 3, 2 }, model(ms.tensor(array)).shape)
+    for _, call in ipairs({
+      function() return model(array) end,
+      function() return x + array end,
+      function() return ms.ops.add(array, x) end,
+      function() return ms.ops.cast(array, { out_dtype = "f32" }) end,
+      function() return ms.ops.concat({ x, array }, { axis = 0 }) end,
+    }) do
+      assert_fails("array | batch | ms.tensor", call)
+    end
+  end)
+
   it("are made of numbers, filled and counted", function()
     assert.same({ { 1, 2, 3 }, { 4, 5, 6 } }, ms.tensor({ { 1, 2, 3 }, { 4, 5, 6 } }):tolist())
     assert.equal(2.5, ms.tensor(2.5):item())

@@ -31,10 +31,19 @@ local function class_name(value)
   return meta and rawget(meta, "__name")
 end
 
+---Whether a value is an array as batches have them: { data = memory, dtype =, shape = }.
+---@param value any
+---@return boolean
+function options.is_array(value)
+  return type(value) == "table" and getmetatable(value) == nil and type(value.data) == "cdata"
+    and type(value.shape) == "table" and type(value.dtype) == "string"
+end
+
 local function describe(value)
   if type(value) == "string" then return text_lines.quoted(value) end
   if value ~= value then return "nan" end -- NaN can print with a sign, which is meaningless
   if class_name(value) then return class_name(value) end
+  if options.is_array(value) then return "an array of a batch, of which ms.tensor makes a tensor" end
   if type(value) == "table" or type(value) == "function" then return "a " .. type(value) end
   return tostring(value)
 end
