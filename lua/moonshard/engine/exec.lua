@@ -1,5 +1,6 @@
 -- A plan bound to a state: writes its inputs, runs its phases, and reads its outputs and counters.
 
+local classes = require("moonshard.nn.classes")
 local device = require("moonshard.distributed.device")
 local dtypes = require("moonshard.base.dtypes")
 local engine = require("moonshard.base.ffi")
@@ -93,7 +94,7 @@ function Exec:try(phase)
 end
 
 ---@param phase string
-function Exec:run(phase) check(self:try(phase)) end
+function Exec:run(phase) check(self:try(phase), classes.wrong_target) end
 
 ---Bytes of memory of the exec and its plan, and of its graph, outside the arenas.
 ---@return number, number

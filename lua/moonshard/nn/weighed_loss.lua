@@ -11,7 +11,7 @@ local ops = require("moonshard.tensor.ops")
 local function weigh(o, targets, counted, n)
   local weight = o.weight or create.ones { n }
   local class = ops.where(ops.equal(targets, o.ignore_index), 0, targets)
-  return ops.embedding(weight:reshape(n, 1), class):squeeze(-1) * counted
+  return classes.look_up(weight, class) * counted
 end
 
 -- What a part counts whose targets all have classes of weight 0: its smoothed labels still add to the sum over all
