@@ -57,7 +57,9 @@ local function differing_of(module, saved)
   if of_model then return config.differing(saved, of_model), true end
   local of_layer = layer_options.of(module)
   if not of_layer then return {}, false end
-  return config.differing(saved, of_layer, function(option) return layer_options.resume(module, option) end), false
+  return config.differing(saved, of_layer, function(option)
+    return layer_options.resume(module, option, saved[option])
+  end), false
 end
 
 ---Compares a model with the options of a checkpoint. Raises MS_EMISMATCH where its weights would mean something else.

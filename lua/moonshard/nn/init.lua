@@ -233,6 +233,15 @@ function nn.dropout(p) return Dropout(p) end
 
 local Sequential = module.define("Sequential")
 
+-- "ms.ops.relu": the first of a function's names.
+local function op_name(item)
+  local found
+  for name, op in pairs(ops) do
+    if op == item and (not found or name < found) then found = name end
+  end
+  return found and "ms.ops." .. found
+end
+
 function Sequential:init(layers)
   if type(layers) ~= "table" or module.is(layers) then
     errors.invalid("ms.nn.sequential takes a list of modules and functions, not %s", options.describe(layers))
@@ -243,6 +252,7 @@ function Sequential:init(layers)
       errors.invalid("ms.nn.sequential: item %d must be a module or a function, not %s", i, options.describe(layer))
     end
     rawset(self, i, layer)
+    if type(layer) == "function" then layer_options.note_function(self, tostring(i - 1), op_name(layer)) end
   end
 end
 

@@ -57,6 +57,19 @@ end
 ---@param layer moonshard.Module
 function Declaration:forget(layer) self:note(layer, {}) end
 
+local FUNCTION = "a function"
+
+---Notes a function that is an item of a layer, by the name that ms.ops has for it. Two without such a name are not
+---compared, and of one without and one with a name the log says so.
+---@param layer moonshard.Module
+---@param name string of the item: "1"
+---@param op string? "ms.ops.relu"
+function layer_options.note_function(layer, name, op)
+  local noted = rawget(layer, "_options") or {}
+  noted[name] = { value = op or FUNCTION, resume = op and "refused" or "told" }
+  rawset(layer, "_options", noted)
+end
+
 ---What a layer is made with, by name, as far as it matters to a checkpoint.
 ---@param module moonshard.Module
 ---@return table<string, any>? nil for a module without such options
@@ -69,10 +82,12 @@ end
 ---What another value of an option means for a layer's weights.
 ---@param module moonshard.Module
 ---@param name string
+---@param saved any the value in the checkpoint
 ---@return "refused"|"told"|"free"
-function layer_options.resume(module, name)
+function layer_options.resume(module, name, saved)
   local noted = rawget(module, "_options")
-  return noted and noted[name] and noted[name].resume or "free"
+  if not (noted and noted[name]) then return "free" end
+  return saved == FUNCTION and "told" or noted[name].resume
 end
 
 return layer_options

@@ -118,6 +118,26 @@ describe("options of layers", function()
     end
   end)
 
+  it("K1 are the functions of ms.nn.sequential, too, by their names in ms.ops", function()
+    local function own(x) return ms.ops.relu(x) end
+    local function model(item) return within(ms.nn.sequential { ms.nn.linear(2, 2), item, ms.nn.linear(2, 2) }) end
+    local named = { relu = ms.ops.relu, tanh = ms.ops.tanh, gelu = ms.ops.gelu, logsumexp = ms.ops.logsumexp }
+    for was, before in pairs(named) do
+      for is, after in pairs(named) do
+        local ok, said = compared(model(before), model(after))
+        assert.equal(was == is, ok, was .. is)
+        if ok then assert.is_nil(said) else has(tostring(said), ("inner.1 | ms.ops.%s | ms.ops.%s"):format(was, is)) end
+      end
+      local ok, said = compared(model(before), model(own))
+      assert.is_true(ok)
+      has(said, ("inner.1 | ms.ops.%s | a function"):format(was))
+      ok, said = compared(model(own), model(before))
+      assert.is_true(ok)
+      has(said, ("inner.1 | a function | ms.ops.%s"):format(was))
+    end
+    assert.same({ true }, { compared(model(own), model(function(x) return x end)) })
+  end)
+
   it("K1 that changed in many layers, or with an option of their model, are reported once", function()
     local function deep(p)
       return ms.nn.sequential { ms.nn.dropout(p), ms.nn.dropout(p), ms.nn.dropout(p) }
