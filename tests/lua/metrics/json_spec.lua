@@ -55,6 +55,16 @@ describe("json.decode", function()
     local function why(text) return select(2, json.decode(text)) end
     has(why('{\n "a": 1,\n "rope_theta": NaN\n}'), "byte 27: | rope_theta | line 3 | NaN | Python | null")
     has(why('{"a": [1, -Infinity]}'), "byte 11: | -Infinity | Python | null")
+    for char, escape in pairs({ ["\t"] = "\\t", ["\1"] = "\\u0001", ["\31"] = "\\u001f" }) do
+      for _, before in ipairs({ "P", 'P\\n', "" }) do
+        local said = why(('{"a": "%s%sx"}'):format(before, char))
+        has(said, ("byte %d: | control | %s"):format(8 + #before, escape))
+        assert.is_nil(said:find("unterminated", 1, true))
+      end
+    end
+    for _, open in ipairs({ '{"a": "b', '{"a": "b\n}', '{"a": "b\r\n}', '{"a": "\\n' }) do
+      has(why(open), "unterminated")
+    end
     has(why('{"eps": Infinity}'), "byte 9: | eps | Infinity | Python | null")
   end)
 end)

@@ -165,13 +165,20 @@ local function find_end(at)
   return at, byte
 end
 
+-- A control character or the end, where a string goes on.
+local function fail_in_string(at, byte)
+  if at >= size or byte == LINE or byte == RETURN then fail(at, "an unterminated string") end
+  local escaped = escapes[string.char(byte)] or ("\\u%04x"):format(byte)
+  fail(at, ("a control character in a string: write %s"):format(escaped))
+end
+
 local function read_string(at)
   local from = at + 1
   local stop, byte = find_end(from)
   if byte == QUOTE then return ffi.string(bytes + from, stop - from), stop + 1 end
   local parts = {}
   while byte ~= QUOTE do
-    if byte ~= BACKSLASH then fail(stop, "an unterminated string") end
+    if byte ~= BACKSLASH then fail_in_string(stop, byte) end
     parts[#parts + 1] = ffi.string(bytes + from, stop - from)
     local short = UNESCAPED[text:sub(stop + 2, stop + 2)]
     if short then
