@@ -3,9 +3,16 @@
 -- A position is only meaningful for the same data in the same order. The state of other data is refused.
 
 local errors = require("moonshard.base.error")
+local json = require("moonshard.base.text.json")
 local options = require("moonshard.base.checks.options")
 
 local saved = {}
+
+-- A number with all of its digits: two that differ look different.
+local function text_of(value)
+  if type(value) == "number" and math.abs(value) < math.huge then return json.encode(value) end
+  return tostring(value)
+end
 
 ---Compares a state with the data source; raises if they differ.
 ---@param who string for messages: "data:load_state"
@@ -24,7 +31,7 @@ function saved.check(who, state, own, same)
   for _, name in ipairs(names) do
     if state[name] ~= own[name] then
       errors.invalid("%s: the state was saved with %s=%s, but this data has %s=%s: resume on the data that "
-        .. "it was saved with: %s", who, name, tostring(state[name]), name, tostring(own[name]),
+        .. "it was saved with: %s", who, name, text_of(state[name]), name, text_of(own[name]),
         same or "the same files, seq, seed and shuffle")
     end
   end

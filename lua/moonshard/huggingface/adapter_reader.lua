@@ -232,9 +232,9 @@ local function check_ranks(file, found, parts, rank)
   for _, part in ipairs(parts) do
     local mine, theirs = part.record.alpha / part.record.rank, found.config.alpha / found.config.rank
     if math.abs(mine - theirs) > 1e-6 * theirs then
-      errors.raise("MS_EMISMATCH", "%s: the adapter of %s is multiplied by %g, and the model's %s by alpha / rank = "
-        .. "%g: %s", file.path, found.module.name, theirs, part.record.layer, mine, theirs > 0
-          and ("set alpha = %g"):format(theirs * part.record.rank)
+      errors.raise("MS_EMISMATCH", "%s: the adapter of %s is multiplied by %.9g, and the model's %s by alpha / rank = "
+        .. "%.9g: %s", file.path, found.module.name, theirs, part.record.layer, mine, theirs > 0
+          and ("set alpha = %.9g"):format(theirs * part.record.rank)
           or "load it into a model without adapters")
     end
   end

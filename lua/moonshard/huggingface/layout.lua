@@ -5,6 +5,7 @@ local adapter = require("moonshard.nn.adapter")
 local config = require("moonshard.huggingface.config")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
+local json = require("moonshard.base.text.json")
 local world = require("moonshard.distributed.world")
 local C, ffi, check = engine.C, engine.ffi, engine.check
 
@@ -50,8 +51,9 @@ local function check_adapters(path, saved, here)
   for _, record in ipairs(here or {}) do
     local other = by_layer[record.layer]
     if other and other.alpha / other.rank ~= record.alpha / record.rank then
-      errors.raise("MS_EMISMATCH", "checkpoint %s has adapters of another scale: alpha of %s is %g with rank %d, here "
-        .. "%g with rank %d", path, record.layer, other.alpha, other.rank, record.alpha, record.rank)
+      errors.raise("MS_EMISMATCH", "checkpoint %s has adapters of another scale: alpha of %s is %s with rank %d, here "
+        .. "%s with rank %d", path, record.layer, json.encode(other.alpha), other.rank, json.encode(record.alpha),
+        record.rank)
     end
   end
 end

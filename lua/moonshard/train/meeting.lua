@@ -4,6 +4,7 @@
 
 local errors = require("moonshard.base.error")
 local hash = require("moonshard.base.hash")
+local json = require("moonshard.base.text.json")
 local options = require("moonshard.base.checks.options")
 local replicate_sync = require("moonshard.shard.policies.replicate_sync")
 local same_constants = require("moonshard.engine.agreement.same_constants")
@@ -53,8 +54,9 @@ local function require_same_rate(self, numbers, format, number)
   for place, other in ipairs(numbers) do
     if other ~= numbers[1] then
       local ranks = self.session:ranks()
-      errors.raise("MS_EMISMATCH", "the learning rate %s %d is %g on %s and %g on %s; it must be the same on all ranks",
-        format, number, numbers[1], world.rank_name(ranks[1]), other, world.rank_name(ranks[place]))
+      errors.raise("MS_EMISMATCH", "the learning rate %s %d is %s on %s and %s on %s; it must be the same on all ranks",
+        format, number, json.encode(numbers[1]), world.rank_name(ranks[1]), json.encode(other),
+        world.rank_name(ranks[place]))
     end
   end
 end

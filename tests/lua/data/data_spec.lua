@@ -203,6 +203,12 @@ describe("data", function()
     resumed:load_state(states[3])
     assert.equal(seen[4], row(select(2, resumed:batches(1)()).tokens, 0))
     has(message_of(function() resumed:load_state(nil) end), "state | table | nil")
+    for _, seed in ipairs({ 2 ^ 52 + 1, 123456789012345, 3707117805726712 }) do -- two that are equal in 14 digits
+      local far = text { files = options.files, seq = 8, batch = 1, seed = seed }
+      local state = far:state()
+      state.seed = seed + 1
+      has(message_of(function() far:load_state(state) end), ("seed=%.0f | seed=%.0f"):format(seed + 1, seed))
+    end
     states[3].position = 1.5
     has(message_of(function() resumed:load_state(states[3]) end), "0 | 1.5")
     for name, value in pairs({ seed = 5, shuffle = false, seq = 9 }) do
