@@ -103,13 +103,15 @@ end
 ---@return integer
 function batch_of.rows(batch) return primary(batch).shape[1] end
 
----Elements that count as the tokens of a batch: those of its targets, or without targets of the array that has its
----rows.
+---The array whose elements count as the tokens of a batch: its targets, or without targets the array that has its rows.
+---@param batch table<string, moonshard.Array>
+---@return moonshard.Array
+function batch_of.token_array(batch) return has_rows(batch.targets) and batch.targets or primary(batch) end
+
+---Elements that count as the tokens of a batch.
 ---@param batch table<string, moonshard.Array>
 ---@return integer
-function batch_of.tokens(batch)
-  return batch_of.numel((has_rows(batch.targets) and batch.targets or primary(batch)).shape)
-end
+function batch_of.tokens(batch) return batch_of.numel(batch_of.token_array(batch).shape) end
 
 -- A double represents every integer up to here.
 local MOST_ELEMENTS = 2 ^ 53

@@ -54,16 +54,20 @@ local function elements(sizes, i)
   return n
 end
 
--- The largest size of every axis on any rank, and the share of all elements that padding to it adds.
+-- The largest size of every axis on any rank, the share of all elements that padding to it adds, and by field how many
+-- elements the ranks gave.
 local function largest_of(fields, lists)
-  local most, given, total = {}, 0, 0
+  local most, given, total, of_field = {}, 0, 0, {}
   for k, sizes in ipairs(lists) do most[k] = math.max(unpack(sizes)) end
   for place = 1, #lists[1] do
     local sizes = {}
     for k, of_ranks in ipairs(lists) do sizes[k] = of_ranks[place] end
-    for i in ipairs(fields) do given, total = given + elements(sizes, i), total + elements(most, i) end
+    for i in ipairs(fields) do
+      of_field[i] = (of_field[i] or 0) + elements(sizes, i)
+      given, total = given + elements(sizes, i), total + elements(most, i)
+    end
   end
-  return most, total > 0 and 1 - given / total or 0
+  return most, total > 0 and 1 - given / total or 0, of_field
 end
 
 -- ---- copying -----------------------------------------------------------------------------------------------------
@@ -113,9 +117,18 @@ local function padded(self, field, array, most, i)
   return { data = data, dtype = dtype, shape = shape }
 end
 
+-- The tokens of all ranks' batches before they were padded; nil if the field of the tokens is not padded. Ranks with
+-- the same rows count once.
+local function tokens_of(self, batch, lists, given)
+  local counted = batch_of.token_array(batch)
+  for i, field in ipairs(self.padded_fields) do
+    if rawequal(batch[field.name], counted) then return given[i] * self.session:data_ranks() / #lists[1] end
+  end
+end
+
 ---The batch with the shapes that all ranks have; the batch itself for a trainer without the option. self.padding is the
----share of the padded fields' elements on all ranks that were added. A field that only some ranks have is left to the
----comparison of what ranks run. Collective.
+---share of the padded fields' elements on all ranks that were added, and self.given_tokens counts the tokens without
+---them. A field that only some ranks have is left to the comparison of what ranks run. Collective.
 ---@param self moonshard.Trainer
 ---@param batch table<string, moonshard.Array>
 ---@return table<string, moonshard.Array>
@@ -124,8 +137,8 @@ function padding.of_all(self, batch)
   if not fields or world.plan_only then return batch end
   batch_of.specs(batch, 1) -- checks what is copied
   local lists = self.session:gather_lists(sizes_of(fields, batch), "of the lengths of batches, for pad")
-  local copy, most, share = {}, largest_of(fields, lists)
-  self.padding = share
+  local copy, most, share, given = {}, largest_of(fields, lists)
+  self.padding, self.given_tokens = share, tokens_of(self, batch, lists, given)
   for key, value in pairs(batch) do copy[key] = value end
   for i, field in ipairs(fields) do
     local array = batch[field.name]

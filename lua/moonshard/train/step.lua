@@ -290,7 +290,8 @@ function step.run(self, batch, places)
   local seconds = met + clock.now() - began
   self.outside_bytes = self.outside_bytes or outside_bytes(self)
   local exposed = exposed_ms(exec, before)
-  local tokens = batch_of.tokens(batch) * self.session:data_ranks()
+  local computed = batch_of.tokens(batch) * self.session:data_ranks()
+  local tokens = self.given_tokens or computed
   C.ms_world_set_progress(world.handle, number, tokens / seconds)
   profile.step_ends(number, began)
   return {
@@ -302,7 +303,7 @@ function step.run(self, batch, places)
     tokens = tokens,
     tokens_per_s = tokens / seconds,
     step_ms = 1e3 * seconds,
-    mfu = utilisation.of_step(self, exec.plan, batch, tokens, seconds),
+    mfu = utilisation.of_step(self, exec.plan, batch, computed, seconds),
     exposed_ms = exposed and 1e3 * met + exposed,
     waits_ms = waits_ms(exec, before),
     data_ms = batch.data_ms or 0,

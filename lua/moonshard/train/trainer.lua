@@ -78,7 +78,7 @@ sealed.class(Trainer, {
 ---@field grad_norms number[]? of each rule of clip_grad_norm, in their order, if it is a list of rules
 ---@field lr number
 ---@field muon_lr number? that of the parameters with Muon, if others have another optimizer
----@field tokens integer targets of all ranks in this step
+---@field tokens integer targets of all ranks in this step, ignored ones too, without those that `pad` added
 ---@field tokens_per_s number
 ---@field step_ms number
 ---@field mfu number? 0 to 1; nil unless `--cluster` of the command line describes the devices' peak rate

@@ -133,6 +133,34 @@ describe("the option pad", function()
     end), "pad | extra | no batch has")
   end)
 
+  it("U1 is not counted as tokens", function()
+    local path = program.recipe([[
+      local ms = require "moonshard"
+      local cfg = ms.args { mesh = "1x1x1x1", targets = true }
+      local mesh = ms.init_device_mesh("cpu", cfg.mesh, { "replicate", "shard", "context", "tensor" })
+      local place = math.floor(ms.world().rank / (mesh:size("context") * mesh:size("tensor")))
+      local model = ms.models.gpt2 { vocab = 16, layers = 1, dim = 8, heads = 2, seq = 16 }
+      local tensor = mesh:size("tensor") > 1
+      ms.fully_shard(model, { mesh = mesh, placements = tensor and ms.rules.tensor_parallel(model) or nil })
+      local pad, row, targets = { tokens = 0, more = 0 }, { dtype = "i32", {}, {} }, nil
+      for i = 1, 2 do for j = 1, place == 0 and 12 or 4 do row[i][j] = j % 3 == 0 and 5 or j end end
+      if cfg.targets then pad.targets, targets = -100, ms.tensor(row) end
+      local train = ms.trainer { model = model, optimizer = ms.optim.sgd { lr = 0.1 }, pad = pad,
+        forward = function(net, b) local y = net(b.tokens) return (y * y):mean() end }
+      local m = train:step { tokens = ms.tensor(row), targets = targets, more = ms.tensor(row) }
+      if ms.world().rank == 0 then print(m.tokens, m.tokens_per_s * m.step_ms / 1e3) end
+    ]])
+    for _, case in ipairs({ { "1", "1x1x1x1", 24 }, { "2", "1x2x1x1", 32 }, { "3", "3x1x1x1", 40 },
+      { "4", "1x2x2x1", 32 }, { "4", "2x1x1x2", 32 } }) do
+      for _, targets in ipairs({ "targets=true", "targets=false" }) do
+        local ended = program.run { "run", path, "-n", case[1], "mesh=" .. case[2], targets }
+        assert.equal(0, ended.status, ended.err)
+        has(ended.out, ("%d | %d"):format(case[3], case[3]))
+      end
+    end
+    os.remove(path)
+  end)
+
   it("U1 leaves a batch alone that is the longest", function()
     local m = trainer { tokens = 0, targets = -100 }:step { tokens = ids({ 1, 2 }), targets = ids({ 1, 2 }) }
     assert.equal(0, m.padding)
