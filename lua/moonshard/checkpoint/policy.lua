@@ -1,5 +1,6 @@
 -- The option `checkpoint` of ms.trainer: when a trainer saves on its own, and what it resumes from.
 
+local agreement = require("moonshard.distributed.agreement")
 local branches = require("moonshard.checkpoint.folders.branches")
 local checkpoint = require("moonshard.checkpoint")
 local clock = require("moonshard.base.clock")
@@ -32,6 +33,7 @@ local world = require("moonshard.distributed.world")
 ---@field saved_path string? its checkpoint
 ---@field last boolean? SIGTERM arrived: the next save is the last
 ---@field metrics moonshard.StepMetrics? of the latest step
+---@field tried boolean? the data's state was made once, and can be saved
 local Policy = {}
 Policy.__index = Policy
 
@@ -194,10 +196,18 @@ function Policy:terminate_now()
   termination.now(self)
 end
 
+-- Makes what a rank saves besides tensors after the first step, when its data has been read: what cannot be kept ends a
+-- run there, and not at its first save, with all of the work until then.
+local function try_states(self)
+  if not self.tried and self.data then agreement.noting_failure(rank_states.of, self.train, self.data) end
+  self.tried = true
+end
+
 ---Saves if a save is due. Collective.
 ---@param metrics moonshard.StepMetrics receives save_ms, the time that training was blocked, and snapshot_bytes
 function Policy:after_step(metrics)
   self.metrics = metrics
+  try_states(self)
   local due = self.last or self.every > 0 and self.train.steps_done % self.every == 0
   if due and not is_saved(self) then
     local began = clock.now()

@@ -112,6 +112,41 @@ describe("the states in a checkpoint", function()
     assert.equal(4, ms.checkpoint.open(root).manifest.version)
   end)
 
+  it("U4 that a trainer could not save are told after its first step, and not at its first save", function()
+    local function data_of(state, calls)
+      return { state = function() calls.count = calls.count + 1 return state end, load_state = function() end }
+    end
+    local function after_a_step(state, o)
+      local calls, model = { count = 0 }, ms.nn.linear(4, 2)
+      ms.fully_shard(model, { mesh = "1x1" })
+      local train = ms.trainer { model = model, loss = ms.loss.mse, optimizer = ms.optim.sgd { lr = 1 },
+        checkpoint = { dir = o.dir, every = o.every, data = data_of(state, calls) } }
+      assert.equal(0, calls.count) -- its data has not been read
+      local ok, raised = pcall(train.step, train, { inputs = ms.ones(1, 4), targets = ms.ones(1, 2) })
+      if ok then
+        train:step { inputs = ms.ones(1, 4), targets = ms.ones(1, 2) }
+        assert.equal(o.calls or 1, calls.count)
+        return nil
+      end
+      return tostring(raised)
+    end
+    local circle = {}
+    circle.inner = circle
+    for facts, state in pairs({ ["data:state().open | function"] = { open = print },
+      ["data:state().inner | itself"] = circle, ["data:state().one | metatable"] = { one = setmetatable({}, {}) },
+      ["data:state() | key | cdata"] = { [5LL] = 1 } }) do
+      local folder = scratch.folder()
+      has(after_a_step(state, { dir = folder, every = 1000 }), facts)
+      assert.is_nil(ms.checkpoint.latest(folder))
+      assert.is_nil(after_a_step(state, { dir = "", calls = 0 }))
+    end
+    has(after_a_step(nil, { dir = scratch.folder() }), "data:state() | nil")
+    assert.is_nil(after_a_step({ 1, nil, 3 }, { dir = scratch.folder(), every = 1000 }))
+    local ended = program.refused(3, { "run", RECIPE, "-n", "2", "dir=" .. scratch.path(), "every=1000", "kept=false" },
+      "data:state().open | function")
+    has(ended, "rank 1")
+  end)
+
   it("U3 states that differ between ranks go on bit for bit on the same mesh", function()
     local folder, whole, rest = scratch.path(), scratch.path(), scratch.path()
     run(2, "out=" .. whole)

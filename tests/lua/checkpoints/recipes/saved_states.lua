@@ -4,7 +4,7 @@
 local ms = require "moonshard"
 
 local cfg = ms.args { mesh = "1x2", dir = "", resume = "", upto = 6, every = 0, out = "", async = true,
-  own_seed = true, own_rows = true, generator = true, load = "" }
+  own_seed = true, own_rows = true, generator = true, load = "", kept = true }
 local rank = ms.world().rank
 
 ms.manual_seed(cfg.own_seed and 100 + rank or 100)
@@ -13,7 +13,9 @@ ms.fully_shard(model, { mesh = ms.init_device_mesh("cpu", cfg.mesh, { "replicate
 
 -- A stream of rows, of which each rank is at another.
 local data = { row = cfg.own_rows and 1000 * rank or 0, seen = {} }
-function data:state() return { row = self.row, seen = self.seen, best = math.huge } end
+function data:state()
+  return { row = self.row, seen = self.seen, best = math.huge, open = not cfg.kept and rank == 1 and print or nil }
+end
 function data:load_state(state)
   assert(state.best == math.huge)
   self.row, self.seen = state.row, state.seen

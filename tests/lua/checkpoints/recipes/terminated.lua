@@ -38,15 +38,16 @@ local model = Net()
 ms.fully_shard(model, { mesh = ms.init_device_mesh(cfg.device, cfg.mesh, { "replicate", "shard" }) })
 local data = ms.data.random { inputs = 8, targets = 4 }
 local sampler = ms.data.sampler { length = data.length }
--- What a checkpoint saves of the data; every rank is asked for it while it saves.
+local train
+-- What a checkpoint saves of the data; every rank is asked for it while it saves, and once after its first step.
 local position = {
   state = function()
-    if cfg.when == "save" then send() end
+    if cfg.when == "save" and train.steps_done == cfg.at then send() end
     return data:state()
   end,
   load_state = function(_, state) data:load_state(state) end,
 }
-local train = ms.trainer {
+train = ms.trainer {
   model = model, optimizer = ms.optim.adamw { lr = 1e-2 }, loss = ms.loss.mse, ema = cfg.ema and 0.9 or nil,
   checkpoint = { dir = cfg.dir, every = cfg.every, async = cfg.async, data = position,
     resume = cfg.dir ~= "" and "auto" or "" },

@@ -27,15 +27,16 @@ local function run()
     placements = mesh:has("tensor") and ms.rules.tensor_parallel(model) or nil,
   })
   local data = ms.data.text { files = "tests/lua/recipes/text.txt", seq = 32, batch = 1, mesh = mesh }
-  -- The first rank is asked for it while it saves.
+  local train
+  -- The first rank is asked for it while it saves, and once after its first step.
   local position = {
     state = function()
-      if rank == 0 then tell("saving", "") end
+      if rank == 0 and cfg.every > 0 and train.steps_done % cfg.every == 0 then tell("saving", "") end
       return data:state()
     end,
     load_state = function(_, state) data:load_state(state) end,
   }
-  local train = ms.trainer {
+  train = ms.trainer {
     model = model, optimizer = ms.optim.adamw { lr = 1e-3 }, loss = ms.loss.cross_entropy,
     checkpoint = { dir = cfg.dir, every = cfg.every, async = cfg.async, data = position,
       resume = cfg.dir ~= "" and "auto" or "" },
