@@ -26,6 +26,7 @@ local optimizers = {}
 ---@field keeps? fun(o: table): boolean whether it keeps these states; nil: it does
 ---@field update_tolerance number how many times as large as a dtype's tolerance one step's update can differ
 ---@field training_tolerance number the same of the whole change made by training, where differences accumulate
+---@field of_whole string? what it computes of a whole parameter, which rows of padding change
 ---@field by_size "root"|"factors"|"sign"|nil divides gradients by the root of their mean square, or of one of
 ---  their row and column, or takes signs, so that small ones amplify rounding; check/adamw_sensitivity.lua,
 ---  check/adafactor_sensitivity.lua and check/lion_sensitivity.lua measure this
@@ -59,7 +60,10 @@ local ROWS = {
   adam = { states = MOMENTS, update_tolerance = 10, training_tolerance = 10, by_size = "root" },
   -- Each step is a sign.
   lion = { states = { MOMENTS[1] }, update_tolerance = 10, training_tolerance = 10, by_size = "sign" },
-  adafactor = { lr = 1e-2, states = FACTORS, update_tolerance = 10, training_tolerance = 10, by_size = "factors" },
+  adafactor = {
+    lr = 1e-2, states = FACTORS, update_tolerance = 10, training_tolerance = 10, by_size = "factors",
+    of_whole = "its mean squares are of the whole parameter",
+  },
   sgd = {
     check_group = function(who, o, group)
       if o.momentum ~= 0 or (group.momentum or 0) == 0 then return end
@@ -72,7 +76,10 @@ local ROWS = {
   },
   -- Each step moves a matrix by as much in every direction, also in those of small gradients; how far rounding takes
   -- training there is measured (check/muon_sensitivity.lua).
-  muon = { weight_decay = 0.1, states = MOMENTUM, update_tolerance = 10, training_tolerance = 2 },
+  muon = {
+    weight_decay = 0.1, states = MOMENTUM, update_tolerance = 10, training_tolerance = 2,
+    of_whole = "its factor is of the parameter's shape",
+  },
 }
 
 -- ---- options -------------------------------------------------------------------------------------------------------

@@ -3,20 +3,14 @@
 -- padding then trains another model, of which a warning says so.
 
 local language = require("moonshard.models.language")
-local tree = require("moonshard.nn.tree")
+local optimizers = require("moonshard.engine.optimizers")
 
 local padded_vocabulary = {}
 
--- What an optimizer computes of a whole parameter, by its kind.
-local OF_THE_WHOLE = {
-  muon = "its factor is of the parameter's shape",
-  adafactor = "its mean squares are of the whole parameter",
-}
-
 -- The parameters with rows of padding, and how many.
-local function padded(model)
+local function padded(sharding)
   local rows = {}
-  for _, entry in ipairs(tree.inventory(model).modules) do
+  for _, entry in ipairs(sharding.modules) do
     local module = entry.module
     local used, config = rawget(module, "used_rows"), rawget(module, "config")
     if type(used) == "number" and used > 0 and module.weight.shape[1] > used then
@@ -37,11 +31,11 @@ end
 ---@param sharding moonshard.Sharding
 ---@return string[]
 function padded_vocabulary.warnings(optimizer, sharding)
-  local rows, named, kinds, warnings = padded(sharding.model), {}, {}, {}
+  local rows, named, kinds, warnings = padded(sharding), {}, {}, {}
   for _, param in ipairs(sharding.params) do
     local more = not param.frozen and rows[param.parameter]
     local kind = more and optimizer:part_of(param.fqn).kind
-    if more and OF_THE_WHOLE[kind] then
+    if more and optimizers.of(kind).of_whole then
       if not named[kind] then
         named[kind] = {}
         kinds[#kinds + 1] = kind
@@ -52,7 +46,7 @@ function padded_vocabulary.warnings(optimizer, sharding)
   for i, kind in ipairs(kinds) do
     warnings[i] = ("ms.trainer: the rows of padding of %s change updates by ms.optim.%s: %s; with "
       .. "pad_vocab_to_multiple_of = 1, or by another optimizer, padding changes nothing"):format(
-      table.concat(named[kind], ", "), kind, OF_THE_WHOLE[kind])
+      table.concat(named[kind], ", "), kind, optimizers.of(kind).of_whole)
   end
   return warnings
 end
