@@ -227,17 +227,14 @@ MS_API int ms_state_spread(ms_state *state);
  * gradients (ms_unit_config.error_feedback), and makes copies in bf16 (ms_unit_config.param_copy) of what a program has
  * written where ms_state_shard points. Collective. */
 MS_API int ms_state_seal(ms_state *state);
-/* Gathers a whole tensor on every rank, where replicas take local steps that of its replica: full is [elements], or
- * NULL on a rank that only contributes its part. Gradients are sums: ms_step_outputs.divisor has not been applied.
- * MS_EMISMATCH if ranks ask for different tensors. Collective. */
-MS_API int ms_state_gather(ms_state *state, int param, int what, float *full);
-/* The same for elements [first, first + count), at least one; out is [count], or NULL. */
-MS_API int ms_state_gather_range(ms_state *state, int param, int what, int64_t first, int64_t count, float *out);
-/* Overwrites a parameter: each rank copies its part from the whole parameter. Collective, because other ranks can be
+/* Gathers elements [first, first + count) of a tensor on every rank, at least one; count -1: all from `first` on. out
+ * gets them, or is NULL on a rank that only contributes its part. Where replicas take local steps, they are those of
+ * its replica. Gradients are sums: ms_step_outputs.divisor has not been applied. MS_EMISMATCH if ranks ask for
+ * different elements. Collective. */
+MS_API int ms_state_gather(ms_state *state, int param, int what, int64_t first, int64_t count, float *out);
+/* Overwrites a parameter, of which each rank takes its part. from: the index in ms_mesh_ranks of the rank that has the
+ * whole parameter, full, which is NULL on the others; -1: all ranks have it. Collective, because other ranks can be
  * reading the old values. */
-MS_API int ms_state_write_full(ms_state *state, int param, const float *full);
-/* The same, but only one rank has the whole parameter: the one at index `from` of ms_mesh_ranks. full is NULL on the
- * others. */
 MS_API int ms_state_scatter(ms_state *state, int param, int from, const float *full);
 /* The number of updates that a parameter has had, the same on all ranks. AdamW's bias corrections and SGD's first step
  * depend on it. An update skips parameters that the loss does not depend on: neither they, nor their optimizer state,

@@ -47,7 +47,7 @@ local function read_full(around, index, param, what, factor, shape)
   local state = around:ensure_state()
   around:require_same_model("of train:parameter or train:gradient")
   local data, count = values.allocate("f32", shape)
-  check(C.ms_state_gather(state, index, what, data))
+  check(C.ms_state_gather(state, index, what, 0, -1, data))
   if factor then values.scale(data, count, factor) end
   return tensor.eager("f32", shape, data, not around.sharding.single_rank and "replicated" or nil)
 end
@@ -199,7 +199,7 @@ function inspect.set_parameter(module, name, given)
   end
   new = new:cast("f32")
   check_equal(around, index, name, new.data, param.numel)
-  check(C.ms_state_write_full(around:ensure_state(), index, new.data))
+  check(C.ms_state_scatter(around:ensure_state(), index, -1, new.data))
   around.edits = around.edits + 1
   if around.unsharded[param.unit] then around.unsharded[param.unit][index] = new end
 end

@@ -50,7 +50,7 @@ local function redivide_stored(param, from, old, to, index)
   if division.equals(before, part) then return move_state.copy_stored(from, old, to, index) end
   local saved, own = records.of_part(param.storage, before), records.of_part(param.storage, part)
   local whole = ffi.new("float[?]", records.count(saved, param.numel))
-  check(C.ms_state_gather(from, old, C.MS_TENSOR_STORED, whole))
+  check(C.ms_state_gather(from, old, C.MS_TENSOR_STORED, 0, -1, whole))
   local first, n, sliced = ffi.new("int64_t[1]"), ffi.new("int64_t[1]"), ffi.new("int[1]")
   check(C.ms_state_kept(to, index, C.MS_TENSOR_PARAM, first, n, sliced))
   local at, count = tonumber(first[0]), tonumber(n[0])
@@ -76,7 +76,7 @@ function move_state.all(session, from, to, move)
     local whole, old = ffi.new("float[?]", param.numel), move and move.index[param.parameter] or i - 1
     local function copy(what, change, is_whole)
       local part = is_whole and division.whole(param.numel) or division.of(model, i - 1)
-      check(C.ms_state_gather(from, old, what, whole))
+      check(C.ms_state_gather(from, old, what, 0, -1, whole))
       any_sliced = keep(to, part, i - 1, what, whole, change) or any_sliced
     end
     if storage.is_quantised(param) then redivide_stored(param, from, old, to, i - 1)

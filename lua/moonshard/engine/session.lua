@@ -272,8 +272,8 @@ local function with_values_of(self, before)
       move_state.copy_stored(before, i - 1, after, i - 1)
     else
       local values = ffi.new("float[?]", param.numel)
-      check(C.ms_state_gather(before, i - 1, C.MS_TENSOR_PARAM, values))
-      check(C.ms_state_write_full(after, i - 1, values))
+      check(C.ms_state_gather(before, i - 1, C.MS_TENSOR_PARAM, 0, -1, values))
+      check(C.ms_state_scatter(after, i - 1, -1, values))
     end
   end
   return after

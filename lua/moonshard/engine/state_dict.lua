@@ -22,10 +22,10 @@ local function is_first(around) return around.sharding.single_rank or around:is_
 
 local function gather(around, index, param)
   local state = around:ensure_state()
-  if not is_first(around) then return check(C.ms_state_gather(state, index, C.MS_TENSOR_PARAM, nil)) end
+  if not is_first(around) then return check(C.ms_state_gather(state, index, C.MS_TENSOR_PARAM, 0, -1, nil)) end
   local shape = { unpack(param.shape) }
   local data = values.allocate("f32", shape)
-  check(C.ms_state_gather(state, index, C.MS_TENSOR_PARAM, data))
+  check(C.ms_state_gather(state, index, C.MS_TENSOR_PARAM, 0, -1, data))
   return tensor.eager("f32", shape, data, not around.sharding.single_rank and ("rank %d"):format(world.rank) or nil)
 end
 

@@ -88,7 +88,7 @@ local function gather(around, units, what, keeps)
       if what ~= C.MS_TENSOR_GRAD or not param.frozen then
         local index, data = around.sharding.index[param.parameter], nil
         if keeps then data = values.allocate("f32", param.shape) end
-        check(C.ms_state_gather(state, index, what, data))
+        check(C.ms_state_gather(state, index, what, 0, -1, data))
         by_index[index] = data and tensor.eager("f32", { unpack(param.shape) }, data,
           not around.sharding.single_rank and "replicated" or nil)
       end
@@ -248,7 +248,7 @@ local function give_back(around, module, lent, returned, o)
   check_equal(around, changes)
   if changes[1] then around.edits = around.edits + 1 end
   for _, change in ipairs(changes) do
-    check(C.ms_state_write_full(around:ensure_state(), change.index, change.new.data))
+    check(C.ms_state_scatter(around:ensure_state(), change.index, -1, change.new.data))
     local unsharded = around.unsharded[around.sharding.params[change.index + 1].unit]
     if unsharded then unsharded[change.index] = change.new end
   end

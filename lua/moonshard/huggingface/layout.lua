@@ -85,7 +85,7 @@ function layout.reader(around, writes)
   local state, buffer, room = around:ensure_state(), nil, 0
   return function(param, first, count)
     if writes and count > room then buffer, room = ffi.new("float[?]", count), count end
-    check(C.ms_state_gather_range(state, around.sharding.index[param], C.MS_TENSOR_PARAM, first, count, buffer))
+    check(C.ms_state_gather(state, around.sharding.index[param], C.MS_TENSOR_PARAM, first, count, buffer))
     return buffer
   end
 end

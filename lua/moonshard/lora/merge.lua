@@ -74,7 +74,7 @@ end
 
 local function gather(around, param)
   local values = ffi.new("float[?]", param.numel)
-  check(C.ms_state_gather(around:ensure_state(), around.sharding.index[param], C.MS_TENSOR_PARAM, values))
+  check(C.ms_state_gather(around:ensure_state(), around.sharding.index[param], C.MS_TENSOR_PARAM, 0, -1, values))
   return values
 end
 

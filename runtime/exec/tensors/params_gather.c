@@ -208,12 +208,13 @@ static int gather_range(ms_state *state, const ms_elements *mine, request *wante
   return rc;
 }
 
-int ms_state_gather_range(ms_state *state, int param, int what, int64_t first, int64_t count, float *out) {
+int ms_state_gather(ms_state *state, int param, int what, int64_t first, int64_t count, float *out) {
   MS_HANDLE(state, STATE);
   ms_elements mine;
   MS_TRY(ms_params_find(state, param, what, &mine));
   const ms_param *p = &state->model->param[param];
   const int64_t whole = whole_of(state->model, param, what);
+  if (count == -1 && first >= 0 && first < whole) count = whole - first;
   if (first < 0 || count < 1 || first > whole || count > whole - first)
     return MS_FAIL(
         MS_EINVAL,
@@ -227,13 +228,6 @@ int ms_state_gather_range(ms_state *state, int param, int what, int64_t first, i
   int rc = gather_range(state, &mine, &wanted, out);
   ms_recorder_leave(recorder, rc);
   return rc;
-}
-
-int ms_state_gather(ms_state *state, int param, int what, float *full) {
-  MS_HANDLE(state, STATE);
-  ms_elements mine;
-  MS_TRY(ms_params_find(state, param, what, &mine));
-  return ms_state_gather_range(state, param, what, 0, whole_of(state->model, param, what), full);
 }
 
 /* ---- scattering ---- */
@@ -308,10 +302,19 @@ fail:
   return rc;
 }
 
+/* All ranks have the whole parameter. */
+static int take_own(ms_state *state, int param, const float *full, const ms_elements *mine) {
+  MS_GIVEN(full);
+  MS_TRY(ms_group_barrier(&state->process_group));
+  MS_TRY(ms_params_take(state, param, mine, 0, ms_param_whole_numel(state->model, &state->model->param[param]), full));
+  return ms_stored_seal(state, param, param + 1);
+}
+
 int ms_state_scatter(ms_state *state, int param, int from, const float *full) {
   MS_HANDLE(state, STATE);
   ms_elements mine;
   MS_TRY(ms_params_find_writable(state, param, MS_TENSOR_PARAM, &mine));
+  if (from == -1) return take_own(state, param, full, &mine);
   if (from < 0 || from >= state->process_group.size)
     return MS_FAIL(MS_EINVAL, "rank %d cannot give a parameter: the model has %d ranks", from,
                    state->process_group.size);
@@ -323,14 +326,4 @@ int ms_state_scatter(ms_state *state, int param, int from, const float *full) {
   int rc = scatter(state, param, from, full, &mine);
   ms_recorder_leave(recorder, rc);
   return rc;
-}
-
-int ms_state_write_full(ms_state *state, int param, const float *full) {
-  MS_HANDLE(state, STATE);
-  MS_GIVEN(full);
-  ms_elements mine;
-  MS_TRY(ms_params_find_writable(state, param, MS_TENSOR_PARAM, &mine));
-  MS_TRY(ms_group_barrier(&state->process_group));
-  MS_TRY(ms_params_take(state, param, &mine, 0, ms_param_whole_numel(state->model, &state->model->param[param]), full));
-  return ms_stored_seal(state, param, param + 1);
 }

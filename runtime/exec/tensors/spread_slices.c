@@ -20,7 +20,7 @@ static int spread(ms_state *state, int param, float *room) {
   MS_TRY(ms_params_find_writable(state, param, MS_TENSOR_PARAM, &to));
   for (int64_t begin = 0; begin < whole; begin += AT_ONCE) {
     const int64_t n = whole - begin < AT_ONCE ? whole - begin : AT_ONCE;
-    MS_TRY(ms_state_gather_range(state, param, MS_TENSOR_PARAM, begin, n, room));
+    MS_TRY(ms_state_gather(state, param, MS_TENSOR_PARAM, begin, n, room));
     MS_TRY(ms_params_take(state, param, &to, begin, begin + n, room));
   }
   return MS_OK;

@@ -24,7 +24,7 @@ static int run_steps(ms_exec *exec, rank_engine *engine, const training_config *
   if (!ms_exec_output(exec, "logits")) return ms_error_code();
   MS_TRY(ms_state_memory(engine->state, &(ms_device_memory){0}));
   float *full = malloc(TRAINING_ELEMENTS * sizeof *full);
-  int rc = ms_state_gather(engine->state, 1, MS_TENSOR_PARAM, full);
+  int rc = ms_state_gather(engine->state, 1, MS_TENSOR_PARAM, 0, -1, full);
   free(full);
   return rc;
 }

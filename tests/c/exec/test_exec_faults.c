@@ -165,9 +165,9 @@ typedef struct fault_case {
 static void spoil_parameter(rank_engine *engine, float value) {
   int64_t n = 32 * 16;
   float *full = malloc((size_t)n * sizeof *full);
-  must(ms_state_gather(engine->state, 6, MS_TENSOR_PARAM, full)); /* layers.1.fc1.weight [32,16] */
+  must(ms_state_gather(engine->state, 6, MS_TENSOR_PARAM, 0, -1, full)); /* layers.1.fc1.weight [32,16] */
   full[200] = value;
-  must(ms_state_write_full(engine->state, 6, full));
+  must(ms_state_scatter(engine->state, 6, -1, full));
   free(full);
 }
 

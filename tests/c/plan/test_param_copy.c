@@ -163,7 +163,7 @@ static void write_whole(const rank_engine *engine, int param) {
   for (int d = 0; d < p->ndim; d++) n *= p->whole[d];
   float *values = calloc((size_t)n, sizeof *values);
   for (int64_t i = 0; i < n; i++) values[i] = 0.1f * (float)i - 1.0f;
-  must(ms_state_write_full(engine->state, param, values));
+  must(ms_state_scatter(engine->state, param, -1, values));
   free(values);
 }
 

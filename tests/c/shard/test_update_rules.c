@@ -122,7 +122,7 @@ static void a_parameter_starts_from_the_law(void **state) {
   ms_plan_config_default(&plan, sizeof plan);
   must(ms_world_join_alone(&world));
   must(ms_state_new(world, net.model, &plan, &training));
-  must(ms_state_gather(training, 0, MS_TENSOR_PARAM, first));
+  must(ms_state_gather(training, 0, MS_TENSOR_PARAM, 0, -1, first));
   must(ms_initial_values(1234, "in.weight", MS_INIT_NORMAL, 0, 0.2, 0, 16 * 12, drawn));
   assert_memory_equal(first, drawn, sizeof first);
   ms_state_free(training);

@@ -96,7 +96,7 @@ static void gather_all(const rank_engine *engine, int rank, int what, training_r
     int64_t n = 1;
     for (int d = 0; d < info.ndim; d++) n *= info.dims[d];
     assert_true(at + n <= TRAINING_ELEMENTS);
-    must(ms_state_gather(engine->state, p, what, full));
+    must(ms_state_gather(engine->state, p, what, 0, -1, full));
     if (rank == 0) {
       memcpy(to + at, full, (size_t)n * sizeof *full);
       result->numel[p] = n;
