@@ -60,6 +60,15 @@ local function failed_as(raised)
   return errors.CODES.MS_EINTERNAL, tostring(raised)
 end
 
+-- What this rank failed of can follow from the death of another, such as a file in a folder that a third has removed
+-- since: then its error names that rank, too.
+local function with_cause(raised, why)
+  if errors.is(raised) and errors.is(why) and why.status == "MS_EPEER" then
+    raised.message = ("%s; meanwhile, %s"):format(raised.message, why.message)
+  end
+  return raised
+end
+
 ---Raises, on all ranks, the error of the first rank that failed in a part that every rank executes alone, so that all
 ---ranks continue or none does, with the same message. Collective over the ranks of a model.
 ---@param session moonshard.Session
@@ -75,7 +84,7 @@ function agreement.raise_first_failure(session, what, ok, raised)
     ffi.copy(mine.text, text:sub(1, TEXT_BYTES - 1))
   end
   local gathered, why = pcall(session.gather_bytes, session, mine, ffi.sizeof(mine), all, what)
-  if not ok then error(raised, 0) end
+  if not ok then error(with_cause(raised, why), 0) end
   if not gathered then error(why, 0) end
   for place, rank in ipairs(ranks) do
     local other = all[place - 1]

@@ -298,3 +298,28 @@ describe("D10", function()
     end)
   end
 end)
+
+describe("a rank whose part fails because another one died", function()
+  local agreement = require("moonshard.distributed.agreement")
+  local errors = require("moonshard.base.error")
+
+  -- What is raised where this rank failed with one error, and the exchange of failures with another; nil: it worked.
+  local function raised(own, why)
+    local session = { ranks = function() return { 0, 1 } end,
+      gather_bytes = function() if why then error(errors.new { status = why[1], message = why[2] }, 0) end end }
+    local ok, got = pcall(agreement.raise_first_failure, session, "of the save", own == nil,
+      own and errors.new { status = own[1], message = own[2] })
+    assert.is_false(ok)
+    return got
+  end
+
+  it("H4 names it besides its own error", function()
+    local missing, died = { "MS_EIO", "no such folder" }, { "MS_EPEER", "rank 2 died" }
+    local both = raised(missing, died)
+    assert.equal("MS_EIO", both.status)
+    has(both.message, "no such folder | rank 2 died")
+    assert.equal("no such folder", raised(missing).message)
+    assert.equal("no such folder", raised(missing, { "MS_ETIMEOUT", "late" }).message)
+    assert.equal("rank 2 died", raised(nil, died).message)
+  end)
+end)
