@@ -15,6 +15,6 @@ static int check_norm_groups(const ms_plan_config *c) {
 }
 
 int ms_plan_check_config(const ms_plan_config *c) {
-  MS_TRY(ms_settings_check("ms_plan_config", c, NULL));
+  MS_TRY(ms_settings_check("ms_plan_config", c));
   return check_norm_groups(c);
 }

@@ -2,23 +2,15 @@
  * decides, besides the rows of settings.def. What depends on the mesh is checked when the model is divided
  * (model_shard.c, check_muon.c).
  */
-#include <stdio.h>
-
 #include "base/settings/settings.h"
 #include "shard/model.h"
 
-enum { WHO = 128 };
-
 int ms_model_check_unit(const char *name, const ms_unit_config *config) {
-  char who[WHO];
-  snprintf(who, sizeof who, "unit '%s'", name);
-  return ms_settings_check("ms_unit_config", config, who);
+  return ms_settings_check("ms_unit_config", config) ? ms_error_prefix("unit '%s'", name) : MS_OK;
 }
 
 int ms_model_check_group(const char *name, const ms_param_group *group) {
-  char who[WHO];
-  snprintf(who, sizeof who, "parameter '%s'", name);
-  return ms_settings_check("ms_param_group", group, who);
+  return ms_settings_check("ms_param_group", group) ? ms_error_prefix("parameter '%s'", name) : MS_OK;
 }
 
 /* Counts are reported as doubles, which are exact up to here; the bytes of a few tensors then also fit into 63 bits. */
@@ -46,9 +38,7 @@ int ms_model_check_param(const ms_model *model, int unit, const char *name, int 
       return MS_FAIL(MS_ESHAPE, "parameter '%s': dimension %d has size %lld; sizes must be at least 1", name, d,
                      (long long)dims[d]);
   MS_TRY(check_elements(model, name, ndim, dims));
-  char who[WHO];
-  snprintf(who, sizeof who, "parameter '%s'", name);
-  MS_TRY(ms_settings_check("ms_param_config", config, who));
+  if (ms_settings_check("ms_param_config", config)) return ms_error_prefix("parameter '%s'", name);
   if (config->tensor_axis >= ndim)
     return MS_FAIL(MS_EINVAL, "parameter '%s': tensor_axis is %d; it must be an axis below %d, or -1", name,
                    config->tensor_axis, ndim);

@@ -21,16 +21,10 @@ static int is_in(const ms_range *range, double value) {
   return value >= range->low && (range->open ? value < range->high : value <= range->high);
 }
 
-/* "unit 'layers.0': ", or nothing. */
-static const char *begin(const char *who, char *text) {
-  snprintf(text, MS_SETTING_TEXT, "%s%s", who ? who : "", who ? ": " : "");
-  return text;
-}
-
-int ms_setting_check(const ms_setting *s, double value, const char *who) {
-  char range[MS_SETTING_TEXT], whose[MS_SETTING_TEXT], is[MS_SETTING_TEXT];
+int ms_setting_check(const ms_setting *s, double value) {
+  char range[MS_SETTING_TEXT], is[MS_SETTING_TEXT];
   if (is_in(&s->range, value)) return MS_OK;
-  return MS_FAIL(s->range.is_dtype ? MS_EDTYPE : MS_EINVAL, "%s%s must be %s, not %s", begin(who, whose), s->name,
+  return MS_FAIL(s->range.is_dtype ? MS_EDTYPE : MS_EINVAL, "%s must be %s, not %s", s->name,
                  ms_range_text(&s->range, range), ms_setting_text(s, value, is));
 }
 
@@ -68,39 +62,38 @@ static int is_set(const ms_setting *s, const void *config, int value) {
   return value == SET ? is != s->initial : is == value;
 }
 
-static int check_need(const ms_settings *of, const void *config, const exclusion *x, const char *who) {
+static int check_need(const ms_settings *of, const void *config, const exclusion *x) {
   const ms_setting *s = ms_setting_find(of, x->name);
-  char name[MS_SETTING_TEXT], list[MS_SETTING_TEXT] = "", is[MS_SETTING_TEXT], whose[MS_SETTING_TEXT];
+  char name[MS_SETTING_TEXT], list[MS_SETTING_TEXT] = "", is[MS_SETTING_TEXT];
   if (!is_set(s, config, x->value)) return MS_OK;
   for (int i = 0, used = 0; ms_setting_name(x->other, i, name); i++) {
     if (is_set(ms_setting_find(of, name), config, SET)) return MS_OK;
     used += snprintf(list + used, (size_t)(MS_SETTING_TEXT - used), "%s%s", i ? " or " : "", name);
   }
-  return MS_FAIL(x->status, "%s%s %s needs %s: %s", begin(who, whose), x->name,
-                 ms_setting_text(s, ms_setting_value(s, config), is), list, x->why);
+  return MS_FAIL(x->status, "%s %s needs %s: %s", x->name, ms_setting_text(s, ms_setting_value(s, config), is), list,
+                 x->why);
 }
 
-static int check_exclusion(const ms_settings *of, const void *config, const exclusion *x, const char *who) {
+static int check_exclusion(const ms_settings *of, const void *config, const exclusion *x) {
   const ms_setting *s = ms_setting_find(of, x->name), *other = ms_setting_find(of, x->other);
-  char is[MS_SETTING_TEXT], other_is[MS_SETTING_TEXT], whose[MS_SETTING_TEXT];
+  char is[MS_SETTING_TEXT], other_is[MS_SETTING_TEXT];
   if (!is_set(s, config, x->value) || !is_set(other, config, x->other_value)) return MS_OK;
-  return MS_FAIL(x->status, "%s%s %s with %s %s: %s", begin(who, whose), x->name,
-                 ms_setting_text(s, ms_setting_value(s, config), is), x->other,
-                 ms_setting_text(other, ms_setting_value(other, config), other_is), x->why);
+  return MS_FAIL(x->status, "%s %s with %s %s: %s", x->name, ms_setting_text(s, ms_setting_value(s, config), is),
+                 x->other, ms_setting_text(other, ms_setting_value(other, config), other_is), x->why);
 }
 
 /* ---- a struct ---------------------------------------------------------------------------------------------------- */
 
-int ms_settings_check(const char *type, const void *config, const char *who) {
+int ms_settings_check(const char *type, const void *config) {
   const ms_settings *of = ms_settings_of(type);
   for (int i = 0; i < of->rows; i++) {
     const ms_setting *s = &of->row[i];
-    if (s->kind == MS_SETTING_PART) MS_TRY(ms_settings_check(s->part, (const char *)config + s->at, who));
-    if (ms_setting_is_number(s)) MS_TRY(ms_setting_check(s, ms_setting_value(s, config), who));
+    if (s->kind == MS_SETTING_PART) MS_TRY(ms_settings_check(s->part, (const char *)config + s->at));
+    if (ms_setting_is_number(s)) MS_TRY(ms_setting_check(s, ms_setting_value(s, config)));
   }
   for (size_t i = 0; i < sizeof exclusions / sizeof *exclusions; i++) {
     const exclusion *x = &exclusions[i];
-    if (!strcmp(x->type, type)) MS_TRY((x->needs ? check_need : check_exclusion)(of, config, x, who));
+    if (!strcmp(x->type, type)) MS_TRY((x->needs ? check_need : check_exclusion)(of, config, x));
   }
   return MS_OK;
 }
@@ -109,5 +102,5 @@ int ms_config_check(const char *type, const void *config) {
   MS_GIVEN(type);
   MS_GIVEN(config);
   if (!ms_settings_of(type)) return MS_FAIL(MS_ENAME, "no struct of settings is called '%s'", type);
-  return ms_settings_check(type, config, NULL);
+  return ms_settings_check(type, config);
 }

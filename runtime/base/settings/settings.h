@@ -52,10 +52,10 @@ static inline int ms_setting_is_number(const ms_setting *setting) {
 
 /* Fills a caller's struct of `size` bytes with the defaults (base/config.h). */
 void ms_settings_give(const char *type, void *config, int size);
-/* Checks every value, then what excludes what; who: "unit 'layers.0'", or NULL. The messages name the setting. */
-int ms_settings_check(const char *type, const void *config, const char *who);
+/* Checks every value, then what excludes what. The messages name the setting; the caller puts whose it is before. */
+int ms_settings_check(const char *type, const void *config);
 /* Checks one value. */
-int ms_setting_check(const ms_setting *setting, double value, const char *who);
+int ms_setting_check(const ms_setting *setting, double value);
 
 enum { MS_SETTING_TEXT = 256 };
 /* What a setting can be: "0 or 1", "rows (0) or ragged (1)", "f32 or bf16, or -1, the default". Returns text. */

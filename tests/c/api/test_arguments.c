@@ -147,6 +147,12 @@ static void wrong_settings_of_parameters_are_refused(void **state) {
   assert_fails(ms_model_add_param(model, 0, "w", 1, dims, &config, &index), status, "parameter 'w' | " facts)
   config = right, config.group.lr_scale = -1;
   REFUSED(MS_EINVAL, "lr_scale | 0 | -1");
+  char name[300];
+  memset(name, 'n', sizeof name - 1), name[sizeof name - 1] = 0;
+  config = right, config.init = 17;
+  assert_int_equal(ms_model_add_param(model, 0, name, 1, dims, &config, &index), MS_EINVAL);
+  assert_has(ms_error_message(), name); /* all of it */
+  ms_error_clear();
   config = right, config.init_b = INFINITY;
   REFUSED(MS_EINVAL, "init_b | finite | inf");
 #undef REFUSED
