@@ -126,12 +126,13 @@ function settings.check(who, type, config, names, values)
   end)
 end
 
----A message with a recipe's names of settings.
+---A message with a recipe's names of settings; whose they are ("unit 'fragment': ") stays.
 ---@param message string
 ---@param names table<string, string> by the engine's name
 ---@return string
 function settings.rename(message, names)
-  return (message:gsub("[%w_]+%.?[%w_]*", names))
+  local whose, what = message:match("^(%w+ '.-': )(.*)$")
+  return (whose or "") .. (what or message):gsub("[%w_]+%.?[%w_]*", names)
 end
 
 return settings

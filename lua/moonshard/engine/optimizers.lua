@@ -84,12 +84,14 @@ local ROWS = {
 
 -- ---- options -------------------------------------------------------------------------------------------------------
 
+local function options_of(kind) return param_groups.options(settings.rows("ms_plan_config", kind)) end
+
 ---The options of an optimizer, besides lr and groups.
 ---@param kind string
 ---@return table<string, moonshard.OptionSpec> by name
 function optimizers.options(kind)
   local specs = { weight_decay = { "number", default = ROWS[kind].weight_decay or 0 } }
-  for _, option in ipairs(param_groups.options(settings.rows("ms_plan_config", kind))) do
+  for _, option in ipairs(options_of(kind)) do
     local defaults = {}
     for i, row in ipairs(option.rows) do defaults[i] = settings.default(row) end
     specs[option.name] = option.pair and { "any", default = defaults }
@@ -101,7 +103,7 @@ end
 -- By the engine's name: "adamw.beta1" is betas[1]; and what the recipe gave.
 local function names_of(kind, given)
   local names, values = {}, {}
-  for _, option in ipairs(param_groups.options(settings.rows("ms_plan_config", kind))) do
+  for _, option in ipairs(options_of(kind)) do
     for i, row in ipairs(option.rows) do
       names[row.name] = option.pair and ("%s[%d]"):format(option.name, i) or option.name
       values[row.name] = given[option.name]
@@ -116,7 +118,7 @@ end
 ---@param o table every option has a value
 function optimizers.check(who, kind, o)
   local given = {}
-  for _, option in ipairs(param_groups.options(settings.rows("ms_plan_config", kind))) do
+  for _, option in ipairs(options_of(kind)) do
     given[option.name] = o[option.name]
     if option.pair then
       o[option.name] = param_groups.check_pair(who, option, o[option.name])
@@ -137,7 +139,7 @@ end
 ---@param o table
 function optimizers.configure(config, kind, o)
   config.optimizer = ROWS[kind].id
-  for _, option in ipairs(param_groups.options(settings.rows("ms_plan_config", kind))) do
+  for _, option in ipairs(options_of(kind)) do
     for i, row in ipairs(option.rows) do
       local value = o[option.name]
       settings.fill(config, "ms_plan_config", { [settings.field(row)] = option.pair and value[i] or value }, kind)

@@ -21,7 +21,7 @@ end
 -- What recipes call the engine's settings.
 local POLICIES = {
   replicate_dtype = "reduce_dtype.replicate (mp_policy)", shard_dtype = "reduce_dtype.shard (mp_policy)",
-  fragment = "replicate_sync", shard_over_replicate = "shard_optimizer_over_replicate", param_copy = "param_copy",
+  fragment = "replicate_sync", shard_over_replicate = "shard_optimizer_over_replicate",
 }
 
 local function add_units(self, handle)

@@ -36,8 +36,12 @@ function param_groups.check_rate(who, name, value, low, high)
   errors.invalid("%s: %s must be at least %g and below %g, not %g", who, name, low, high, value)
 end
 
--- Two settings of the engine that recipes give as a list. holes: an element can be nil, for the default.
-local PAIRS = { betas = { "beta1", "beta2" }, eps = { "eps1", "eps2", holes = true } }
+-- Two settings of the engine that recipes give as a list, by the first. holes: an element can be nil, for the default.
+local PAIRS = {
+  beta1 = { name = "betas", second = "beta2" }, eps1 = { name = "eps", second = "eps2", holes = true },
+}
+local IS_SECOND = {}
+for _, pair in pairs(PAIRS) do IS_SECOND[pair.second] = true end
 
 ---@class moonshard.SettingOption an option of an optimizer or a group
 ---@field name string
@@ -51,13 +55,13 @@ function param_groups.options(rows)
   local by_field, list = {}, {}
   for _, row in ipairs(rows) do by_field[settings.field(row)] = row end
   for _, row in ipairs(rows) do
-    local option = { name = settings.field(row), rows = { row } }
-    for name, pair in pairs(PAIRS) do
-      local is_second = option.name == pair[2]
-      if is_second then option = nil break end
-      if option.name == pair[1] then option = { name = name, rows = { row, by_field[pair[2]] }, pair = pair } break end
+    local field = settings.field(row)
+    local pair = PAIRS[field]
+    if pair then
+      list[#list + 1] = { name = pair.name, rows = { row, by_field[pair.second] }, pair = pair }
+    elseif not IS_SECOND[field] then
+      list[#list + 1] = { name = field, rows = { row } }
     end
-    list[#list + 1] = option
   end
   return list
 end

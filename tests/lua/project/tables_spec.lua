@@ -159,6 +159,14 @@ describe("the table of optimizers", function()
   end)
 end)
 
+describe("messages of settings", function()
+  it("S13 have a recipe's names, but for whose they are", function()
+    assert.equal("unit 'fragment': replicate_sync 2 with a.fragment",
+      settings.rename("unit 'fragment': fragment 2 with a.fragment", { fragment = "replicate_sync" }))
+    assert.equal("betas[1] must be 0", settings.rename("adamw.beta1 must be 0", { ["adamw.beta1"] = "betas[1]" }))
+  end)
+end)
+
 describe("what optimizers set", function()
   it("S1 by default is the engine's default", function()
     for _, kind in ipairs(optimizers.kinds) do
