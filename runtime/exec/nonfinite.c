@@ -3,8 +3,8 @@
  * report the same.
  *
  * An infinity can be a value: masks are added, or written, as -inf, and the search for a maximum begins with it. So a
- * kernel that writes one is the place only if none came in, as an input or an attribute, and a NaN always is. What came
- * in is told besides where it is an input of the batch, and where nothing else is found.
+ * kernel that writes one is the place only if none came in, as an input or an attribute, and a NaN always is. The
+ * report also names one that came in where it is an input of the batch, and where nothing else is found.
  */
 #include <limits.h>
 #include <math.h>

@@ -47,6 +47,7 @@ static void append_settings(known_settings *known, const ms_param_config *c, ms_
     known->text[i].length = 0;
     ms_settings_describe(of, c, MS_SCOPE_STATE, &known->text[i]);
   }
+  text->failed |= known->text[i].failed;
   ms_text_raw(text, known->text[i].data ? known->text[i].data : "", known->text[i].length);
 }
 
@@ -80,23 +81,24 @@ static void describe_model(const ms_model *model, ms_text *text) {
   for (int i = 0; i < KNOWN; i++) ms_text_free(&known.text[i]);
 }
 
-/* 1 if a setting "muon.steps" is of an optimizer that updates no parameter. */
-static int is_unused(const ms_model *model, const ms_plan_config *c, const char *name) {
-  const char *point = strchr(name, '.');
-  if (!point) return 0;
-  int muon = c->optimizer == MS_OPT_MUON;
-  for (int i = 0; i < model->params && !muon; i++) muon = ms_param_takes_muon(&model->param[i]);
-  const char *own = ms_optimizer_name(c->optimizer), *other = muon ? ms_optimizer_name(MS_OPT_MUON) : own;
-  const size_t n = (size_t)(point - name);
-  return (strncmp(name, own, n) || own[n]) && (strncmp(name, other, n) || other[n]);
+static int is_of(const char *name, const char *group) {
+  const size_t n = strlen(group);
+  return !strncmp(name, group, n) && name[n] == '.';
 }
 
 /* A line for each, so that the first line that differs names the setting. */
 static void describe_settings(const ms_model *model, const ms_plan_config *c, int scope, ms_text *text) {
   const ms_settings *of = ms_settings_of("ms_plan_config");
+  /* The optimizers that update parameters: settings of others have a point in their names, too, and say nothing. */
+  int other = c->optimizer;
+  for (int i = 0; i < model->params && other != MS_OPT_MUON; i++)
+    if (ms_param_takes_muon(&model->param[i])) other = MS_OPT_MUON;
   for (int i = 0; i < of->rows; i++) {
     const ms_setting *s = &of->row[i];
-    if (!ms_setting_is_number(s) || s->scope != scope || is_unused(model, c, s->name)) continue;
+    if (!ms_setting_is_number(s) || s->scope != scope) continue;
+    if (strchr(s->name, '.') && !is_of(s->name, ms_optimizer_name(c->optimizer)) &&
+        !is_of(s->name, ms_optimizer_name(other)))
+      continue;
     char is[MS_SETTING_TEXT];
     ms_text_string(text, s->name);
     ms_text_string(text, " ");

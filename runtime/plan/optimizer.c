@@ -42,7 +42,7 @@ int ms_moments_kept(const ms_plan_config *config) {
 
 /* ---- settings by optimizer, looked up once, because every parameter asks ---- */
 
-enum { MOST_ATTRIBUTES = 16 };
+enum { MOST_ATTRIBUTES = sizeof(ms_op_attrs) / 8 }; /* each has a word */
 
 /* An attribute of an optimizer's op, and the setting of the same name: of the parameter's group, or the plan's. */
 typedef struct attribute_source {
@@ -51,7 +51,7 @@ typedef struct attribute_source {
   int is_group;
 } attribute_source;
 
-static attribute_source sources[MS_OPTIMIZER_KINDS][MOST_ATTRIBUTES]; /* NULL behind the last one */
+static attribute_source sources[MS_OPTIMIZER_KINDS][MOST_ATTRIBUTES + 1]; /* NULL behind the last one */
 static const ms_setting *moments_setting[MS_OPTIMIZER_KINDS];
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
@@ -69,7 +69,7 @@ static void find_sources(int kind) {
     snprintf(name, sizeof name, "%.*s", a->length, a->name);
     const ms_setting *of_group = ms_setting_find(ms_settings_of("ms_param_group"), name);
     const ms_setting *setting = of_group ? of_group : plan_setting(kind, name);
-    if (!setting || setting == moments_setting[kind] || n == MOST_ATTRIBUTES - 1) continue;
+    if (!setting || setting == moments_setting[kind]) continue;
     sources[kind][n++] = (attribute_source){a, setting, of_group != NULL};
   }
 }

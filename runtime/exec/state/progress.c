@@ -17,21 +17,21 @@ typedef struct phase_row {
   const char *needs;
 } phase_row;
 
-enum { NEVER_SWAPPED = MS_AVERAGES_SWAPPED | MS_SYNC_FAILED };
+enum { NO_TRAINING = MS_AVERAGES_SWAPPED | MS_SYNC_FAILED };
 static const char no_gradients[] = "has no gradients to work on: run first before it, in every step";
 
 static const phase_row rows[MS_PHASES] = {
-    [MS_PHASE_FIRST] = {ANY, MS_STEP_IDLE, MS_STEP_GRADIENTS, NEVER_SWAPPED, 0, ""},
-    [MS_PHASE_NEXT] = {MS_STEP_GRADIENTS | MS_STEP_NORMED, MS_STEP_GRADIENTS, MS_STEP_GRADIENTS, NEVER_SWAPPED, 0,
+    [MS_PHASE_FIRST] = {ANY, MS_STEP_IDLE, MS_STEP_GRADIENTS, NO_TRAINING, 0, ""},
+    [MS_PHASE_NEXT] = {MS_STEP_GRADIENTS | MS_STEP_NORMED, MS_STEP_GRADIENTS, MS_STEP_GRADIENTS, NO_TRAINING, 0,
                        no_gradients},
-    [MS_PHASE_LAST] = {MS_STEP_GRADIENTS | MS_STEP_NORMED, MS_STEP_GRADIENTS, MS_STEP_GRADIENTS, NEVER_SWAPPED, 0,
+    [MS_PHASE_LAST] = {MS_STEP_GRADIENTS | MS_STEP_NORMED, MS_STEP_GRADIENTS, MS_STEP_GRADIENTS, NO_TRAINING, 0,
                        no_gradients},
-    [MS_PHASE_NORM] = {MS_STEP_GRADIENTS | MS_STEP_NORMED, MS_STEP_GRADIENTS, MS_STEP_NORMED, NEVER_SWAPPED, 0,
+    [MS_PHASE_NORM] = {MS_STEP_GRADIENTS | MS_STEP_NORMED, MS_STEP_GRADIENTS, MS_STEP_NORMED, NO_TRAINING, 0,
                        no_gradients},
-    [MS_PHASE_UPDATE] = {MS_STEP_NORMED, MS_STEP_GRADIENTS, MS_STEP_UPDATED, NEVER_SWAPPED, MS_COPIES_BEHIND,
+    [MS_PHASE_UPDATE] = {MS_STEP_NORMED, MS_STEP_GRADIENTS, MS_STEP_UPDATED, NO_TRAINING, MS_COPIES_BEHIND,
                          "must run right after norm: it needs the norm, and peers that no longer read weights"},
     [MS_PHASE_EVALUATE] = {ANY, SAME, SAME, 0, 0, ""},
-    [MS_PHASE_OUTER] = {MS_STEP_UPDATED, MS_STEP_IDLE, MS_STEP_IDLE, NEVER_SWAPPED, MS_SYNC_FAILED | MS_COPIES_BEHIND,
+    [MS_PHASE_OUTER] = {MS_STEP_UPDATED, MS_STEP_IDLE, MS_STEP_IDLE, NO_TRAINING, MS_SYNC_FAILED | MS_COPIES_BEHIND,
                         "must run right after update, while no peer reads weights"},
 };
 
