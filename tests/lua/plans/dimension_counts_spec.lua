@@ -156,12 +156,11 @@ end)
 
 -- ---- plans without ranks ------------------------------------------------------------------------------------------
 
-local MESHES = {
-  { 8, "1x2x2x2", "model=llama", "sequence_parallel=true", "dropout=0.1" },
+local MESHES = program.thin {
   { 8, "2x2x1x2", "dropout=0.1", "sequence_parallel=true", "layout=ragged" },
   { 8, "2x1x2x2", "documents=true", "tied=true", "dtype=bf16" },
+  { 8, "1x2x2x2", "model=llama", "sequence_parallel=true", "dropout=0.1" },
 }
-if program.thin then MESHES = { MESHES[1] } end
 
 local function settings(mesh, ...)
   local list = { "mesh=" .. mesh[2], "steps=2", unpack(mesh, 3) }
