@@ -231,9 +231,7 @@ static int64_t count_allocations(const ms_exec *exec) {
   return ms_allocations() + exec->state->mapped + (api->allocations ? api->allocations() : 0);
 }
 
-int ms_exec_run(ms_exec *exec, int phase, const ms_step_inputs *inputs, ms_step_outputs *outputs) {
-  MS_HANDLE(exec, EXEC);
-  MS_TRY(ms_exec_admit(exec, phase, inputs));
+static int run_phase(ms_exec *exec, int phase, const ms_step_inputs *inputs) {
   if (exec->profile) MS_TRY(ms_profile_reserve(exec->profile, &exec->phase[phase]));
   if (exec->profile && exec->runner->reserve_profile) MS_TRY(exec->runner->reserve_profile(exec, phase));
   ms_progress_begin(exec->state, phase);
@@ -250,7 +248,16 @@ int ms_exec_run(ms_exec *exec, int phase, const ms_step_inputs *inputs, ms_step_
   exec->counters.total_seconds += ms_clock() - began;
   exec->counters.allocations += count_allocations(exec) - allocations;
   ms_progress_end(exec->state, phase, rc);
-  if (rc) return rc;
+  if (!rc && phase == MS_PHASE_GATHER) ms_resident_gathered(exec->state, exec->plan);
+  return rc;
+}
+
+int ms_exec_run(ms_exec *exec, int phase, const ms_step_inputs *inputs, ms_step_outputs *outputs) {
+  MS_HANDLE(exec, EXEC);
+  MS_TRY(ms_exec_admit(exec, phase, inputs));
+  if (ms_resident_is_due(exec->state, exec->plan, phase)) MS_TRY(run_phase(exec, MS_PHASE_GATHER, inputs));
+  MS_TRY(run_phase(exec, phase, inputs));
+  if (phase == MS_PHASE_GATHER) return MS_OK;
   if (phase == MS_PHASE_NORM) return report_norm(exec, outputs);
   if (phase != MS_PHASE_UPDATE && phase != MS_PHASE_OUTER) exec->graph_phase = phase;
   return phase == MS_PHASE_EVALUATE ? report_evaluation(exec, outputs) : MS_OK;

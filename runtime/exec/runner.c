@@ -57,6 +57,7 @@ static int make_weights_whole(ms_exec *exec, int phase) {
 }
 
 static int check_sealed(const ms_state *state) {
+  MS_TRY(ms_resident_check(state));
   for (int i = 0; state->unsealed && i < state->model->params; i++) MS_TRY(ms_stored_check_sealed(state, i));
   for (int i = 0; state->open_moments && i < state->model->params; i++) MS_TRY(ms_moments_check_sealed(state, i));
   return MS_OK;

@@ -203,7 +203,7 @@ enum ms_tensor_kind {
  * copy that is valid until the next read of this state. Replicas that share one copy of the state
  * (ms_plan_config.shared_masters) each own only the slice of the gradients that they update. Of units with
  * shard_over_replicate, each replica owns only its slice of every tensor. After writing parameters of a unit with
- * param_copy through *data, call ms_state_seal. */
+ * param_copy or MS_RESHARD_RUN through *data, call ms_state_seal. */
 MS_API int ms_state_shard(ms_state *state, int param, int what, int64_t *first, int64_t *count, float **data);
 /* The elements that ms_state_shard gives, without reading them. *sliced 1: no other replica has them; 0: all replicas
  * have the same. */
@@ -224,8 +224,9 @@ MS_API int ms_state_spread(ms_state *state);
  * values. Ends the writing of parameters that are kept in i8 or nf4, by ms_state_write or ms_state_load; functions that
  * write whole parameters do so themselves. The scales of nf4 need the mean over all ranks. MS_EINVAL if a rank has not
  * written all that it owns of a parameter. Without it no phase runs. Also forgets what rounding left of earlier
- * gradients (ms_unit_config.error_feedback), and makes copies in bf16 (ms_unit_config.param_copy) of what a program has
- * written where ms_state_shard points. Collective. */
+ * gradients (ms_unit_config.error_feedback), makes copies in bf16 (ms_unit_config.param_copy) of what a program has
+ * written where ms_state_shard points, and has weights that stay gathered (MS_RESHARD_RUN) gathered again: without it
+ * no phase runs after ms_state_write or ms_state_load changed one. Collective. */
 MS_API int ms_state_seal(ms_state *state);
 /* Gathers elements [first, first + count) of a tensor on every rank, at least one; count -1: all from `first` on. out
  * gets them, or is NULL on a rank that only contributes its part. Where replicas take local steps, they are those of

@@ -43,8 +43,9 @@ enum ms_layout { MS_LAYOUT_ROWS = 0, MS_LAYOUT_RAGGED = 1 };
 /* Whether a unit's gathered weights are freed after forward. DEFAULT: ALWAYS, except that the root unit
  * (ms_unit_config.root) and the last unit of forward KEEP theirs, because backward would gather them again at once; in
  * a stage of a pipeline (ms_plan_config.pipeline_stage) all units KEEP theirs, because every micro-batch would gather
- * them again. */
-enum ms_reshard { MS_RESHARD_KEEP = 0, MS_RESHARD_ALWAYS = 1, MS_RESHARD_DEFAULT = 2 };
+ * them again. RUN: frozen weights stay gathered from step to step (MS_PHASE_GATHER); what trains in such a unit follows
+ * DEFAULT. */
+enum ms_reshard { MS_RESHARD_KEEP = 0, MS_RESHARD_ALWAYS = 1, MS_RESHARD_DEFAULT = 2, MS_RESHARD_RUN = 3 };
 
 /* How the matrix products of a weight round their operands to 8 bits, by torchao's names: each tensor has one scale;
  * each row and column has one; or so, but for the weight's gradient, which is not rounded; or each 32 elements have

@@ -27,7 +27,10 @@ enum ms_phase {
   MS_PHASE_UPDATE = 4,   /* clipping and optimizer */
   MS_PHASE_EVALUATE = 5, /* forward only */
   MS_PHASE_OUTER = 6,    /* right after UPDATE, in plans with MS_OUTER_APPLY: the outer step of local SGD */
-  MS_PHASES = 7
+  /* Gathers the weights that stay gathered (MS_RESHARD_RUN). An exec runs it by itself, before the first FIRST or
+   * EVALUATE, and before the next one after they were written or the rules that place them changed. */
+  MS_PHASE_GATHER = 7,
+  MS_PHASES = 8
 };
 
 /* In which micro-batches gradients are summed over ranks. Until then they are kept, and added up, in f32. */

@@ -185,9 +185,9 @@ typedef struct ms_price_phase {
 typedef struct ms_price {
   double step; /* seconds of a step: all runs of its phases, and the gaps */
   double gaps;
-  ms_price_phase phase[7]; /* by enum ms_phase */
-  double flops;            /* that the kernels of a step compute on this rank, with recomputation */
-  double bytes;            /* of this rank's memory that the plan uses: ms_plan_summary.peak_bytes */
+  ms_price_phase phase[MS_PHASES]; /* by enum ms_phase */
+  double flops;                    /* that the kernels of a step compute on this rank, with recomputation */
+  double bytes;                    /* of this rank's memory that the plan uses: ms_plan_summary.peak_bytes */
 } ms_price;
 /* Prices a step of a number of micro-batches, for a plan of a rank on the cluster's kind of device. All ranks are
  * assumed to do what this one does. */

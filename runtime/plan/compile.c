@@ -157,6 +157,7 @@ static int take_state(ms_plan *plan, const ms_plan_config *config) {
 static int lower(compilation *c) {
   MS_TRY(take_state(c->plan, c->config));
   MS_TRY(ms_plan_take_slots(c->plan, c->traced));
+  MS_TRY(ms_lower_resident(c->plan));
   if (c->training.wanted) MS_TRY(lower_training(c->plan, c->training.graph));
   MS_TRY(ms_lower_graph(c->plan, MS_PHASE_EVALUATE, c->evaluation.graph));
   return ms_plan_count_traffic(c->plan);

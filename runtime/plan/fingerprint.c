@@ -290,6 +290,8 @@ int ms_plan_fingerprint(ms_plan *plan) {
   ms_text_append(&text, "arenas: communication %lld bytes, gathered %lld bytes, masters %lld bytes\n",
                  (long long)plan->arena_bytes[MS_ARENA_COMM], (long long)plan->arena_bytes[MS_ARENA_GATHERED],
                  (long long)plan->arena_bytes[MS_ARENA_MASTERS]);
+  if (plan->arena_bytes[MS_ARENA_RESIDENT])
+    ms_text_append(&text, "weights that stay gathered: %lld bytes\n", (long long)plan->arena_bytes[MS_ARENA_RESIDENT]);
   if (plan->arena_bytes[MS_ARENA_REPLICATED])
     ms_text_append(&text, "replicas keep one copy of %lld bytes\n", (long long)plan->arena_bytes[MS_ARENA_REPLICATED]);
   if (plan->arena_bytes[MS_ARENA_CHUNKS])

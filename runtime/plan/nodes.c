@@ -164,7 +164,7 @@ int ms_plan_ranks_on(const ms_plan *plan, int node) {
 
 int ms_plan_blocks(const ms_plan *plan, int arena, int node) {
   int at[MS_MAX_LOCAL_RANKS][MS_GRID_DIMS], blocks = 0;
-  const int n = find_here(plan, node, at), weights = arena == MS_ARENA_GATHERED || arena == MS_ARENA_MASTERS;
+  const int n = find_here(plan, node, at), weights = ms_arena_is_of_shards(arena);
   const int chunks = arena == MS_ARENA_CHUNKS; /* one block a shard, for all replicas of the node */
   if (!ms_device_can(plan->config.device, MS_DEVICE_HOST_MEMORY)) return n;
   if (arena != MS_ARENA_REPLICATED && !chunks && !(weights && ms_model_shards(plan->model) > 1)) return n;

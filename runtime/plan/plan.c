@@ -36,6 +36,7 @@ static void destroy_plan(void *object) {
   }
   free(plan->conversion);
   free(plan->kept_unsharded);
+  free(plan->resident);
   free(plan->deferred_gradients);
   free(plan->has_gradient);
   free(plan->muon_owner);
@@ -75,11 +76,15 @@ int64_t ms_plan_bytes(const ms_plan *plan) {
 static int start_between(ms_plan *plan) {
   int units = plan->model->units;
   plan->kept_unsharded = ms_calloc(units, sizeof *plan->kept_unsharded);
+  plan->resident = ms_calloc(units, sizeof *plan->resident);
   plan->deferred_gradients = ms_calloc(units, sizeof *plan->deferred_gradients);
   plan->has_gradient = ms_calloc(plan->model->params, 1);
-  if (!plan->kept_unsharded || !plan->deferred_gradients || !plan->has_gradient) return MS_ENOMEM;
+  if (!plan->kept_unsharded || !plan->resident || !plan->deferred_gradients || !plan->has_gradient) return MS_ENOMEM;
   plan->weight_scales = -1;
-  for (int u = 0; u < units; u++) plan->kept_unsharded[u] = plan->deferred_gradients[u] = -1;
+  for (int u = 0; u < units; u++) {
+    plan->kept_unsharded[u] = plan->deferred_gradients[u] = -1;
+    plan->resident[u].buffer = -1;
+  }
   return MS_OK;
 }
 
@@ -130,7 +135,8 @@ const char *ms_stream_name(int stream) { return stream < MS_NAMED_STREAMS ? name
 int ms_stream_dim(int stream) { return named_streams[stream].dim; }
 
 const char *ms_phase_name(int phase) {
-  static const char *const names[MS_PHASES] = {"first", "next", "last", "norm", "update", "evaluate", "outer"};
+  static const char *const names[MS_PHASES] = {"first",  "next",     "last",  "norm",
+                                               "update", "evaluate", "outer", "gather"};
   return names[phase];
 }
 
@@ -141,8 +147,8 @@ const char *ms_category_name(int category) {
 }
 
 const char *ms_arena_name(int arena) {
-  static const char *const names[MS_ARENAS] = {"state",     "masters",       "replicated", "chunks", "activations",
-                                               "workspace", "communication", "gathered",   "grouped"};
+  static const char *const names[MS_ARENAS] = {"state",     "masters",       "replicated", "chunks",  "activations",
+                                               "workspace", "communication", "gathered",   "grouped", "resident"};
   return names[arena];
 }
 

@@ -49,10 +49,17 @@ enum ms_arena {
   MS_ARENA_WORKSPACE = 5,   /* scratch of one kernel at a time; private */
   MS_ARENA_COMM = 6,        /* unsharded gradients and chunks between two sums; peers read it at the same offsets */
   MS_ARENA_GATHERED = 7,    /* unsharded weights; one copy per host for the ranks of a shard group and their replicas */
-  MS_ARENA_GROUPED = 8, /* shards kept for gathering in smaller groups, and the gathered result; stored in the block of
-                         * the group's first rank */
-  MS_ARENAS = 9
+  MS_ARENA_GROUPED = 8,  /* shards kept for gathering in smaller groups, and the gathered result; stored in the block of
+                          * the group's first rank */
+  MS_ARENA_RESIDENT = 9, /* frozen weights that stay gathered from step to step, shared as in GATHERED. Every plan with
+                          * the same rules has them at the same places */
+  MS_ARENAS = 10
 };
+
+/* 1 for arenas of whole units, of which the ranks of a shard group on one host have one copy. */
+static inline int ms_arena_is_of_shards(int arena) {
+  return arena == MS_ARENA_MASTERS || arena == MS_ARENA_GATHERED || arena == MS_ARENA_RESIDENT;
+}
 
 typedef struct ms_buffer {
   int arena, category;
@@ -216,6 +223,8 @@ struct ms_plan {
   ms_plan_output *output;
   int inputs, outputs;
   int *kept_unsharded;     /* [units] buffer of weights kept unsharded between micro-batches, or -1 */
+  ms_place *resident;      /* [units] where a gathered unit would begin of which the resident segments are in a buffer;
+                            * buffer -1: it has none */
   int weight_scales;       /* buffer of the scales of weights that are gathered as codes, which FIRST computes, or -1 */
   int *deferred_gradients; /* [units] buffer of gradients that wait for the last micro-batch, or -1 */
   /* [params] the rank that orthogonalises it, index in the grid of replicas, shards and tensor ranks, or -1; NULL: no
@@ -254,6 +263,8 @@ int ms_plan_topology(const ms_model *model, const ms_plan_config *config, ms_top
 int ms_plan_gathers_once(const ms_plan *plan, int dim);
 /* Appends, for example, "4 ranks on 1 node: 2 replicas share one copy of the state". */
 void ms_plan_describe_nodes(const ms_plan *plan, ms_text *text);
+/* Identifies what RESIDENT holds and where; 0: nothing. */
+uint64_t ms_plan_resident_layout(const ms_plan *plan);
 /* 1 when the shard group reads the unit's masters in place. */
 int ms_plan_shares_masters(const ms_plan *plan, int unit);
 /* Elements [local, local + n) of a unit's chunks, which are in segment `s`, where this rank reads its weights: an f32
@@ -354,7 +365,9 @@ int ms_plan_ranks_on(const ms_plan *plan, int node);
 /* The number of copies of an arena on a node: one for each rank, or for each set of ranks that share it (nodes.c). */
 int ms_plan_blocks(const ms_plan *plan, int arena, int node);
 /* What a step of one micro-batch runs. */
-static inline int ms_phase_is_of_step(int phase) { return phase != MS_PHASE_NEXT && phase != MS_PHASE_EVALUATE; }
+static inline int ms_phase_is_of_step(int phase) {
+  return phase != MS_PHASE_NEXT && phase != MS_PHASE_EVALUATE && phase != MS_PHASE_GATHER;
+}
 
 /* The first rank, within the dimension's group, of the block of `ranks` neighbours that contains this rank. */
 int ms_plan_group_start(const ms_plan *plan, int dim, int ranks);

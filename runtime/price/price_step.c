@@ -61,7 +61,7 @@ static void add_up(const ms_plan *plan, int phase, const ms_simulated *simulated
 
 static int runs_of(const ms_plan *plan, int phase, int micro_batches) {
   const int has_last = plan->phase[MS_PHASE_LAST].present;
-  if (!plan->phase[phase].present || phase == MS_PHASE_EVALUATE) return 0;
+  if (!plan->phase[phase].present || phase == MS_PHASE_EVALUATE || phase == MS_PHASE_GATHER) return 0;
   if (phase != MS_PHASE_NEXT) return 1;
   return micro_batches - 1 - has_last;
 }

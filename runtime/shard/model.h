@@ -132,6 +132,12 @@ struct ms_model {
 /* The ranks of a replica, which own the parts of each parameter together. */
 static inline int ms_model_shards(const ms_model *m) { return m->dim[MS_DIM_SHARD].size; }
 static inline int ms_model_replicas(const ms_model *m) { return m->dim[MS_DIM_REPLICATE].size; }
+static inline int ms_model_most_segments(const ms_model *m) {
+  int most = 0;
+  for (int u = 0; u < m->units; u++)
+    if (m->unit[u].segments > most) most = m->unit[u].segments;
+  return most;
+}
 /* 1 when each rank of the tensor dimension has a part of the parameter. */
 static inline int ms_param_is_divided(const ms_model *m, const ms_param *p) {
   return m->dim[MS_DIM_TENSOR].size > 1 && p->config.tensor_axis >= 0;
@@ -169,6 +175,18 @@ static inline int ms_segment_is_as_gathered(const ms_segment *s) {
 }
 /* 1 when kernels can read it where a rank keeps all of it: what is kept, or its copy. */
 static inline int ms_segment_is_readable(const ms_segment *s) { return ms_segment_is_as_gathered(s) || s->copy >= 0; }
+/* 1 when a segment's gathered weights are resident: frozen, so that they can stay gathered from step to step
+ * (MS_RESHARD_RUN). With one shard, what is stored is read where it is kept. */
+static inline int ms_segment_is_resident(const ms_model *m, const ms_unit *u, const ms_segment *s) {
+  return u->config.reshard == MS_RESHARD_RUN && s->frozen && (ms_model_shards(m) > 1 || !ms_segment_is_stored(s));
+}
+/* Where the resident part of a unit's gathered buffer begins, in bytes: its end if there is none. Frozen segments come
+ * last. */
+static inline int64_t ms_unit_resident_from(const ms_model *m, const ms_unit *u) {
+  int s = 0;
+  while (s < u->segments && !ms_segment_is_resident(m, u, &u->segment[s])) s++;
+  return s < u->segments ? u->segment[s].gathered : u->gathered_bytes;
+}
 static inline int ms_param_is_stored(const ms_param *p) { return p->config.storage_dtype != MS_F32; }
 /* 1 when it is gathered in blocks of i8. */
 static inline int ms_param_is_in_blocks(const ms_param *p) { return p->config.gather_dtype == MS_I8; }
@@ -193,8 +211,8 @@ int ms_copies_check_param(const ms_model *model, int unit, const char *name, con
 /* Check that a parameter can take Muon if its config says so, before and after its model is divided (check_muon.c). */
 int ms_muon_check_param(const char *name, int ndim, const ms_param_config *config);
 int ms_muon_check_model(const ms_model *model);
-/* Checks whether a unit of a sharded model can keep shards of 1/size with this enum ms_reshard. */
-int ms_unit_check_reshard_size(const ms_model *model, int unit, int reshard, int size);
+/* Checks whether a unit of a sharded model can take this enum ms_reshard, and keep shards of 1/size. */
+int ms_unit_check_reshard(const ms_model *model, int unit, int reshard, int size);
 /* Number of ranks that gather a unit for backward: the shard group, or neighbours in it; 1 when the unit stays
  * gathered (model_shard.c). */
 int ms_unit_backward_ranks(const ms_model *model, int unit);

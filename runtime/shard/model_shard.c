@@ -240,8 +240,29 @@ static int divide_params(ms_model *model) {
   return MS_OK;
 }
 
-int ms_unit_check_reshard_size(const ms_model *model, int unit, int reshard, int size) {
+/* A gathered weight that trains would be a copy of what the last step had. */
+static int check_resident(const ms_model *model, int unit) {
+  const ms_unit *u = &model->unit[unit];
+  int frozen = 0;
+  for (int i = 0; i < u->params; i++) {
+    const ms_param *p = &model->param[u->order[i]];
+    frozen += p->config.frozen;
+    if (p->config.frozen && ms_param_is_coded(p))
+      return MS_FAIL(MS_EUNSUPPORTED,
+                     "unit '%s': reshard = run keeps weights gathered, and '%s' is gathered as 8-bit codes whose scale "
+                     "belongs to a step: use reshard = never, or another fp8 recipe than tensorwise",
+                     u->name, p->name);
+  }
+  if (frozen) return MS_OK;
+  return MS_FAIL(MS_EINVAL,
+                 "unit '%s': reshard = run keeps weights gathered for the whole run, but all its parameters train: "
+                 "use it for units with frozen parameters, and never for this one",
+                 u->name);
+}
+
+int ms_unit_check_reshard(const ms_model *model, int unit, int reshard, int size) {
   const char *name = model->unit[unit].name;
+  if (reshard == MS_RESHARD_RUN) MS_TRY(check_resident(model, unit));
   if (size < 0 || (size > 0 && reshard != MS_RESHARD_ALWAYS))
     return MS_FAIL(MS_EINVAL, "unit '%s': reshard_size %d must not be negative, and needs reshard = always", name,
                    size);
@@ -252,10 +273,10 @@ int ms_unit_check_reshard_size(const ms_model *model, int unit, int reshard, int
   return MS_OK;
 }
 
-static int check_reshard_sizes(const ms_model *model) {
+static int check_reshard(const ms_model *model) {
   for (int u = 0; u < model->units; u++) {
     const ms_unit_config *config = &model->unit[u].config;
-    MS_TRY(ms_unit_check_reshard_size(model, u, config->reshard, config->reshard_size));
+    MS_TRY(ms_unit_check_reshard(model, u, config->reshard, config->reshard_size));
   }
   return MS_OK;
 }
@@ -284,7 +305,7 @@ int ms_model_shard(ms_model *model, const ms_mesh *mesh, int rank, const ms_mode
   release_shards(model);
   MS_TRY(ms_model_join_mesh(model, mesh, rank, &own));
   MS_TRY(divide_params(model));
-  MS_TRY(check_reshard_sizes(model));
+  MS_TRY(check_reshard(model));
   MS_TRY(check_replicas(model));
   MS_TRY(ms_muon_check_model(model));
   model->sequence_parallel = own.sequence_parallel;

@@ -20,10 +20,10 @@ int ms_model_set_reshard(ms_model *model, const int *reshard, const int *size) {
   MS_GIVEN(reshard);
   MS_TRY(check_sharded(model));
   for (int u = 0; u < model->units; u++)
-    if (reshard[u] < MS_RESHARD_KEEP || reshard[u] > MS_RESHARD_DEFAULT)
-      return MS_FAIL(MS_EINVAL, "unit '%s': reshard must be keep (0), always (1) or default (2), not %d",
+    if (reshard[u] < MS_RESHARD_KEEP || reshard[u] > MS_RESHARD_RUN)
+      return MS_FAIL(MS_EINVAL, "unit '%s': reshard must be keep (0), always (1), default (2) or run (3), not %d",
                      model->unit[u].name, reshard[u]);
-  for (int u = 0; u < model->units; u++) MS_TRY(ms_unit_check_reshard_size(model, u, reshard[u], size ? size[u] : 0));
+  for (int u = 0; u < model->units; u++) MS_TRY(ms_unit_check_reshard(model, u, reshard[u], size ? size[u] : 0));
   for (int u = 0; u < model->units; u++) {
     model->unit[u].config.reshard = reshard[u];
     model->unit[u].config.reshard_size = size ? size[u] : 0;

@@ -22,7 +22,7 @@ local C, ffi, check = engine.C, engine.ffi, engine.check
 
 local PHASE = {
   first = C.MS_PHASE_FIRST, next = C.MS_PHASE_NEXT, last = C.MS_PHASE_LAST, norm = C.MS_PHASE_NORM,
-  update = C.MS_PHASE_UPDATE, evaluate = C.MS_PHASE_EVALUATE, outer = C.MS_PHASE_OUTER,
+  update = C.MS_PHASE_UPDATE, evaluate = C.MS_PHASE_EVALUATE, outer = C.MS_PHASE_OUTER, gather = C.MS_PHASE_GATHER,
 }
 
 -- Phases that read inputs; the others only read and write the state.

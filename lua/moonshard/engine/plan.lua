@@ -17,7 +17,7 @@ local plan = {
   CATEGORIES = {},
   ---Names of categories for columns.
   SHORT = {},
-  PHASES = { "first", "next", "last", "norm", "update", "evaluate", "outer" },
+  PHASES = { "first", "next", "last", "norm", "update", "evaluate", "outer", "gather" },
 }
 
 for i, names in ipairs({

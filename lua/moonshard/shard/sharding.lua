@@ -145,7 +145,7 @@ function Sharding:report_warnings(warnings) sharding.report(warnings or self.war
 ---@field mesh? moonshard.Mesh|integer[]|integer a mesh, { replicate, shard } sizes or one size; default: shard over all
 ---  ranks
 ---@field units? any patterns over module names, or "auto"; default: one unit
----@field reshard_after_forward? any true, false, "default", a number of ranks, "auto", or rules over units
+---@field reshard_after_forward? any true, false, "default", "run", a number of ranks, "auto", or rules over units
 ---@field mp_policy? any { param_dtype, reduce_dtype, output_dtype, param_copy }, "auto", or rules over units; default
 ---  f32. param_copy = true keeps bf16 parameters next to their f32 masters, 2 bytes an element; updates write both.
 ---  reduce_dtype can be { shard = "i8", replicate = "i8", error_feedback = true }: i8 or i4 between shards, replicas or

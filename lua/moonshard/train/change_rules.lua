@@ -221,7 +221,9 @@ local function take(self, given)
     if row.setting and type(value) == "number" then
       self[row.setting.name] = value
     elseif value ~= nil then
-      row.set(sharding, handle, policies.decide_one(sharding, row, value))
+      local decisions = policies.decide_one(sharding, row, value)
+      if row.check then row.check(sharding, decisions) end
+      row.set(sharding, handle, decisions)
     end
   end
   if given.lr then optimizer.lr = schedule.of(given.lr) end

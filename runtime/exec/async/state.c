@@ -128,10 +128,12 @@ static int open_window(ms_state *state, ms_device_comm *comm, int arena) {
   return MS_OK;
 }
 
-/* What a stream's collectives use: gathered weights, in smaller groups those of another arena, or what gradients are
- * summed from; over the replicas also the chunks of sliced units. Streams but that of weights gather values, too. */
+/* What a stream's collectives use: gathered weights, resident ones among them, in smaller groups those of another
+ * arena, or what gradients are summed from; over the replicas also the chunks of sliced units. Streams but that of
+ * weights gather values, too. */
 static int open_windows_of(ms_state *state, int stream, int gathered, ms_device_comm *comm) {
   MS_TRY(open_window(state, comm, stream == MS_STREAM_GATHER ? gathered : MS_ARENA_COMM));
+  if (stream == MS_STREAM_GATHER && gathered == MS_ARENA_GATHERED) MS_TRY(open_window(state, comm, MS_ARENA_RESIDENT));
   return stream == MS_STREAM_REPLICATE ? open_window(state, comm, MS_ARENA_CHUNKS) : MS_OK;
 }
 

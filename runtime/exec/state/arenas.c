@@ -15,7 +15,8 @@ enum { PAGE_BYTES = 4096 };
 static int64_t whole_pages(int64_t bytes) { return (bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES; }
 
 static int is_communicated(int arena) {
-  return arena == MS_ARENA_COMM || arena == MS_ARENA_GATHERED || arena == MS_ARENA_GROUPED || arena == MS_ARENA_CHUNKS;
+  return arena == MS_ARENA_COMM || arena == MS_ARENA_GATHERED || arena == MS_ARENA_GROUPED ||
+         arena == MS_ARENA_CHUNKS || arena == MS_ARENA_RESIDENT;
 }
 
 static int allocate(const ms_state *state, int arena, int64_t bytes, ms_region *region) {
@@ -71,6 +72,7 @@ int ms_state_map_arena(ms_state *state, int arena, int64_t bytes) {
   state->blocks[arena] = blocks;
   state->arena_bytes[arena] = bytes;
   state->stride[arena] = stride;
+  if (arena == MS_ARENA_RESIDENT) ms_resident_forget(state);
   state->generation++;
   state->mapped++;
   return MS_OK;
@@ -101,7 +103,7 @@ int ms_state_growth(const ms_state *state, const ms_plan *plan, int64_t *bytes) 
   *bytes = 0;
   for (int arena = MS_ARENA_ACTIVATIONS; arena < MS_ARENAS; arena++) {
     int64_t more = plan->arena_bytes[arena] - state->arena_bytes[arena];
-    int blocks = arena == MS_ARENA_GATHERED ? ms_host_memory_blocks(state, arena) : 0;
+    int blocks = ms_arena_is_of_shards(arena) ? ms_host_memory_blocks(state, arena) : 0;
     if (more > 0) *bytes += blocks ? share_of(more * blocks, state->host->size) : more;
   }
   return MS_OK;

@@ -96,7 +96,7 @@ void ms_host_memory_close(ms_state *state) {
 static int is_shared(const ms_state *state, int arena) {
   if (state->host->size == 1 || !ms_device_has(state->device, MS_DEVICE_HOST_MEMORY)) return 0;
   if (has_block_a_rank(arena) || kind_of(arena) != WEIGHTS) return 1;
-  return ms_model_shards(state->model) > 1 && (arena == MS_ARENA_GATHERED || arena == MS_ARENA_MASTERS);
+  return ms_model_shards(state->model) > 1 && ms_arena_is_of_shards(arena);
 }
 
 int ms_host_memory_blocks(const ms_state *state, int arena) {

@@ -31,6 +31,7 @@ static const phase_row rows[MS_PHASES] = {
     [MS_PHASE_UPDATE] = {MS_STEP_NORMED, MS_STEP_GRADIENTS, MS_STEP_UPDATED, NO_TRAINING, MS_COPIES_BEHIND,
                          "must run right after norm: it needs the norm, and peers that no longer read weights"},
     [MS_PHASE_EVALUATE] = {ANY, SAME, SAME, 0, 0, ""},
+    [MS_PHASE_GATHER] = {ANY, SAME, SAME, 0, 0, ""},
     [MS_PHASE_OUTER] = {MS_STEP_UPDATED, MS_STEP_IDLE, MS_STEP_IDLE, NO_TRAINING, MS_SYNC_FAILED | MS_COPIES_BEHIND,
                         "must run right after update, while no peer reads weights"},
 };

@@ -13,6 +13,7 @@
 #include "comm/regions/region.h"
 #include "device/device.h"
 #include "exec/state/progress.h"
+#include "exec/state/resident.h"
 #include "plan/plan.h"
 #include "plan/layout/state_layout.h"
 
@@ -62,6 +63,7 @@ struct ms_state {
   struct ms_async *async;          /* streams etc. of an asynchronous device; NULL: the host computes */
   ms_step_progress progress;       /* how far it is in its step */
   ms_in_flight in_flight;
+  ms_resident resident;
   int *grid; /* the model's ranks, replica by replica, each in the order of its shards: the order of collectives that
               * include replicas */
   struct ms_unsealed *

@@ -82,6 +82,8 @@ int ms_params_find_writable(ms_state *state, int param, int what, ms_elements *a
   MS_TRY(ms_state_settle(state));
   MS_TRY(ms_params_find(state, param, what, at));
   const ms_param *p = &state->model->param[param];
+  if (what != MS_TENSOR_PARAM && what != MS_TENSOR_STORED) return MS_OK;
+  ms_resident_note(state, param);
   if (what != MS_TENSOR_PARAM) return MS_OK;
   if (ms_params_has_copy(state, p)) at->data = NULL;
   if (!at->sliced) return MS_OK;

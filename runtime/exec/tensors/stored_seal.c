@@ -219,6 +219,7 @@ int ms_stored_seal(ms_state *state, int first, int end) {
 int ms_state_seal(ms_state *state) {
   MS_HANDLE(state, STATE);
   MS_TRY(ms_state_settle(state));
+  ms_resident_forget(state);
   MS_TRY(ms_moments_seal(state));
   MS_TRY(ms_rests_clear(state));
   /* A program can have written masters where they are (ms_state_shard). */

@@ -23,7 +23,7 @@ enum { ALIGNMENT = 64 };
 static int64_t align_up(int64_t n) { return (n + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT; }
 
 /* The arenas that buffers of a category can use, their own arena last; the kinds are laid out in this order. */
-enum { COMMUNICATED, ACTIVATIONS, WORKSPACE, GATHERED, GROUPED, KINDS };
+enum { COMMUNICATED, ACTIVATIONS, WORKSPACE, GATHERED, GROUPED, RESIDENT, KINDS };
 static const struct {
   int category, in[MS_PACK_ARENAS], arenas;
 } kinds[KINDS] = {
@@ -32,6 +32,7 @@ static const struct {
     {MS_CAT_WORKSPACE, {MS_ARENA_ACTIVATIONS, MS_ARENA_WORKSPACE}, 2},
     {MS_CAT_GATHERED, {MS_ARENA_GATHERED}, 1},
     {MS_CAT_GATHERED, {MS_ARENA_GROUPED}, 1},
+    {MS_CAT_GATHERED, {MS_ARENA_RESIDENT}, 1},
 };
 
 typedef struct layout {
@@ -311,7 +312,8 @@ int ms_plan_layout(ms_plan *plan, const ms_graph *traced) {
       plan->arena_bytes[MS_ARENA_ACTIVATIONS] + plan->arena_bytes[MS_ARENA_COMM] - l.communicated;
   plan->category_bytes[MS_CAT_WORKSPACE] += plan->arena_bytes[MS_ARENA_WORKSPACE];
   plan->category_bytes[MS_CAT_COMMUNICATION] = l.communicated;
-  plan->category_bytes[MS_CAT_GATHERED] = plan->arena_bytes[MS_ARENA_GATHERED] + plan->arena_bytes[MS_ARENA_GROUPED];
+  plan->category_bytes[MS_CAT_GATHERED] =
+      plan->arena_bytes[MS_ARENA_GATHERED] + plan->arena_bytes[MS_ARENA_GROUPED] + plan->arena_bytes[MS_ARENA_RESIDENT];
   free(l.begin);
   free(l.order);
   free(l.member);

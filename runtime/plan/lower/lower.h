@@ -148,6 +148,13 @@ typedef struct ms_lowering {
   int latest[MS_DIMS];  /* [enum ms_model_dim] instruction of the latest collective that is a node, or -1 */
 } ms_lowering;
 
+/* Where a segment's gathered weights are; buffer -1: it is not gathered. */
+static inline ms_place ms_lower_gathered(const ms_lowering *l, int unit, const ms_segment *segment) {
+  const int resident = ms_segment_is_resident(l->model, &l->model->unit[unit], segment);
+  const ms_place of = resident ? l->plan->resident[unit] : (ms_place){l->gathered[unit], 0};
+  return (ms_place){of.buffer, of.offset + segment->gathered};
+}
+
 /* Ops across ranks (lower_across.c): not those of one rank, which are kernels. */
 static inline int ms_is_across(const ms_node *node) {
   return (ms_op_row_of(node->op)->flags & MS_OP_COLLECTIVE) && node->attrs.across.ranks > 1;
@@ -180,6 +187,11 @@ ms_op_attrs ms_across_attrs(const ms_lowering *l, const ms_node *node, const ms_
  * (lower_unshards.c). */
 int ms_lower_unshards(ms_lowering *l, int node);
 int ms_lower_keep_slices(ms_lowering *l, int node);
+/* Gathers, or with one shard casts, those segments of a unit that are resident, or those that are not. to: where the
+ * whole unit would begin. */
+int ms_lower_unshard(ms_lowering *l, int unit, ms_place to, int ranks, int resident);
+/* Places the weights that are resident, and makes the phase GATHER if there are any (lower_resident.c). */
+int ms_lower_resident(ms_plan *plan);
 
 /* Weights that are gathered as codes (lower_codes.c). Begins a phase: scales of all of them that its units have. */
 int ms_lower_scales(ms_lowering *l);

@@ -35,7 +35,8 @@ int ms_lower_sent_blocks(ms_lowering *l, int unit, int s, ms_ref *blocks) {
 int ms_lower_restore_blocks(ms_lowering *l, const ms_param *p, const ms_segment *seg, ms_place *at) {
   const ms_node *reader = l->reader;
   const int64_t blocks = (p->numel + MS_PIECE_BLOCK - 1) / MS_PIECE_BLOCK, words = block_of().words;
-  const ms_ref in = ms_ref_vector(l->gathered[p->unit], seg->gathered + 4 * (p->offset / MS_PIECE_BLOCK * words),
+  const ms_place gathered = ms_lower_gathered(l, p->unit, seg);
+  const ms_ref in = ms_ref_vector(gathered.buffer, gathered.offset + 4 * (p->offset / MS_PIECE_BLOCK * words),
                                   seg->wire, blocks * words);
   const ms_op_attrs attrs = {
       .out_dtype = 1 + seg->param_dtype,

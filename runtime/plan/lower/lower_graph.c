@@ -65,13 +65,6 @@ static void find_roots(ms_lowering *l) {
     if (adds_to_product(l, &g->nodes[n])) l->sent[l->root[g->nodes[n].in[2]]] |= l->sent[g->nodes[n].out[0]];
 }
 
-static int most_segments(const ms_model *model) {
-  int most = 0;
-  for (int u = 0; u < model->units; u++)
-    if (model->unit[u].segments > most) most = model->unit[u].segments;
-  return most;
-}
-
 /* Reserves the minimum that the graph needs, so that lists seldom grow. */
 static int reserve(ms_plan *plan, int phase, const ms_graph *g) {
   ms_plan_phase *p = &plan->phase[phase];
@@ -98,7 +91,7 @@ static int start(ms_lowering *l) {
   l->gathered = ms_calloc(units, sizeof *l->gathered);
   l->slice = ms_calloc(units, sizeof *l->slice);
   l->reduce = ms_calloc(units, sizeof *l->reduce);
-  l->part = ms_calloc(most_segments(l->model), sizeof *l->part);
+  l->part = ms_calloc(ms_model_most_segments(l->model), sizeof *l->part);
   l->scale = ms_calloc(l->model->params, sizeof *l->scale);
   l->quantised = ms_calloc(2 * units, sizeof *l->quantised);
   if (!l->root || !l->last_use || !l->at || !l->read || !l->sent || !l->readers || !l->gather || !l->chunk ||
@@ -153,8 +146,9 @@ static int64_t value_bytes(const ms_value_info *info) { return ms_numel(info) * 
 /* Where the records of a stored parameter are: gathered, or with one shard where they are kept. */
 static int place_records(ms_lowering *l, const ms_param *p, const ms_segment *seg, ms_ref *records) {
   const int shards = ms_model_shards(l->model);
+  const ms_place gathered = ms_lower_gathered(l, p->unit, seg);
   if (shards == 1) *records = ms_plan_weights(l->plan, p->unit, p->segment, seg->local, seg->chunk);
-  else *records = ms_ref_vector(l->gathered[p->unit], seg->gathered, seg->wire, seg->chunk * shards);
+  else *records = ms_ref_vector(gathered.buffer, gathered.offset, seg->wire, seg->chunk * shards);
   if (records->buffer >= 0) return MS_OK;
   return MS_FAIL(MS_EINTERNAL, "unit '%s' is read before it is gathered", l->model->unit[p->unit].name);
 }
@@ -187,10 +181,11 @@ static int place_param(ms_lowering *l, int param, ms_place *at) {
     *at = (ms_place){master.buffer, master.offset};
     return MS_OK;
   }
-  if (l->gathered[p->unit] < 0)
+  *at = ms_lower_gathered(l, p->unit, seg);
+  if (at->buffer < 0)
     return MS_FAIL(MS_EINTERNAL, "unit '%s' is read before it is gathered", l->model->unit[p->unit].name);
   if (seg->blocks) return ms_lower_restore_blocks(l, p, seg, at);
-  *at = (ms_place){l->gathered[p->unit], seg->gathered + p->offset * ms_dtype_size(seg->wire)};
+  at->offset += p->offset * ms_dtype_size(seg->wire);
   return MS_OK;
 }
 

@@ -1,5 +1,6 @@
 /* lower_unshards.c - makes a unit's weights available to kernels when the schedule says so. They are gathered over
- * the shards, cast (one shard), gathered among neighbours from slices kept for that, or read in place.
+ * the shards, cast (one shard), gathered among neighbours from slices kept for that, or read in place. What is resident
+ * is gathered in a phase of its own (lower_resident.c).
  */
 #include "plan/lower/lower.h"
 
@@ -15,18 +16,20 @@ static int same_dtype_run(const ms_unit *u, int first) {
 }
 
 /* One shard: there is nothing to gather, only to cast; what is stored is read where it is kept. */
-static int cast_unit(ms_lowering *l, int unit, int buffer) {
+static int cast_unit(ms_lowering *l, int unit, ms_place to, int resident) {
   const ms_unit *u = &l->model->unit[unit];
   for (int s = 0, end; s < u->segments && !ms_segment_is_stored(&u->segment[s]); s = end) {
     end = same_dtype_run(u, s);
     const ms_segment *first = &u->segment[s];
+    const int64_t at = to.offset + first->gathered;
+    if (ms_segment_is_resident(l->model, u, first) != resident) continue;
     if (first->blocks) {
-      MS_TRY(ms_lower_blocks(l, unit, s, ms_ref_vector(buffer, first->gathered, first->wire, first->wire_chunk)));
+      MS_TRY(ms_lower_blocks(l, unit, s, ms_ref_vector(to.buffer, at, first->wire, first->wire_chunk)));
       continue;
     }
     int64_t n = (end < u->segments ? u->segment[end].local : u->master_count) - first->local;
     ms_ref in = ms_plan_weights(l->plan, unit, s, first->local, n);
-    ms_ref out = ms_ref_vector(buffer, first->gathered, first->wire, n);
+    ms_ref out = ms_ref_vector(to.buffer, at, first->wire, n);
     if (first->wire == MS_F8E4M3) {
       MS_TRY(ms_lower_codes(l, unit, s, in, out));
       continue;
@@ -37,24 +40,32 @@ static int cast_unit(ms_lowering *l, int unit, int buffer) {
   return MS_OK;
 }
 
-static int gather_unit(ms_lowering *l, int unit, int buffer, int ranks) {
+static int gather_unit(ms_lowering *l, int unit, ms_place to, int ranks, int resident) {
   const ms_unit *u = &l->model->unit[unit];
   const int in_place = ms_plan_shares_masters(l->plan, unit);
+  int parts = 0;
   for (int s = 0; s < u->segments; s++) {
     const ms_segment *seg = &u->segment[s];
+    if (ms_segment_is_resident(l->model, u, seg) != resident) continue;
     ms_ref src = in_place ? ms_ref_vector(-1, 0, seg->wire, seg->chunk)
                           : ms_plan_weights(l->plan, unit, s, seg->local, seg->chunk);
     if (seg->blocks) MS_TRY(ms_lower_sent_blocks(l, unit, s, &src));
-    l->part[s] = (ms_plan_part){
-        .count = seg->wire_chunk * (ms_model_shards(l->model) / ranks),
-        .src = src,
-        .shared = ms_ref_vector(buffer, seg->gathered, seg->wire, seg->wire_chunk * ms_model_shards(l->model)),
-        .dst.buffer = -1};
-    if (seg->wire == MS_F8E4M3) l->part[s].scale = ms_lower_scale(l, u->order[seg->first_param]);
+    const int64_t whole = seg->wire_chunk * ms_model_shards(l->model);
+    l->part[parts] = (ms_plan_part){.count = seg->wire_chunk * (ms_model_shards(l->model) / ranks),
+                                    .src = src,
+                                    .shared = ms_ref_vector(to.buffer, to.offset + seg->gathered, seg->wire, whole),
+                                    .dst.buffer = -1};
+    if (seg->wire == MS_F8E4M3) l->part[parts].scale = ms_lower_scale(l, u->order[seg->first_param]);
+    parts++;
   }
-  MS_TRY(ms_plan_collective(l->plan, l->phase, MS_STREAM_GATHER, MS_COLL_ALL_GATHER, MS_DIM_SHARD, ranks, unit,
-                            u->segments, l->part));
+  MS_TRY(ms_plan_collective(l->plan, l->phase, MS_STREAM_GATHER, MS_COLL_ALL_GATHER, MS_DIM_SHARD, ranks, unit, parts,
+                            l->part));
   return !in_place && l->plan->replicas > 1 ? ms_plan_take_replicas(l->plan, l->phase) : MS_OK;
+}
+
+int ms_lower_unshard(ms_lowering *l, int unit, ms_place to, int ranks, int resident) {
+  if (ms_model_shards(l->model) == 1) return cast_unit(l, unit, to, resident);
+  return gather_unit(l, unit, to, ranks, resident);
 }
 
 /* Size in bytes of the part of a segment that each of `ranks` neighbours keeps. */
@@ -129,11 +140,11 @@ int ms_lower_unshards(ms_lowering *l, int node) {
     const ms_unit *u = &l->model->unit[unit];
     int stays = l->phase != MS_PHASE_EVALUATE && !l->plan->config.reshard_after_backward;
     if (!ms_plan_shares_masters(l->plan, unit))
-      MS_TRY(ms_plan_buffer(l->plan, stays ? -1 : l->phase, MS_ARENA_GATHERED, MS_CAT_GATHERED, u->gathered_bytes,
-                            u->name, &buffer));
+      MS_TRY(ms_plan_buffer(l->plan, stays ? -1 : l->phase, MS_ARENA_GATHERED, MS_CAT_GATHERED,
+                            ms_unit_resident_from(l->model, u), u->name, &buffer));
     l->gathered[unit] = buffer;
     if (stays) l->plan->kept_unsharded[unit] = buffer;
-    MS_TRY(ms_model_shards(l->model) == 1 ? cast_unit(l, unit, buffer) : gather_unit(l, unit, buffer, ranks));
+    MS_TRY(ms_lower_unshard(l, unit, (ms_place){buffer, 0}, ranks, 0));
   }
   return MS_OK;
 }

@@ -16,6 +16,16 @@ int ms_unit_is_direct(const ms_model *model, int unit) {
   return ms_model_shards(model) == 1;
 }
 
+/* 1 when all that kernels read of a unit is resident, or is read where it is kept. */
+static int is_resident(const ms_model *model, int unit) {
+  const ms_unit *u = &model->unit[unit];
+  for (int s = 0; s < u->segments; s++)
+    if (!ms_segment_is_resident(model, u, &u->segment[s]) &&
+        (ms_model_shards(model) > 1 || !ms_segment_is_stored(&u->segment[s])))
+      return 0;
+  return u->config.reshard == MS_RESHARD_RUN;
+}
+
 static void extend(int *first, int *last, int node) {
   if (*first < 0) *first = node;
   *last = node;
@@ -32,7 +42,7 @@ static void decide_keep(const ms_model *model, const ms_plan_config *config, int
     const ms_unit_config *unit = &model->unit[u].config;
     const int by_default = config->pipeline_stage || u == last || unit->root;
     use[u].keep = keep_all || unit->reshard_size == 1 || unit->reshard == MS_RESHARD_KEEP ||
-                  (unit->reshard == MS_RESHARD_DEFAULT && by_default);
+                  (by_default && (unit->reshard == MS_RESHARD_DEFAULT || unit->reshard == MS_RESHARD_RUN));
   }
 }
 
@@ -106,13 +116,14 @@ static int by_issue(const void *a, const void *b) {
   return x->rank != y->rank ? x->rank - y->rank : x->need - y->need;
 }
 
-/* Appends the unshards of one direction. Units that need none (kept, direct) still count as steps in the order. */
+/* Appends the unshards of one direction. Units that need none (kept, direct, resident) still count as steps in the
+ * order. */
 static int schedule(const ms_model *model, need *order, int n, const char *gathered, int backward, int start,
                     int prefetch, ms_unshard *list) {
   qsort(order, (size_t)n, sizeof *order, by_need);
   int made = 0;
   for (int k = 0; k < n; k++)
-    if (!gathered[order[k].unit] && !ms_unit_is_direct(model, order[k].unit))
+    if (!gathered[order[k].unit] && !ms_unit_is_direct(model, order[k].unit) && !is_resident(model, order[k].unit))
       list[made++] = find_issue(model, order, k, backward, start, prefetch);
   qsort(list, (size_t)made, sizeof *list, by_issue);
   return made;

@@ -215,7 +215,7 @@ static int memory_of(const ms_buffer *b, int64_t chunks) {
   int is_state = b->phase < 0 && b->arena < MS_ARENA_ACTIVATIONS;
   if (is_state) return b->category == MS_CAT_GRADIENTS ? LENT : 0;
   if (b->category == MS_CAT_ACTIVATIONS && b->phase >= 0 && b->bytes <= chunks) return LENT;
-  return b->arena == MS_ARENA_GATHERED ? OF_GROUP : b->arena == MS_ARENA_GROUPED ? OF_SMALLER_GROUP : OWN;
+  return ms_arena_is_of_shards(b->arena) ? OF_GROUP : b->arena == MS_ARENA_GROUPED ? OF_SMALLER_GROUP : OWN;
 }
 
 /* Returns 1 and the positions between which a buffer holds data in a phase, or 0 when it holds none. begin: from

@@ -8,7 +8,8 @@
  *   behind   a write to memory that replicas have together is followed by a meeting of them in the same phase
  *   before   such a write, or one to masters that the shards have together, comes behind a meeting of those ranks, in
  *            the same phase or in NORM, behind all reads of forward and backward
- *   reading  in a phase that can follow an update, masters of other shards are read behind a meeting of the shards
+ *   reading  in a phase that can follow an update, masters of other shards are read behind a meeting of the shards,
+ *            unless they are resident: these meet in GATHER, and no update writes them
  *   handed   a kernel writes to what ranks gather together only where the latest access was a meeting, which handed
  *            the bytes over
  *
@@ -103,7 +104,7 @@ static int replicas_share(const ms_plan *plan, int arena) {
 
 /* 1 when ranks gather into a buffer that they have together. */
 static int is_gathered_together(const ms_plan *plan, const ms_buffer *b) {
-  if (b->arena == MS_ARENA_GATHERED) return plan->model->dim[MS_DIM_SHARD].size > 1;
+  if (b->arena == MS_ARENA_GATHERED || b->arena == MS_ARENA_RESIDENT) return plan->model->dim[MS_DIM_SHARD].size > 1;
   return b->arena == MS_ARENA_GROUPED && b->ranks > 1;
 }
 
@@ -118,6 +119,14 @@ static int is_own(const ms_plan *plan, const ms_access *a) {
     if (a->begin >= begin && a->end <= begin + 4 * seg->chunk) return 1;
   }
   return 0;
+}
+
+/* 1 for masters that are resident: no step writes them, and GATHER is a meeting behind whatever else did. */
+static int is_resident(const ms_plan *plan, const ms_access *a) {
+  const int unit = a->buffer / MS_SLOTS;
+  const ms_unit *u = &plan->model->unit[unit];
+  return plan->resident[unit].buffer == a->buffer &&
+         a->begin >= plan->buffer[a->buffer].offset + ms_unit_resident_from(plan->model, u);
 }
 
 /* ---- the proofs -------------------------------------------------------------------------------------------------- */
@@ -154,7 +163,7 @@ static int check_before(const peers *v, int i, const ms_access *a) {
 static int check_reading(const peers *v, int i, const ms_access *a) {
   const int follows = v->phase_id == MS_PHASE_FIRST || v->phase_id == MS_PHASE_EVALUATE;
   if (!follows || v->phase->instr[i].kind != MS_INSTR_KERNEL || !shards_share(v->plan, a->arena)) return MS_OK;
-  if (is_own(v->plan, a) || is_behind_meeting(v, i, SHARDS)) return MS_OK;
+  if (is_own(v->plan, a) || is_resident(v->plan, a) || is_behind_meeting(v, i, SHARDS)) return MS_OK;
   return fail(v, i, a, "reads", "other shards write in an update: nothing makes it wait for them");
 }
 

@@ -38,6 +38,7 @@ local function always(read) return function() return read end end
 ---@field left_out string? why not to the others, for rules that match only those
 ---@field is_value (fun(given: any): boolean)? whether a list is one value for all instead of rules
 ---@field inherited boolean? a module's decision holds for its submodules, so one value for all is the model's own
+---@field check (fun(self: moonshard.Sharding, decisions: table))? refuses what the other policies do not go with
 ---@field store (fun(owner: table, value: any, self: moonshard.Sharding))? stores the decision for an owner
 ---@field set (fun(self: moonshard.Sharding, handle: ffi.cdata*, decisions: table))? sets the decisions in the engine's
 ---  model: ms.set_rules can change the policy
@@ -71,7 +72,7 @@ local ROWS = {
     end,
   },
   {
-    name = "reshard_after_forward", of = "unit", reader = readers.reshard,
+    name = "reshard_after_forward", of = "unit", reader = readers.reshard, check = readers.check_reshard,
     default = function(self) return self.default_reshard or "default" end,
     store = function(unit, value) unit.reshard = value end,
     set = engine_model.set_reshard, key = tostring, on_reference = { value = "never" },
@@ -421,6 +422,9 @@ function policies.decide(self, config)
       policies.decide_one(self, row, config[row.name])
       policies.store(self, row)
     end
+  end
+  for _, row in ipairs(ROWS) do
+    if row.check then row.check(self, self.decisions[row.name]) end
   end
 end
 

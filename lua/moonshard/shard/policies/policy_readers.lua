@@ -9,7 +9,8 @@ local roles = require("moonshard.shard.roles")
 
 local policy_readers = {}
 
-local RESHARD = { [true] = "always", [false] = "never", always = "always", never = "never", default = "default" }
+local RESHARD = { [true] = "always", [false] = "never", always = "always", never = "never", default = "default",
+  run = "run" }
 
 -- A number is the size of the groups in which backward gathers: 1 keeps the weights gathered; the size of the shard
 -- group reshards them completely.
@@ -23,14 +24,29 @@ function policy_readers.reshard(self)
     if value == 1 then return "never" end
     if value == shard_size then return "always" end
     if type(value) ~= "number" then
-      errors.invalid("reshard_after_forward: %s must be true, false, \"default\" or a number of ranks, not %s", rule,
-        options.describe(value))
+      errors.invalid("reshard_after_forward: %s must be true, false, \"default\", \"run\" or a number of ranks, "
+        .. "not %s", rule, options.describe(value))
     end
     if value < 1 or shard_size % value ~= 0 then
       errors.invalid("reshard_after_forward: %s asks for groups of %s, which must divide the %d ranks that shard", rule,
         tostring(value), shard_size)
     end
     return value
+  end
+end
+
+---Refuses to keep a unit gathered for the whole run where nothing of it is frozen: each step changes all of it.
+---@param self moonshard.Sharding
+---@param decisions table<string, { value: any, rule: string?, where: string? }> by unit
+function policy_readers.check_reshard(self, decisions)
+  for _, unit in ipairs(self.units) do
+    local decision, frozen = decisions[unit.name], false
+    for _, param in ipairs(unit.params) do frozen = frozen or param.frozen end
+    if decision.value == "run" and not frozen then
+      errors.invalid("reshard_after_forward: %s keeps unit %s gathered for the whole run, but all of its parameters "
+        .. "train, so every step changes them: give \"run\" to units with frozen parameters alone, and false to "
+        .. "this one", decision.pattern and ("rule %s"):format(decision.pattern) or "\"run\"", unit.name)
+    end
   end
 end
 

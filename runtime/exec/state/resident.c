@@ -1,0 +1,31 @@
+/* resident.c - when the weights that stay gathered are gathered again. */
+#include "exec/state/resident.h"
+
+#include "base/error.h"
+#include "exec/state/state.h"
+
+void ms_resident_forget(ms_state *state) { state->resident = (ms_resident){0}; }
+
+void ms_resident_note(ms_state *state, int param) {
+  const ms_param *p = &state->model->param[param];
+  const ms_unit *unit = &state->model->unit[p->unit];
+  if (!state->resident.layout || !ms_segment_is_resident(state->model, unit, &unit->segment[p->segment])) return;
+  state->resident.written = 1 + param;
+}
+
+int ms_resident_check(const ms_state *state) {
+  if (!state->resident.written) return MS_OK;
+  return MS_FAIL(MS_EINVAL,
+                 "parameter '%s' was written, but its gathered weights stay as they were (reshard = run): call "
+                 "ms_state_seal on all ranks",
+                 state->model->param[state->resident.written - 1].name);
+}
+
+int ms_resident_is_due(const ms_state *state, const ms_plan *plan, int phase) {
+  const int reads = phase == MS_PHASE_FIRST || phase == MS_PHASE_EVALUATE;
+  return reads && plan->phase[MS_PHASE_GATHER].present && state->resident.layout != ms_plan_resident_layout(plan);
+}
+
+void ms_resident_gathered(ms_state *state, const ms_plan *plan) {
+  state->resident.layout = ms_plan_resident_layout(plan);
+}
