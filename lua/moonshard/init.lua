@@ -135,6 +135,12 @@ function ms.names()
   return names
 end
 
+-- What all ranks of a model call: a failure on one of them is noted.
+local COLLECTIVE = {
+  checkpoint = "save load", generate = "generate", huggingface = "save", lora = "save merge", set_rules = "set_rules",
+  with_full_params = "with_full_params",
+}
+
 local function load_part(name)
   local part = PARTS[name]
   if not part then
@@ -145,8 +151,12 @@ local function load_part(name)
   if MAKES_MODULES[name] then require("moonshard.engine.module_methods") end
   local loaded = require(part[1])
   local value = part[2] and loaded[part[2]] or loaded
-  if type(value) == "function" then return arguments.exact("ms", name, value) end
-  return arguments.exact_all("ms." .. name, value)
+  local is_one = type(value) == "function"
+  local functions = is_one and { [name] = arguments.exact("ms", name, value) }
+    or arguments.exact_all("ms." .. name, value)
+  local collective = COLLECTIVE[name]
+  if collective then require("moonshard.distributed.agreement").collective(functions, collective) end
+  return is_one and functions[name] or value
 end
 
 return setmetatable(ms, {

@@ -211,10 +211,12 @@ static int report_evaluation(const ms_exec *exec, ms_step_outputs *outputs) {
 }
 
 /* Ranks that run other plans, or another phase or step of the same one, can enter the same collectives: each says what
- * it is a part of. Evaluations have no step. */
+ * it is a part of. Evaluations have no step. So can ranks one of which has caught an error that the others did not
+ * have: they are a call apart, with batches of different steps. */
 static void sign_collectives(ms_exec *exec, int phase) {
   const int64_t step = phase == MS_PHASE_EVALUATE ? 0 : (int64_t)exec->scalars.step;
-  const uint64_t run = ms_hash_int(ms_hash_int((uint64_t)exec->plan->fingerprint, phase), step);
+  const int64_t failures = ms_world_failures(exec->state->world);
+  const uint64_t run = ms_hash_int(ms_hash_int(ms_hash_int((uint64_t)exec->plan->fingerprint, phase), step), failures);
   for (int i = 0; i < exec->phase[phase].colls; i++) exec->phase[phase].coll[i].part_of = run;
 }
 

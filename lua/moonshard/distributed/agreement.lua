@@ -1,6 +1,7 @@
 -- Operations that all ranks complete or none, because ranks that did and ranks that did not could not continue
 -- together: the end of a step, binding a plan, changing rules, a save. Also how a failure on some ranks is reported.
 
+local arguments = require("moonshard.base.checks.arguments")
 local context = require("moonshard.base.context")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
@@ -31,24 +32,44 @@ end
 -- Errors that follow from another rank or from the user are not causes; nor are those of ranks that disagree.
 local FOLLOWS = { MS_EPEER = true, MS_EINTERRUPT = true, MS_EMISMATCH = true }
 
+-- How many calls that note failures are under way, and the latest error that was noted in them: it passes several on
+-- its way up, and counts once.
+local depth, noted = 0, nil
+
 local function note_failure(raised)
   if not (errors.is(raised) or type(raised) == "string") or FOLLOWS[raised.status] then return end
-  if world.plan_only or world.size == 1 then return end
+  if world.plan_only or world.size == 1 or raised == noted then return end
+  noted = raised
   C.ms_world_note_failure(world.handle, text_lines.message(tostring(raised)))
 end
 
+local function returned(ok, ...)
+  depth = depth - 1
+  if ok then return ... end
+  note_failure(...)
+  error(..., 0)
+end
+
 ---Calls a function that all ranks call; records its error and raises it. If a recipe catches the error and continues,
----the other ranks wait elsewhere and their final error hides the cause. The engine therefore keeps it, and quotes it
----when ranks disagree.
----@generic T
----@param call fun(...): T
+---the other ranks wait elsewhere and their final error hides the cause. The engine therefore keeps it, quotes it when
+---ranks disagree, and refuses further steps of ranks that did not all fail.
+---@param call function
 ---@param ... any arguments
----@return T
+---@return ... its results
 function agreement.noting_failure(call, ...)
-  local ok, result = pcall(call, ...)
-  if ok then return result end
-  note_failure(result)
-  error(result, 0)
+  if depth == 0 then noted = nil end
+  depth = depth + 1
+  return returned(pcall(call, ...))
+end
+
+---Makes functions of a table that all ranks call note their failures so.
+---@param functions table<string, function>
+---@param names string "step evaluate"
+function agreement.collective(functions, names)
+  for name in names:gmatch("%S+") do
+    local call = functions[name]
+    functions[name] = arguments.replace(call, function(...) return agreement.noting_failure(call, ...) end)
+  end
 end
 
 local TEXT_BYTES = 1024

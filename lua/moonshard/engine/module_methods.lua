@@ -2,6 +2,7 @@
 -- tensors. They are added here, before a recipe creates its first module, so that nn/module.lua does not depend on
 -- sessions and plans. Each method loads its implementation at the first call.
 
+local agreement = require("moonshard.distributed.agreement")
 local arguments = require("moonshard.base.checks.arguments")
 local module = require("moonshard.nn.module")
 
@@ -57,5 +58,7 @@ function Module:unsharded() return require("moonshard.engine.unshard").bytes(sel
 function module.call_eagerly(self, ...) return require("moonshard.engine.trace.call")(self, ...) end
 
 arguments.exact_all("model", Module)
+agreement.collective(Module, "parameter set_parameter state_dict load_state_dict unshard reshard")
+agreement.collective(module, "call_eagerly")
 
 return module

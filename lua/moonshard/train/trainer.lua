@@ -385,5 +385,6 @@ function Trainer:local_optimizer_state(name, what) return inspect.optimizer_stat
 function Trainer:set_rules(rules) return change_rules(self.model, rules) end
 
 arguments.exact_all("train", Trainer)
+agreement.collective(Trainer, "step evaluate with_ema parameter set_parameter gradient optimizer_state set_rules")
 
 return trainer

@@ -51,7 +51,7 @@ static void describe_entered(const ms_tickets *t, int p, uint64_t signature, cha
 
 const char ms_tickets_part_of_another[] =
     "; they run other plans, phases or steps: all ranks need inputs of the same names, types and shapes, and the same "
-    "steps";
+    "steps, and a recipe cannot go on after an error that not all ranks had";
 
 static const char *what_differs(uint64_t mine, uint64_t theirs) {
   if (mine == theirs) return ms_tickets_part_of_another;

@@ -53,6 +53,7 @@ int ms_world_recover(ms_world *world) {
   ms_group_table_reset(control, world->rank);
   atomic_store(&control->rank[world->rank].told, 0);
   atomic_store(&control->rank[world->rank].failed, 0);
+  world->failures = 0;
   ms_world_set_activity(world, NULL);
   if (ms_world_local_rank(world) == 0) reset_abort(control); /* each host has its own abort word */
   return come_to(world, before + 2);

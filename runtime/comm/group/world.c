@@ -123,6 +123,7 @@ void ms_world_set_activity(ms_world *world, const char *what) {
  * reports to quote. */
 void ms_world_note_failure(ms_world *world, const char *why) {
   MS_HANDLE_OR(, world, WORLD);
+  world->failures++;
   if (!world->control) return;
   ms_control_rank *row = &world->control->rank[world->rank];
   uint32_t untold = 0;
@@ -131,6 +132,8 @@ void ms_world_note_failure(ms_world *world, const char *why) {
   atomic_store(&row->failed, 2);
   if (world->mirror) world->mirror->row(world);
 }
+
+int64_t ms_world_failures(const ms_world *world) { return world->failures; }
 
 /* ---- whether the job continues ---- */
 

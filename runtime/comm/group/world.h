@@ -25,6 +25,8 @@ ms_recorder *ms_world_recorder(const ms_world *world);
 void ms_world_count_finishing(ms_world *world, int change);
 /* Notes whether the save of this rank, one of these, has progressed; returns how often those of the host have. */
 uint32_t ms_world_finished(ms_world *world, int progressed);
+/* How many failures this rank has noted since it last recovered (ms_world_note_failure). */
+int64_t ms_world_failures(const ms_world *world);
 /* MS_OK; or MS_EPEER with the rank that gave up or died and the reason; or MS_EINTERRUPT. Cheap: one load each. */
 int ms_world_check(const ms_world *world);
 /* The same of ranks alone, also while interrupts are deferred: for an operation that has failed here already. */

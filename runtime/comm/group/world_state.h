@@ -32,6 +32,7 @@ struct ms_world {
    * moves. */
   struct ms_progress_thread *progress;
   void (*give_up_transfers)(struct ms_progress_thread *progress);
+  int64_t failures;                /* ms_world_failures */
   struct ms_state *left_in_flight; /* ms_world_left_in_flight */
 };
 

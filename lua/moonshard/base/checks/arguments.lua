@@ -61,6 +61,16 @@ function arguments.exact_all(holder, functions)
   return functions
 end
 
+---Registers a function that replaces another one.
+---@generic F: function
+---@param func F
+---@param by F
+---@return F by
+function arguments.replace(func, by)
+  originals[by] = arguments.original(func)
+  return by
+end
+
 ---The function as it is written, for what reads its source.
 ---@param func function
 ---@return function
