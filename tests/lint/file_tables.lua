@@ -4,8 +4,9 @@
 --                                                  anything is
 --
 -- A name is text between backquotes that ends as a source does; it may begin with folders, and `*` stands for any
--- characters. What links name is there, too. A table of files has a column "file" or "files". Each folder of which that
--- column names a file is listed: its document names every source of that folder, in the table or in its text.
+-- characters. What links name is there, too, and so is a heading behind `#`. A table of files has a column "file" or
+-- "files". Each folder of which that column names a file is listed: its document names every source of that folder, in
+-- the table or in its text.
 
 local findings = dofile((arg[0]:gsub("[^/]*$", "")) .. "findings.lua")
 
@@ -67,6 +68,30 @@ local function is_there(path)
   return false
 end
 
+-- The anchors of a document, as GitHub makes them of headings: lower case, without punctuation, hyphens for spaces.
+-- Equal headings after the first are not told apart.
+local anchors = {}
+local function anchors_of(document)
+  if anchors[document] then return anchors[document] end
+  local found, is_code = {}, false
+  for line in io.lines(document) do
+    if line:find("^%s*```") then is_code = not is_code end
+    local heading = not is_code and line:match("^#+%s+(.-)%s*$")
+    if heading then
+      heading = heading:gsub("%[([^%]]*)%]%b()", "%1"):lower()
+      found[(heading:gsub("[^%w_ %-\128-\255]", ""):gsub(" ", "-"))] = true
+    end
+  end
+  anchors[document] = found
+  return found
+end
+
+local function check_anchor(document, number, link, anchor)
+  local target = link == "" and document or linked(link, document)
+  if not target or not target:find("%.md$") or not is_there(target) or anchors_of(target)[anchor] then return end
+  findings.report("%s:%d: a link leads to #%s of %s, which has no such heading", document, number, anchor, target)
+end
+
 local function check(document)
   local number, column, listed, named = 0, nil, {}, {}
   for line in io.lines(document) do
@@ -75,6 +100,7 @@ local function check(document)
       local path = linked(link, document)
       if path and not is_there(path) then findings.report("%s:%d: a link leads to %s", document, number, path) end
     end
+    for link, anchor in line:gmatch("%]%(([^)#%s]*)#([^)%s]+)%)") do check_anchor(document, number, link, anchor) end
     column = line:find("^|") and (column or column_of(line)) or nil
     for _, name in ipairs(names_in(line)) do
       local files = files_of(name, document)

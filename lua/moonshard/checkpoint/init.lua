@@ -101,8 +101,10 @@ end
 ---@param target moonshard.Trainer|moonshard.Module
 ---@param path string
 ---@param o moonshard.LoadOptions?
----@return { step: integer, path: string, bytes_read: number, ema: string?, frozen: string?, skipped: string? }? loaded
----  ema: a note when only one of checkpoint and trainer has averages; frozen: a note when the optimizer's state of
+---@return { step: integer, path: string, bytes_read: number, seed: string?, ema: string?, frozen: string?,
+---  skipped: string? }? loaded
+---  seed: a note when the generator's is not the trainer's; ema: a note when only one of checkpoint and trainer has
+---  averages; frozen: a note when the optimizer's state of
 ---  parameters is left out, which are frozen here; skipped: about a newer checkpoint that not all hosts have
 function checkpoint.load(target, path, o)
   local who = "ms.checkpoint.load"
@@ -132,7 +134,11 @@ function checkpoint.load(target, path, o)
     { model = train and train.model or target, optimizer = train and train.optimizer, averages = o.ema,
       verify = o.verify, states = train and { data = o.data ~= nil, generator = o.generator } })
   if train then
+    local seed = train.seed
     load.trainer(train, read, about.path, o)
+    if train.seed ~= seed then
+      about.seed = ("; random numbers go on from its seed %.0f, not from %.0f"):format(train.seed, seed)
+    end
     train.resumed_after = not o.data and read.step or nil
   end
   if train and train.policy then train.policy:note(about.path) end

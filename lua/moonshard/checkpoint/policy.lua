@@ -106,7 +106,7 @@ local function resume(self, path, skipped)
   if self.dir ~= "" then settle(self, loaded.path) end
   if world.rank == 0 then
     require("moonshard.metrics.log").print(("resumed from %s, after step %d%s%s%s"):format(loaded.path, loaded.step,
-      loaded.ema or "", loaded.frozen or "", skipped or loaded.skipped or ""))
+      (loaded.seed or "") .. (loaded.ema or ""), loaded.frozen or "", skipped or loaded.skipped or ""))
     require("moonshard.metrics.log").resumed(loaded.step)
   end
 end

@@ -385,7 +385,8 @@ function Loader:count_from(step)
 end
 
 ---The position of the run, from which it can continue on any number of ranks. Inside the loop over batches, it is the
----position after the current batch. Contains only numbers and booleans, so it can be saved as JSON.
+---position after the batch that was given last, so a loop that fetches batches ahead of its steps loses those when it
+---resumes. Contains only numbers and booleans, so it can be saved as JSON.
 ---@return moonshard.LoaderState
 function Loader:state()
   local of = self.call or self.loaded_call or {}

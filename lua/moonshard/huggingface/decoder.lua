@@ -52,6 +52,7 @@ local ACTIVATION_NAMES = { silu = "silu", gelu_tanh = "gelu_pytorch_tanh", gelu 
 ---@field fused boolean? q, k and v are one tensor, and so are gate and up
 ---@field limits { option: string, broken: (fun(o: table): boolean), why: string }[]? options that config.json could
 ---  say, but with which its config class in the reference library does not take it
+---@field optional table<string, true>? fields of COMMON that can be null although they have a default
 ---@field options (fun(path: string, values: table, o: table))? adds to the options what further fields say
 ---@field config (fun(o: table, config: table))? adds the further fields of an options' config
 
@@ -59,9 +60,10 @@ local function known_of(row)
   local known = {}
   for name, field in pairs(REFUSED) do known[name] = field end
   for name, field in pairs(rope.KNOWN) do known[name] = field end
-  -- A field for which the config class has no default is None there, too.
+  -- A field for which the config class has no default is None there, too; some classes take None besides a default.
   for name, kind in pairs(COMMON) do
-    known[name] = { kind, row.defaults[name], null = row.defaults[name] == nil and OPTIONAL[name] }
+    local null = row.defaults[name] == nil and OPTIONAL[name] or row.optional and row.optional[name]
+    known[name] = { kind, row.defaults[name], null = null }
   end
   known.pad_token_id = { "number|none" }
   for name, kind in pairs(OF_SOME) do
@@ -164,10 +166,13 @@ local function refuse_lost(row, name)
     .. "value, or save a checkpoint", row.model_type, name)
 end
 
--- What the reference library would refuse to load.
-local function check_limits(row, o)
+-- What the reference library would refuse to load: of a folder, or in one.
+local function check_limits(row, o, path)
   for _, limit in ipairs(row.limits or {}) do
-    if limit.broken(o) then
+    if limit.broken(o) and path then
+      errors.raise("MS_EUNSUPPORTED", "%s: Hugging Face's library does not take %s of this model for %s: it takes %s",
+        path, limit.option, row.model_type, limit.why)
+    elseif limit.broken(o) then
       errors.raise("MS_EUNSUPPORTED", "config.json of %s cannot have %s of this model: Hugging Face's library takes "
         .. "%s: change it, make the model of another family, or save a checkpoint", row.model_type, limit.option,
         limit.why)
@@ -330,7 +335,11 @@ function decoder.family(row)
   return {
     prefix = "model.", architecture = row.architecture, head = "lm_head.weight",
     buffers = { "^layers%.%d+%.self_attn%.rotary_emb%.inv_freq$" }, -- old versions stored them with the weights
-    options = function(path, config) return read(row, known, path, config) end,
+    options = function(path, config)
+      local o = read(row, known, path, config)
+      check_limits(row, o, path)
+      return o
+    end,
     config = function(o)
       check_limits(row, o)
       local config = write(row, o)

@@ -112,6 +112,9 @@ local GEMMA_SIZES = {
   tie_word_embeddings = true, attention_bias = false, hidden_activation = "gelu_pytorch_tanh",
 }
 
+-- None: as many as num_attention_heads.
+local KV_HEADS = { num_key_value_heads = true }
+
 local QWEN_SIZES = {
   vocab_size = 151936, hidden_size = 4096, intermediate_size = 22016, num_hidden_layers = 32,
   num_attention_heads = 32, num_key_value_heads = 32, hidden_act = "silu", max_position_embeddings = 32768,
@@ -156,12 +159,12 @@ families.mistral = {
 }
 
 families.qwen2 = {
-  architecture = "Qwen2ForCausalLM", defaults = QWEN_SIZES,
+  architecture = "Qwen2ForCausalLM", defaults = QWEN_SIZES, optional = KV_HEADS,
   known = QWEN, options = read_qwen, config = write_qwen,
 }
 
 families.qwen3 = {
-  architecture = "Qwen3ForCausalLM",
+  architecture = "Qwen3ForCausalLM", optional = KV_HEADS,
   defaults = with(QWEN_SIZES, { head_dim = 128, attention_bias = false }),
   known = QWEN, options = read_qwen, config = write_qwen,
 }
@@ -250,7 +253,7 @@ families.olmo2 = {
 
 -- Layers without rotary positions: those with 0 in no_rope_layers, or every so many.
 families.smollm3 = {
-  architecture = "SmolLM3ForCausalLM", theta = 2e6,
+  architecture = "SmolLM3ForCausalLM", theta = 2e6, optional = KV_HEADS,
   defaults = {
     pad_token_id = 128004,
     vocab_size = 128256, hidden_size = 2048, intermediate_size = 11008, num_hidden_layers = 36,

@@ -3,6 +3,7 @@
 -- Its layers are "Conv1D": weights are stored as [in, out], ours as [out, in]; queries, keys and values are adjacent
 -- columns of one tensor. In a folder of the base model, names have no "transformer." prefix.
 
+local describe = require("moonshard.base.checks.options").describe
 local errors = require("moonshard.base.error")
 local fields = require("moonshard.huggingface.fields")
 
@@ -24,12 +25,31 @@ local KNOWN = {
   quantization_config = { only = false, why = "quantised weights are not supported" },
 }
 
+-- Names that GPT2Config takes for others.
+local ALIASES = {
+  hidden_size = "n_embd", max_position_embeddings = "n_positions", num_attention_heads = "n_head",
+  num_hidden_layers = "n_layer",
+}
+
+local function without_aliases(path, config)
+  local own = {}
+  for name, value in pairs(config) do
+    local of = ALIASES[name]
+    if of and config[of] ~= nil and config[of] ~= value then
+      errors.invalid("%s: %s is %s, and %s, another name for it, is %s: leave one out", path, of,
+        describe(config[of]), name, describe(value))
+    end
+    own[of or name] = value
+  end
+  return own
+end
+
 ---Options of ms.models.gpt2.
 ---@param path string of config.json
 ---@param config table
 ---@return table
 function gpt2.options(path, config)
-  local values = fields.read(path, config, KNOWN)
+  local values = fields.read(path, without_aliases(path, config), KNOWN)
   if values.n_embd % values.n_head ~= 0 then
     errors.invalid("%s: n_embd %d must be a multiple of n_head %d", path, values.n_embd, values.n_head)
   end

@@ -56,8 +56,8 @@ local function check_weighed(o)
   if o.fused then
     errors.raise("MS_EUNSUPPORTED", "%s: fused is not built with label_smoothing, weight or z_loss: leave it out", who)
   end
-  if not (o.label_smoothing >= 0 and o.label_smoothing < 1) then
-    errors.invalid("%s: label_smoothing must be at least 0 and below 1, not %s", who,
+  if not (o.label_smoothing >= 0 and o.label_smoothing <= 1) then
+    errors.invalid("%s: label_smoothing must be from 0 to 1, not %s", who,
       options.describe(o.label_smoothing))
   end
   if o.z_loss < 0 then errors.invalid("%s: z_loss must be at least 0, not %s", who, options.describe(o.z_loss)) end

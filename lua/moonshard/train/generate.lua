@@ -32,13 +32,24 @@ local tree = require("moonshard.nn.tree")
 ---@field cache? boolean keep keys and values of earlier tokens; default true for the models of ms.models, which can
 ---@field ema? boolean use the averages of a trainer's weights; default false
 
+-- A token as tokenizer.json writes it, a text that is one token, or an id, which the command line gives as a text.
+local function stop_of(tokenizer, text)
+  local ok, id = pcall(tokenizer.id, tokenizer, text)
+  if ok then return id end
+  local ids = tokenizer:encode(text)
+  if text:find("^%d+$") and #ids ~= 1 then return tonumber(text) end
+  if #ids == 1 then return ids[1] end
+  errors.invalid("ms.generate: a text ends at one token: stop %s is %d (%s)", options.describe(text), #ids,
+    tostring(id))
+end
+
 -- The ids of the tokens that end a text, ascending.
 local function read_stops(o)
   local ids = {}
   for i, token in ipairs(type(o.stop) == "table" and o.stop or { o.stop }) do
     if type(token) == "string" then
       if not o.tokenizer then errors.invalid("ms.generate: stop needs a tokenizer") end
-      token = o.tokenizer:id(token)
+      token = stop_of(o.tokenizer, token)
     elseif type(token) ~= "number" or token < 0 or token % 1 ~= 0 then
       errors.invalid("ms.generate: stop must be tokens, as texts or as their ids from 0; number %d is %s", i,
         options.describe(token))

@@ -41,8 +41,12 @@ local function scale_of(self, who, lr)
     errors.invalid("%s: the group's lr %g is too many times the optimizer's %g for a number: give it lr_scale, or "
       .. "another optimizer by rules", who, lr, base)
   end
-  errors.invalid("%s: a group's lr is relative to the optimizer's, %s: give lr_scale, the factor", who,
-    base and "which is 0" or "which is a function of the recipe's whose peak is not known")
+  if base then
+    errors.invalid("%s: a group's lr is a factor of the optimizer's, which is 0: give the optimizer the group's lr, "
+      .. "and groups with lr_scale = 0 for what is not to move", who)
+  end
+  errors.invalid("%s: a group's lr is relative to the optimizer's, which is a function of the recipe's whose peak is "
+    .. "not known: give lr_scale, the factor", who)
 end
 
 local function reader_of(self)

@@ -44,8 +44,12 @@ local LOSS = "the loss must return a tensor, not %s: loss = function(y, targets)
 -- A recipe's own function, which it may have written with the batch alone, or without a return.
 local function checked(call, format)
   return function(...)
-    local loss = call(...)
+    local loss, more = call(...)
     if not tensor.is(loss) then errors.invalid("train:step: " .. format, options.describe(loss)) end
+    if more ~= nil then
+      errors.invalid("train:step: what follows the loss has no use, and is not computed: return the loss alone, and "
+        .. "call the model for its other results")
+    end
     return loss
   end
 end

@@ -42,6 +42,25 @@ describe("generate", function()
     end
   end)
 
+  it("ends a text at a token, at a text that is one, or at an id", function()
+    local tokenizer = ms.tokenizer(TOKENIZER)
+    local model = ms.models.gpt2 { vocab = tokenizer.vocab, layers = 1, dim = 8, heads = 2, seq = 32 }
+    local o = { prompt = " the", tokenizer = tokenizer, tokens = 24, temperature = 5, seed = 1 }
+    local function generated(stop)
+      o.stop = stop
+      return ms.generate(model, o)
+    end
+    local whole, text, id = generated(nil), nil, nil
+    for byte = 32, 126 do -- one that is a token, and ends the text
+      local ids = text and {} or tokenizer:encode(string.char(byte))
+      if #ids == 1 and generated(ids[1]) ~= whole then text, id = string.char(byte), ids[1] end
+    end
+    assert.is_string(text, whole)
+    assert.equal(generated(id), generated(text))
+    if #tokenizer:encode(tostring(id)) ~= 1 then assert.equal(generated(id), generated(tostring(id))) end
+    has(message(generated, "the the"), "one token | " .. #tokenizer:encode("the the"))
+  end)
+
   it("refuses settings that make no sense, and another model's tokenizer", function()
     local model = ms.models.gpt2 { vocab = 256, layers = 1, dim = 8, heads = 2, seq = 8 }
     for text, o in pairs({

@@ -75,6 +75,36 @@ describe("a config.json with null, an absent field, or a value", function()
     end
   end)
 
+  it("U10 takes a null num_key_value_heads for num_attention_heads in the families that do", function()
+    for _, name in ipairs { "qwen2", "qwen3", "smollm3" } do
+      local folder = huggingface.copy_of(name, huggingface.set("num_key_value_heads", NULL))
+      has(message(ms.huggingface.model, folder), "k_proj") -- the folder's tensors have fewer
+    end
+  end)
+
+  it("U10 takes GPT-2's other names of its sizes, and refuses two that differ", function()
+    local others = { hidden_size = "n_embd", max_position_embeddings = "n_positions", num_attention_heads = "n_head",
+      num_hidden_layers = "n_layer" }
+    local plain = cjson.decode(scratch.read(huggingface.FIXTURES .. "gpt2/config.json"))
+    for other, name in pairs(others) do
+      assert.same(options_of("gpt2", {}), options_of("gpt2", { [name] = "absent", [other] = plain[name] }))
+      assert.same(options_of("gpt2", {}), options_of("gpt2", { [other] = plain[name] }))
+      local folder = huggingface.copy_of("gpt2", huggingface.set(other, plain[name] + 1))
+      has(message(ms.huggingface.model, folder), name .. " | " .. other .. " | " .. plain[name] + 1)
+    end
+  end)
+
+  it("U10 refuses a scaling that the reference library does not take for the family", function()
+    for _, scaling in ipairs { { rope_type = "linear", factor = 2 }, { rope_type = "llama3", factor = 8,
+      low_freq_factor = 1, high_freq_factor = 4, original_max_position_embeddings = 4 } } do
+      local folder = huggingface.copy_of("phi3", function(c)
+        scaling.rope_theta = c.rope_parameters.rope_theta
+        c.rope_parameters = scaling
+      end)
+      has(message(ms.huggingface.model, folder), "config.json | rope_scaling | phi3 | longrope")
+    end
+  end)
+
   it("U10 refuses null inside of rope_scaling", function()
     local scaling = { rope_type = "linear", factor = NULL }
     local folder = huggingface.copy_of("llama", huggingface.set("rope_scaling", scaling))

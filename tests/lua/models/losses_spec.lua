@@ -85,7 +85,7 @@ describe("a loss", function()
 
   it("G2 of smoothed labels, weights of classes and the z-loss", function()
     for _, o in ipairs({
-      { label_smoothing = 0.1 }, { weight = { 0.5, 1, 2, 0.25, 3 } }, { z_loss = 0.02 },
+      { label_smoothing = 0.1 }, { label_smoothing = 1 }, { weight = { 0.5, 1, 2, 0.25, 3 } }, { z_loss = 0.02 },
       { label_smoothing = 0.3, weight = { 0.5, 0, 2, 0.25, 3 }, z_loss = 0.1 },
     }) do
       check(ms.loss.cross_entropy(o), x, targets, function(list) return cross_entropy(list, classes, o) end)
@@ -149,7 +149,7 @@ describe("a loss", function()
 
   it("G2 refuses what makes no sense", function()
     local function refused(o) return message(ms.loss.cross_entropy, o) end
-    has(refused { label_smoothing = 1 }, "label_smoothing | 1")
+    has(refused { label_smoothing = 1.1 }, "label_smoothing | 1.1")
     has(refused { label_smoothing = -0.1 }, "label_smoothing | -0.1")
     has(refused { z_loss = -1 }, "z_loss | -1")
     has(refused { weight = { 1, -2 } }, "weight of class 1 | -2")
