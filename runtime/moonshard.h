@@ -31,13 +31,19 @@
  *
  * Verbs. Objects in memory are made by ..._new and released by ..._free; files are opened and closed (a writer is
  * created, then finished or aborted); a world is joined and left. ..._set_... stores a setting, a noun returns a value
- * (ms_mesh_size), ..._describe fills a struct about one item of a list, and ..._read and ..._write copy data between
- * the caller's memory and a file or a state.
+ * (ms_op_count), ..._describe fills a struct about an object or one item of a list, and ..._read and ..._write copy
+ * data between the caller's memory and a file or a state.
  *
  * Config structs. Call ms_..._config_default(&config, sizeof config) before you set fields. It stores that size in the
  * first field, so that a program works with a newer library: fields that the program does not know get their defaults.
  * With an older library it works as long as it leaves fields that the library does not know at their defaults; other
  * values are MS_EUNSUPPORTED. A struct that was not initialised is MS_EINVAL.
+ *
+ * Structs that the library fills. The call takes their size: ms_mesh_describe(mesh, &info, sizeof info). It fills as
+ * many fields as the program knows, and zeros those that the library does not know, so that programs work with newer
+ * and older libraries here, too. Texts and lists that a field points to belong to the object that was described, and
+ * stay valid as long as it does. A list of structs gets as many as there is room for; the call says how many there
+ * are in all.
  *
  * Handles. Handles can be released in any order, and more than once. An object keeps the objects that it was made from
  * (a plan keeps its model). Some objects work on another one: an exec and a save on their state; states, profiles and
@@ -70,16 +76,16 @@
  *     static const int64_t x_dims[2] = {4, 3}, y_dims[1] = {4}, w_dims[2] = {2, 3};
  *     ms_world *world = NULL; ms_mesh *mesh = NULL; ms_model *model = NULL; ms_graph *graph = NULL;
  *     ms_plan *plan = NULL; ms_state *state = NULL; ms_exec *exec = NULL;
- *     ms_unit_config unit; ms_param_config param; ms_model_dims dims; ms_plan_config config; ms_attrs attrs;
+ *     ms_world_info all; ms_unit_config unit; ms_param_config param; ms_model_dims dims; ms_plan_config config;
  *     ms_step_inputs step = {0.1, 1, 1, 0, {0, 1}, 0}; ms_step_outputs result = {0};
- *     int u, w, in[2], logits[2], loss[3];
- *     TRY(ms_world_join(&world));
- *     TRY(ms_mesh_new(MS_DEVICE_CPU, 1, all_ranks, NULL, ms_world_size(world), &mesh));
+ *     int u, w, in[2], logits[2], loss[3]; ms_attrs attrs;
+ *     TRY(ms_world_join(&world)); TRY(ms_world_describe(world, &all, sizeof all));
+ *     TRY(ms_mesh_new(MS_DEVICE_CPU, 1, all_ranks, NULL, all.size, 0, NULL, &mesh));
  *     ms_unit_config_default(&unit, sizeof unit), ms_param_config_default(&param, sizeof param);
  *     TRY(ms_model_new(7, &model)); TRY(ms_model_add_unit(model, "root", &unit, &u));
  *     TRY(ms_model_add_param(model, u, "fc.weight", 2, w_dims, &param, &w));
  *     ms_model_dims_default(&dims, sizeof dims), dims.shard = 0;
- *     TRY(ms_model_shard(model, mesh, ms_world_rank(world), &dims)); TRY(ms_graph_new(model, &graph));
+ *     TRY(ms_model_shard(model, mesh, all.rank, &dims)); TRY(ms_graph_new(model, &graph));
  *     TRY(ms_graph_input(graph, "x", MS_F32, 2, x_dims, &in[0])); TRY(ms_graph_param(graph, w, &in[1]));
  *     TRY(ms_op_defaults("matmul", &attrs)); TRY(ms_attrs_set("matmul", &attrs, "trans_b", 1));
  *     TRY(ms_graph_op(graph, "matmul", 2, in, &attrs, &logits[0]));
@@ -92,7 +98,7 @@
  *       TRY(ms_exec_run(exec, MS_PHASE_FIRST, &step, NULL)); TRY(ms_exec_run(exec, MS_PHASE_NORM, &step, &result));
  *       TRY(ms_exec_run(exec, MS_PHASE_UPDATE, &step, NULL));
  *     }
- *     if (ms_world_rank(world) == 0) printf("loss %.4f on %d ranks\n", result.loss, ms_world_size(world));
+ *     if (all.rank == 0) printf("loss %.4f on %d ranks\n", result.loss, all.size);
  *     TRY(ms_world_finish(world));
  *   end:
  *     if (ms_error_code()) fprintf(stderr, "%s\n", ms_error_message());

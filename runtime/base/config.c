@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-enum { MOST_BYTES = 65536 }; /* no config struct will be larger: what claims to be was never set */
+enum { MOST_BYTES = 65536 }; /* no struct will be larger: a size that is was never set */
 
 void ms_config_give(void *to, int size, const void *defaults, int known, const char *type) {
   if (!to || size < (int)sizeof size || size > MOST_BYTES) {
@@ -29,5 +29,13 @@ int ms_config_take(void *own, int known, const void *given, const char *type) {
                      type, size, known);
   memcpy(own, given, (size_t)(size < known ? size : known));
   memcpy(own, &known, sizeof known);
+  return MS_OK;
+}
+
+int ms_info_give(void *to, int size, const void *info, int known, const char *function) {
+  if (size < 1 || size > MOST_BYTES)
+    return MS_FAIL(MS_EINVAL, "%s: size is %d: give the sizeof of the struct that it fills", function, size);
+  memset(to, 0, (size_t)size);
+  memcpy(to, info, (size_t)(size < known ? size : known));
   return MS_OK;
 }

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/config.h"
 #include "base/error.h"
 #include "base/text/text.h"
 
@@ -128,82 +129,39 @@ fail:
   return rc;
 }
 
-int ms_mesh_new(int device, int ndim, const int *sizes, const char *const *names, int world, ms_mesh **mesh) {
+int ms_mesh_new(int device, int ndim, const int *sizes, const char *const *names, int world, int n, const int *ranks,
+                ms_mesh **mesh) {
   MS_GIVEN(sizes);
+  if (n != 0) MS_GIVEN(ranks);
   MS_GIVEN(mesh);
-  return make_mesh(device, ndim, sizes, names, world, NULL, world, mesh);
-}
-
-int ms_mesh_new_from_ranks(int device, int ndim, const int *sizes, const char *const *names, int n, const int *ranks,
-                           int world, ms_mesh **mesh) {
-  MS_GIVEN(sizes);
-  MS_GIVEN(ranks);
-  MS_GIVEN(mesh);
-  if (n < 1 || n > world)
+  if (ranks && (n < 1 || n > world))
     return MS_FAIL(MS_EINVAL, "a mesh cannot be made of a list of %d ranks: the world has %d, and each is listed once",
                    n, world);
-  return make_mesh(device, ndim, sizes, names, n, ranks, world, mesh);
+  return make_mesh(device, ndim, sizes, names, ranks ? n : world, ranks, world, mesh);
 }
 
 /* ---- dimensions ---- */
 
-static int is_dim(const ms_mesh *mesh, int dim) { return dim >= 0 && dim < mesh->ndim; }
-
-int ms_mesh_ndim(const ms_mesh *mesh) {
-  MS_HANDLE_OR(0, mesh, MESH);
-  return mesh->ndim;
-}
-
-int ms_mesh_world(const ms_mesh *mesh) {
-  MS_HANDLE_OR(0, mesh, MESH);
-  return mesh->root->world;
-}
-
-int ms_mesh_size(const ms_mesh *mesh, int dim) {
-  MS_HANDLE_OR(0, mesh, MESH);
-  return is_dim(mesh, dim) ? mesh->size[dim] : 0;
-}
-
 int ms_mesh_count(const ms_mesh *mesh) {
-  MS_HANDLE_OR(0, mesh, MESH);
   int count = 1;
   for (int d = 0; d < mesh->ndim; d++) count *= mesh->size[d];
   return count;
 }
 
-int ms_mesh_root_size(const ms_mesh *mesh) {
-  MS_HANDLE_OR(0, mesh, MESH);
-  return mesh->root->size;
-}
-
-const char *ms_mesh_name(const ms_mesh *mesh, int dim) {
-  MS_HANDLE_OR("", mesh, MESH);
-  return is_dim(mesh, dim) && mesh->name[dim] ? mesh->name[dim] : "";
-}
-
-int ms_mesh_dim(const ms_mesh *mesh, const char *name, int *dim) {
+int ms_mesh_describe(const ms_mesh *mesh, ms_mesh_info *info, int size) {
   MS_HANDLE(mesh, MESH);
-  MS_GIVEN(name);
-  MS_GIVEN(dim);
-  ms_text valid = {0};
-  for (int d = 0; d < mesh->ndim; d++) {
-    if (mesh->name[d] && !strcmp(mesh->name[d], name)) {
-      *dim = d;
-      ms_text_free(&valid);
-      return MS_OK;
-    }
-    if (mesh->name[d]) ms_text_append(&valid, "%s%s", d ? ", " : "", mesh->name[d]);
+  MS_GIVEN(info);
+  ms_mesh_info own = {
+      .ndim = mesh->ndim, .count = ms_mesh_count(mesh), .root_count = mesh->root->size, .world = mesh->root->world};
+  for (int d = 0; d < MS_MAX_MESH_DIMS; d++) {
+    own.size[d] = mesh->size[d];
+    own.name[d] = mesh->name[d] ? mesh->name[d] : "";
   }
-  int rc = ms_text_status(&valid);
-  if (!rc && valid.data)
-    rc = MS_FAIL(MS_ENAME, "mesh %s has no dimension \"%s\": it has %s", mesh->label, name, valid.data);
-  else if (!rc) rc = MS_FAIL(MS_ENAME, "mesh %s has no dimension \"%s\": its dimension has no name", mesh->label, name);
-  ms_text_free(&valid);
-  return rc;
+  MS_GIVE_INFO(info, size, own);
 }
 
 int ms_mesh_check_dim(const ms_mesh *mesh, int dim) {
-  if (is_dim(mesh, dim)) return MS_OK;
+  if (dim >= 0 && dim < mesh->ndim) return MS_OK;
   return MS_FAIL(MS_EINVAL, "dimension %d is outside the mesh %s: its dimensions are 0 to %d", dim, mesh->label,
                  mesh->ndim - 1);
 }
@@ -231,7 +189,6 @@ int ms_mesh_check_rank(const ms_mesh *mesh, int rank) {
 }
 
 int ms_mesh_contains(const ms_mesh *mesh, int rank) {
-  MS_HANDLE_OR(0, mesh, MESH);
   return rank >= 0 && rank < mesh->root->world && position_of(mesh->root, rank) >= 0;
 }
 
@@ -256,32 +213,23 @@ static void list_group(const ms_mesh *mesh, int dim, int first, int *ranks) {
   for (int i = 0; i < mesh->size[dim]; i++) ranks[i] = rank_at(mesh->root, first + ms_axis_offset(&mesh->axis[dim], i));
 }
 
-int ms_mesh_group(const ms_mesh *mesh, int dim, int rank, int *ranks) {
-  MS_HANDLE(mesh, MESH);
-  MS_GIVEN(ranks);
-  MS_TRY(ms_mesh_check_dim(mesh, dim));
+static int list_one_group(const ms_mesh *mesh, int dim, int rank, int *ranks) {
   MS_TRY(ms_mesh_check_rank(mesh, rank));
   list_group(mesh, dim, first_along(mesh, dim, position_of(mesh->root, rank)), ranks);
   return MS_OK;
 }
 
 /* Lists every group once: at its first position, whose coordinate along the dimension is 0. */
-int ms_mesh_all_groups(const ms_mesh *mesh, int dim, int *ranks) {
-  MS_HANDLE(mesh, MESH);
-  MS_GIVEN(ranks);
-  MS_TRY(ms_mesh_check_dim(mesh, dim));
+static void list_all_groups(const ms_mesh *mesh, int dim, int *ranks) {
   for (int position = 0; position < mesh->root->size; position++) {
     if (first_along(mesh, dim, position) != position) continue;
     list_group(mesh, dim, position, ranks);
     ranks += mesh->size[dim];
   }
-  return MS_OK;
 }
 
 /* Lists ranks in row-major order: the coordinate of the last dimension changes fastest. */
-int ms_mesh_ranks(const ms_mesh *mesh, int rank, int *ranks) {
-  MS_HANDLE(mesh, MESH);
-  MS_GIVEN(ranks);
+static int list_copy(const ms_mesh *mesh, int rank, int *ranks) {
   MS_TRY(ms_mesh_check_rank(mesh, rank));
   int first = position_of(mesh->root, rank), count = ms_mesh_count(mesh);
   for (int d = 0; d < mesh->ndim; d++) first = first_along(mesh, d, first);
@@ -293,5 +241,15 @@ int ms_mesh_ranks(const ms_mesh *mesh, int rank, int *ranks) {
     }
     ranks[i] = rank_at(mesh->root, position);
   }
+  return MS_OK;
+}
+
+int ms_mesh_ranks(const ms_mesh *mesh, int dim, int rank, int *ranks) {
+  MS_HANDLE(mesh, MESH);
+  MS_GIVEN(ranks);
+  if (dim == -1) return list_copy(mesh, rank, ranks);
+  MS_TRY(ms_mesh_check_dim(mesh, dim));
+  if (rank != -1) return list_one_group(mesh, dim, rank, ranks);
+  list_all_groups(mesh, dim, ranks);
   return MS_OK;
 }

@@ -55,6 +55,9 @@ int ms_mesh_check_names(const char *label, int ndim, const char *const *names);
  * "the world"; `startable`: the user can start a different number of ranks, which the error then suggests. */
 int ms_mesh_resolve_sizes(const char *label, int ndim, const int *sizes, int total, const char *holder, bool startable,
                           int *resolved);
+/* The number of its ranks: the product of the sizes. */
+int ms_mesh_count(const ms_mesh *mesh);
+int ms_mesh_contains(const ms_mesh *mesh, int rank);
 int ms_mesh_check_dim(const ms_mesh *mesh, int dim);
 int ms_mesh_check_rank(const ms_mesh *mesh, int rank);
 /* Coordinate of a rank along one dimension. The rank must be in the mesh. */

@@ -29,7 +29,7 @@ static int common_divisor(const nodes *nodes) {
 /* Fills group with the first one that spans nodes and returns the index at which another node begins in it, or -1. */
 static int find_straddler(const ms_mesh *mesh, int dim, const nodes *nodes, int *group) {
   for (int rank = 0; rank < nodes->topology->ranks; rank++) {
-    if (!ms_mesh_contains(mesh, rank) || ms_mesh_group(mesh, dim, rank, group)) continue;
+    if (!ms_mesh_contains(mesh, rank) || ms_mesh_ranks(mesh, dim, rank, group)) continue;
     int border = ms_topology_border(nodes->topology, group, mesh->size[dim]);
     if (border < mesh->size[dim]) return border;
   }
@@ -57,7 +57,7 @@ static int report(const ms_mesh *mesh, int dim, const nodes *nodes, const int *g
   ms_text text = {0};
   int size = mesh->size[dim], divisor = common_divisor(nodes);
   ms_text_append(&text, "mesh %s: dimension %s of size %d spans nodes with different numbers of ranks (", mesh->label,
-                 ms_mesh_name(mesh, dim), size);
+                 mesh->name[dim] ? mesh->name[dim] : "", size);
   for (int node = 0; node < nodes->topology->nodes; node++) add_node(nodes, node, &text);
   ms_text_append(&text,
                  "): ranks %d and %d of one group are on nodes %d and %d; start the same number of ranks on every node",

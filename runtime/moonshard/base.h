@@ -20,7 +20,7 @@ extern "C" {
 
 /* ffi:begin */
 
-enum { MS_ABI_VERSION = 10, MS_MAX_DIMS = 6, MS_MAX_MESH_DIMS = 6, MS_MAX_INPUTS = 8, MS_MAX_OUTPUTS = 5 };
+enum { MS_ABI_VERSION = 11, MS_MAX_DIMS = 6, MS_MAX_MESH_DIMS = 6, MS_MAX_INPUTS = 8, MS_MAX_OUTPUTS = 5 };
 /* The most ranks that a job can have, and one host. */
 enum { MS_MAX_RANKS = 4096, MS_MAX_LOCAL_RANKS = 64 };
 
@@ -57,10 +57,9 @@ MS_API void ms_error_clear(void);
 /* The name of a status: "MS_EINVAL". */
 MS_API const char *ms_status_name(int status);
 /* MS_ABI_VERSION of the library. The version increases when a program that was compiled with an older header would
- * break: a function or field disappears, moves or changes its meaning, or a struct that the library fills
- * (ms_plan_summary) grows. New functions, enumerators, and fields at the end of a config struct do not increase it.
- * libmoonshard.so.N has version N, so the dynamic linker keeps versions apart; programs that load the library
- * themselves compare this number with MS_ABI_VERSION. */
+ * break: a function or field disappears, moves or changes its meaning. New functions, enumerators, and fields at the
+ * end of a struct that says its size do not increase it. libmoonshard.so.N has version N, so the dynamic linker keeps
+ * versions apart; programs that load the library themselves compare this number with MS_ABI_VERSION. */
 MS_API int ms_abi_version(void);
 MS_API const char *ms_version(void);
 

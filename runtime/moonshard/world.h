@@ -29,19 +29,23 @@ MS_API int ms_world_join(ms_world **world);
 MS_API int ms_world_join_alone(ms_world **world);
 /* Leaves without communicating. NULL, and a world that was left before, are allowed. */
 MS_API void ms_world_leave(ms_world *world);
-MS_API int ms_world_rank(const ms_world *world);
-MS_API int ms_world_size(const ms_world *world);
-/* Nodes are hosts: ranks of one node share memory. Nodes have numbers from 0 on, in the order of their lowest ranks. */
-MS_API int ms_world_nodes(const ms_world *world);
-MS_API int ms_world_node_ranks(const ms_world *world, int node); /* number of its ranks; 0 if there is no such node */
-MS_API int ms_world_node_of(const ms_world *world, int rank);    /* the node of a rank; -1 if there is no such rank */
-MS_API const char *ms_world_node_name(const ms_world *world, int node); /* host name; "" if there is no such node */
-MS_API int ms_world_local_rank(const ms_world *world); /* the index of this rank among the ranks of its node */
-/* The bytes of collectives that this rank has sent to and received from other nodes, as its transport counts them; 0 if
- * it has none. They include, for each operation, a message of MS_ENTRY_BYTES to and from each rank with which this one
- * exchanges bytes. The counts of an operation that has just ended can be a moment late. */
-enum { MS_ENTRY_BYTES = 200 };
-MS_API int ms_world_transport_bytes(const ms_world *world, int64_t *sent, int64_t *received);
+
+enum { MS_ENTRY_BYTES = 200, MS_HOST_NAME = 64 };
+/* Nodes are hosts: ranks of one node share memory. Nodes have numbers from 0 on, in the order of their lowest ranks.
+ * The world owns the lists, which do not change. */
+typedef struct ms_world_info {
+  int rank, size;                        /* of this process, from 0; how many there are */
+  int nodes;                             /* how many there are */
+  int local_rank;                        /* the index of this rank among the ranks of its node */
+  const int *node_of;                    /* [size] the node of each rank */
+  const int *node_ranks;                 /* [nodes] how many ranks each has */
+  const char (*node_name)[MS_HOST_NAME]; /* [nodes] host names */
+  /* The bytes of collectives that this rank has sent to and received from other nodes until now, as its transport
+   * counts them; 0 if it has none. They include, for each operation, a message of MS_ENTRY_BYTES to and from each rank
+   * with which this one exchanges bytes. The counts of an operation that has just ended can be a moment late. */
+  int64_t sent, received;
+} ms_world_info;
+MS_API int ms_world_describe(const ms_world *world, ms_world_info *info, int size);
 /* Waits for every rank. Collective. */
 MS_API int ms_world_barrier(ms_world *world);
 /* Ends the work of this rank: waits until every rank has called it or left. A rank that does neither before the timeout
@@ -98,11 +102,9 @@ MS_API void ms_interrupt_defer(int change);
 
 /* From this call on, SIGTERM, which clusters send some time before SIGKILL, sets a flag instead of ending this process,
  * and `moonshard run` gives the ranks more time to end. A second SIGTERM, more than two seconds later, ends the
- * process. */
-MS_API void ms_world_catch_termination(ms_world *world);
-/* The same, but only while another rank of this host has called ms_world_catch_termination: for a rank that saves
- * nothing itself and should end together with those that do. Otherwise SIGTERM still ends this process. */
-MS_API void ms_world_heed_termination(ms_world *world);
+ * process. saves 0: only while another rank of this host has made the call with saves 1, for a rank that saves nothing
+ * itself and should end together with those that do; otherwise SIGTERM still ends this process. */
+MS_API void ms_world_catch_termination(ms_world *world, int saves);
 /* 1 once this rank has received SIGTERM, or another rank of its host has seen its own. Ranks can see it at different
  * times, so they must agree before they act on it. */
 MS_API int ms_world_terminating(ms_world *world);
@@ -111,33 +113,31 @@ MS_API int ms_world_terminating(ms_world *world);
 
 typedef struct ms_mesh ms_mesh;
 
-/* A mesh over all ranks of a world of `world` ranks, in row-major order. sizes is [ndim]; one of them can be -1, and is
- * computed. Their product must be `world`. names is [ndim], or NULL if ndim is 1. device: enum ms_device_kind. */
-MS_API int ms_mesh_new(int device, int ndim, const int *sizes, const char *const *names, int world, ms_mesh **mesh);
-/* A mesh over chosen ranks: ranks is [n], row-major, all different, from 0 to world - 1. */
-MS_API int ms_mesh_new_from_ranks(int device, int ndim, const int *sizes, const char *const *names, int n,
-                                  const int *ranks, int world, ms_mesh **mesh);
+/* A mesh over ranks of a world of `world` ranks, in row-major order. ranks is [n], all different, from 0 to world - 1;
+ * NULL, with n 0: all ranks. sizes is [ndim]; one of them can be -1, and is computed. Their product must be the number
+ * of ranks. names is [ndim], or NULL if ndim is 1. device: enum ms_device_kind. */
+MS_API int ms_mesh_new(int device, int ndim, const int *sizes, const char *const *names, int world, int n,
+                       const int *ranks, ms_mesh **mesh);
 MS_API void ms_mesh_free(ms_mesh *mesh);
-MS_API int ms_mesh_ndim(const ms_mesh *mesh);
-MS_API int ms_mesh_world(const ms_mesh *mesh); /* the size of the world that it was made for */
-MS_API int ms_mesh_size(const ms_mesh *mesh, int dim);
-MS_API int ms_mesh_count(const ms_mesh *mesh);                 /* product of the sizes */
-MS_API const char *ms_mesh_name(const ms_mesh *mesh, int dim); /* "" if the dimension has no name */
-MS_API int ms_mesh_dim(const ms_mesh *mesh, const char *name, int *dim);
-MS_API int ms_mesh_contains(const ms_mesh *mesh, int rank); /* 1: the rank is in the mesh */
-/* The coordinates of a rank; coordinate is [ndim]. */
+/* The mesh owns the names. */
+typedef struct ms_mesh_info {
+  int ndim;
+  int size[MS_MAX_MESH_DIMS];         /* [ndim] */
+  const char *name[MS_MAX_MESH_DIMS]; /* [ndim]; "" if the dimension has no name */
+  int count;                          /* of its ranks, in a slice of those of one copy: the product of the sizes */
+  int root_count;                     /* of the ranks of the mesh that it was sliced from; its own if it is no slice */
+  int world;                          /* the size of the world that it was made for */
+} ms_mesh_info;
+MS_API int ms_mesh_describe(const ms_mesh *mesh, ms_mesh_info *info, int size);
+/* The coordinates of a rank; coordinate is [ndim]. MS_EINVAL if the rank is not in the mesh. */
 MS_API int ms_mesh_coordinate(const ms_mesh *mesh, int rank, int *coordinate);
-/* The ranks that differ from `rank` at most in the coordinate of dim; ranks is [size(dim)], in order. */
-MS_API int ms_mesh_group(const ms_mesh *mesh, int dim, int rank, int *ranks);
-/* The number of ranks in the mesh that this mesh was sliced from; its own if it is not a slice. */
-MS_API int ms_mesh_root_size(const ms_mesh *mesh);
+/* Lists ranks. dim -1: those of the mesh, or of the copy of a slice that contains `rank`, row-major; ranks is [count].
+ * A dimension: those that differ from `rank` at most in its coordinate, in order; ranks is [size of dim]. rank -1: all
+ * groups of the dimension in all copies, one after another; ranks is [root_count]. */
+MS_API int ms_mesh_ranks(const ms_mesh *mesh, int dim, int rank, int *ranks);
 /* A slice has copies, one for each coordinate along the dimensions that it leaves out. Returns how many there are along
  * one of these, `name`; 1 if there is no such dimension. */
 MS_API int ms_mesh_copies(const ms_mesh *mesh, const char *name);
-/* All groups of a dimension in all copies, one after another; ranks is [root_size]. */
-MS_API int ms_mesh_all_groups(const ms_mesh *mesh, int dim, int *ranks);
-/* The ranks of the mesh, or of the copy of a slice that contains `rank`, row-major; ranks is [count]. */
-MS_API int ms_mesh_ranks(const ms_mesh *mesh, int rank, int *ranks);
 /* The slice that has some of the dimensions, by name, in the mesh's order. Names from flatten and unflatten are
  * allowed. Each rank works with the copy that it is in. */
 MS_API int ms_mesh_slice(const ms_mesh *mesh, int ndim, const char *const *names, ms_mesh **slice);

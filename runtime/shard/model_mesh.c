@@ -16,7 +16,7 @@ static int take_members(ms_model *model, const ms_mesh *mesh, int rank) {
   model->members = ms_mesh_count(mesh);
   model->member_rank = ms_calloc(model->members, sizeof *model->member_rank);
   if (!model->member_rank) return MS_ENOMEM;
-  MS_TRY(ms_mesh_ranks(mesh, rank, model->member_rank));
+  MS_TRY(ms_mesh_ranks(mesh, -1, rank, model->member_rank));
   while (model->member_rank[model->member] != rank) model->member++;
   return MS_OK;
 }
@@ -25,8 +25,8 @@ static int take_members(ms_model *model, const ms_mesh *mesh, int rank) {
  * ranks of the mesh, row-major. */
 static int take_group(ms_model *model, const ms_mesh *mesh, const char *name, int first, int end, ms_dim_group *group) {
   *group = (ms_dim_group){.name = name, .label = name, .mesh_dim = -1, .size = 1, .stride = 1};
-  for (int d = first; d < end; d++) group->size *= ms_mesh_size(mesh, d);
-  for (int d = end; d < mesh->ndim && group->size > 1; d++) group->stride *= ms_mesh_size(mesh, d);
+  for (int d = first; d < end; d++) group->size *= mesh->size[d];
+  for (int d = end; d < mesh->ndim && group->size > 1; d++) group->stride *= mesh->size[d];
   group->mesh_dim = group->size > 1 ? first : -1;
   group->place = model->member / group->stride % group->size;
   group->number = model->member / (group->stride * group->size) * group->stride + model->member % group->stride;
@@ -40,8 +40,8 @@ static int take_group(ms_model *model, const ms_mesh *mesh, const char *name, in
 /* The dimensions [*first, *end) of the mesh along which ranks shard: that of context is one of them. */
 static int find_shards(const ms_mesh *mesh, int shard, int context, int *first, int *end) {
   *first = shard, *end = shard < 0 ? shard : shard + 1;
-  if (context < 0 || ms_mesh_size(mesh, context) == 1) return MS_OK;
-  if (shard >= 0 && shard + 1 != context && ms_mesh_size(mesh, shard) > 1)
+  if (context < 0 || mesh->size[context] == 1) return MS_OK;
+  if (shard >= 0 && shard + 1 != context && mesh->size[shard] > 1)
     return MS_FAIL(MS_EINVAL, "mesh %s: dimension %d, context, must come right after dimension %d, shard", mesh->label,
                    context, shard);
   if (shard < 0 || shard + 1 != context) *first = context; /* context can be dimension 0 */
@@ -94,7 +94,7 @@ int ms_model_join_mesh(ms_model *model, const ms_mesh *mesh, int rank, const ms_
   MS_TRY(take_members(model, mesh, rank));
   MS_TRY(take_groups(model, mesh, dim));
   model->rank = rank;
-  model->world = ms_mesh_world(mesh);
+  model->world = mesh->root->world;
   model->mesh_ndim = mesh->ndim;
   memcpy(model->mesh_text, mesh->label, sizeof model->mesh_text);
   return MS_OK;

@@ -26,7 +26,7 @@ local termination = {
 
 ---From now on catches SIGTERM if `exit_rank` can end this process: something saves here.
 function termination.catch()
-  if termination.exit_rank then C.ms_world_catch_termination(world.handle) end
+  if termination.exit_rank then C.ms_world_catch_termination(world.handle, 1) end
 end
 
 ---Registers a policy, which saves at the end of the run.

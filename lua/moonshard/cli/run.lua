@@ -51,7 +51,7 @@ local function set_up_rank(line)
   if line.timeout then nodes.set_timeout(line.timeout) end
   if line.joins or line.rendezvous or (line.ranks or 1) > 1 then
     world.join()
-    C.ms_world_heed_termination(world.handle)
+    C.ms_world_catch_termination(world.handle, 0)
   end
   if line.trace then require("moonshard.distributed.profile").request(line.trace, unpack(line.trace_range)) end
   if line.metrics and world.rank == 0 then require("moonshard.metrics.log").open_metrics(line.metrics) end

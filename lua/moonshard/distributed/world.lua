@@ -13,6 +13,7 @@ local C, ffi = engine.C, engine.ffi
 ---@field described boolean true if some of the ranks do not exist
 ---@field ranks_of_node integer ranks per node of a described world
 ---@field training boolean true once a step has run
+---@field private info ffi.cdata*? ms_world_info, as it was when the process joined
 local world = { plan_only = false, described = false, training = false }
 
 local function join()
@@ -20,11 +21,12 @@ local function join()
   engine.check(C.ms_world_join(out))
   -- Leaving does not communicate, so the garbage collector can do it.
   world.handle = ffi.gc(out[0], C.ms_world_leave)
-  world.rank = C.ms_world_rank(world.handle)
-  world.size = C.ms_world_size(world.handle)
+  world.info = ffi.new("ms_world_info")
+  engine.check(C.ms_world_describe(world.handle, world.info, ffi.sizeof(world.info)))
+  world.rank, world.size = world.info.rank, world.info.size
 end
 
-local JOINED_BY = { rank = true, size = true, handle = true }
+local JOINED_BY = { rank = true, size = true, handle = true, info = true }
 
 setmetatable(world, {
   __index = function(self, key)
@@ -97,32 +99,31 @@ end
 ---@return integer
 function world.nodes()
   if world.described then return world.size / world.ranks_of_node end
-  return C.ms_world_nodes(world.handle)
+  return world.info.nodes
 end
 
 ---Number of ranks on a node.
 ---@param node integer 0 to nodes - 1
 ---@return integer 0 if there is no such node
 function world.node_ranks(node)
-  if world.described then return node >= 0 and node < world.nodes() and world.ranks_of_node or 0 end
-  return C.ms_world_node_ranks(world.handle, node)
+  if node < 0 or node >= world.nodes() then return 0 end
+  return world.described and world.ranks_of_node or world.info.node_ranks[node]
 end
 
 ---The node of a rank.
 ---@param rank integer 0 to size - 1
 ---@return integer -1 if there is no such rank
 function world.node_of(rank)
-  if world.described then
-    return rank >= 0 and rank < world.size and math.floor(rank / world.ranks_of_node) or -1
-  end
-  return C.ms_world_node_of(world.handle, rank)
+  if rank < 0 or rank >= world.size then return -1 end
+  return world.described and math.floor(rank / world.ranks_of_node) or world.info.node_of[rank]
 end
 
 ---The host name of a node.
 ---@param node integer 0 to nodes - 1
 ---@return string
 function world.node_name(node)
-  return world.described and "" or ffi.string(C.ms_world_node_name(world.handle, node))
+  if world.described or node < 0 or node >= world.nodes() then return "" end
+  return ffi.string(world.info.node_name[node])
 end
 
 ---A rank for messages: "rank 3", on several hosts "rank 3 on b".
@@ -149,7 +150,7 @@ end
 ---@return integer
 function world.local_rank()
   if world.described then return world.rank % world.ranks_of_node end
-  return C.ms_world_local_rank(world.handle)
+  return world.info.local_rank
 end
 
 ---Bytes of collectives that this rank has sent to and received from other nodes, as its transport counts them, with the
@@ -157,9 +158,9 @@ end
 ---@return number sent
 ---@return number received
 function world.transport_bytes()
-  local bytes = ffi.new("int64_t[2]")
-  engine.check(C.ms_world_transport_bytes(world.handle, bytes, bytes + 1))
-  return tonumber(bytes[0]), tonumber(bytes[1])
+  local info = world.info
+  engine.check(C.ms_world_describe(world.handle, info, ffi.sizeof(info)))
+  return tonumber(info.sent), tonumber(info.received)
 end
 
 ---Names this rank's work outside the engine, for reports and `moonshard ps`: "data"; nil ends it.

@@ -34,7 +34,7 @@ local function check_available(session, who, growth, free_on_gpu)
     free_on_gpu or memory.available(), host_memory.read().limit or 0)
   if free_on_gpu then return check_gpus(who, ranks, growths, available) end
   for place, more in ipairs(growths) do
-    local node = session.sharding.single_rank and 0 or C.ms_world_node_of(world.handle, ranks[place])
+    local node = session.sharding.single_rank and 0 or world.node_of(ranks[place])
     needed[node] = (needed[node] or 0) + more
     if needed[node] > available[place] then
       errors.raise("MS_ENOMEM", "%s needs at least %s more on the host of rank %d, which has %s available%s", who,

@@ -138,7 +138,7 @@ local function set_place(self, config)
   config.device = device.kind(around.mesh.device)
   if around.single_rank then return end
   config.sm_carveout = device.sm_carveout
-  config.nodes, self.node_of = world.topology(C.ms_mesh_world(around.mesh.handle))
+  config.nodes, self.node_of = world.topology(around.mesh.world_ranks)
   config.node_of = self.node_of
 end
 

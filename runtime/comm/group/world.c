@@ -13,40 +13,19 @@
 
 /* ---- rank and nodes ---- */
 
-int ms_world_rank(const ms_world *world) {
-  MS_HANDLE_OR(-1, world, WORLD);
-  return world->rank;
-}
+int ms_world_rank(const ms_world *world) { return world->rank; }
 
-int ms_world_size(const ms_world *world) {
-  MS_HANDLE_OR(0, world, WORLD);
-  return world->size;
-}
+int ms_world_size(const ms_world *world) { return world->size; }
 
-int ms_world_nodes(const ms_world *world) {
-  MS_HANDLE_OR(0, world, WORLD);
-  return world->topology.nodes;
-}
+int ms_world_nodes(const ms_world *world) { return world->topology.nodes; }
 
-int ms_world_node_of(const ms_world *world, int rank) {
-  MS_HANDLE_OR(-1, world, WORLD);
-  if (rank < 0 || rank >= world->size) return -1;
-  return world->topology.node_of[rank];
-}
-
-int ms_world_node_ranks(const ms_world *world, int node) {
-  MS_HANDLE_OR(0, world, WORLD);
-  return node >= 0 && node < world->topology.nodes ? world->topology.node_ranks[node] : 0;
-}
+int ms_world_node_of(const ms_world *world, int rank) { return world->topology.node_of[rank]; }
 
 const char *ms_world_node_name(const ms_world *world, int node) {
-  MS_HANDLE_OR("", world, WORLD);
-  if (node < 0 || node >= ms_world_nodes(world)) return "";
   return world->node_name ? world->node_name[node] : world->host;
 }
 
 int ms_world_local_rank(const ms_world *world) {
-  MS_HANDLE_OR(-1, world, WORLD);
   int local = 0;
   for (int rank = 0; rank < world->rank; rank++)
     local += ms_world_node_of(world, rank) == ms_world_node_of(world, world->rank);
@@ -172,15 +151,14 @@ unsigned ms_world_epoch(const ms_world *world) {
  * control segment shows it to all ranks of a host, and the mirror to those of other hosts. The word stays set, since a
  * run that was asked to end does not continue. If some rank saves, no rank ends before the save is done. */
 
-void ms_world_catch_termination(ms_world *world) {
+void ms_world_catch_termination(ms_world *world, int saves) {
   MS_HANDLE_OR(, world, WORLD);
+  if (!saves) {
+    if (world->control) ms_termination_catch(&world->control->saves);
+    return;
+  }
   if (world->control && !atomic_exchange(&world->control->saves, 1) && world->mirror) world->mirror->row(world);
   ms_termination_catch(NULL);
-}
-
-void ms_world_heed_termination(ms_world *world) {
-  MS_HANDLE_OR(, world, WORLD);
-  if (world->control) ms_termination_catch(&world->control->saves);
 }
 
 int ms_world_terminating(ms_world *world) {

@@ -11,6 +11,13 @@
 
 #include "comm/recorder/flight_recorder.h"
 
+/* What ms_world_describe says, one at a time. Ranks and nodes must exist. */
+int ms_world_rank(const ms_world *world);
+int ms_world_size(const ms_world *world);
+int ms_world_nodes(const ms_world *world);
+int ms_world_node_of(const ms_world *world, int rank);
+const char *ms_world_node_name(const ms_world *world, int node);
+int ms_world_local_rank(const ms_world *world);
 int ms_world_fd(const ms_world *world);
 double ms_world_timeout(const ms_world *world);
 /* on: waits have no deadline, since others may wait for a person; they only end for ranks that a signal has stopped for

@@ -8,8 +8,6 @@
 #include "comm/group/wait.h"
 #include "comm/group/group.h"
 
-enum { MS_HOST_NAME = 64 };
-
 struct ms_world {
   ms_handle handle;
   int rank, size, fd;      /* fd: the control segment's, kept open so that `moonshard ps` finds it; -1: none */

@@ -16,6 +16,7 @@
 #include "base/error.h"
 #include "comm/collectives/comm.h"
 #include "comm/group/group.h"
+#include "comm/group/world.h"
 #include "comm/regions/region.h"
 #include "host/launcher.h"
 

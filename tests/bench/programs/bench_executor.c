@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "comm/group/world.h"
 #include "exec/exec.h"
 
 enum { KERNELS = 2000, ELEMENTS = 16, REPEATS = 200, UNITS = 20 };
@@ -64,7 +65,7 @@ static void build(bench *b, ms_world *world) {
     snprintf(name, sizeof name, "layers.%d.bias", u);
     must(ms_model_add_param(b->model, unit, name, 1, (int64_t[]){ELEMENTS}, &param_config, &param[u]));
   }
-  must(ms_mesh_new(MS_DEVICE_CPU, 1, &ranks, NULL, ranks, &b->mesh));
+  must(ms_mesh_new(MS_DEVICE_CPU, 1, &ranks, NULL, ranks, 0, NULL, &b->mesh));
   ms_model_dims_default(&dims, sizeof dims);
   dims.shard = 0;
   must(ms_model_shard(b->model, b->mesh, ms_world_rank(world), &dims));

@@ -15,18 +15,18 @@ static int lay_out(void) {
   static int ranks[RANKS];
   ms_mesh *mesh = NULL, *slice = NULL;
   int rc = MS_OK;
-  MS_GOTO(ms_mesh_new(MS_DEVICE_CPU, NDIM, sizes, names, RANKS, &mesh));
+  MS_GOTO(ms_mesh_new(MS_DEVICE_CPU, NDIM, sizes, names, RANKS, 0, NULL, &mesh));
   for (unsigned mask = 1; mask < 1u << NDIM; mask++) {
     const char *some[NDIM];
     int n = 0;
     for (int d = 0; d < NDIM; d++)
       if (mask >> d & 1) some[n++] = names[d];
     MS_GOTO(ms_mesh_slice(mesh, n, some, &slice));
-    MS_GOTO(ms_mesh_ranks(slice, RANKS / 3, ranks));
+    MS_GOTO(ms_mesh_ranks(slice, -1, RANKS / 3, ranks));
     ms_mesh_free(slice);
     slice = NULL;
   }
-  for (int d = 0; d < NDIM; d++) MS_GOTO(ms_mesh_all_groups(mesh, d, ranks));
+  for (int d = 0; d < NDIM; d++) MS_GOTO(ms_mesh_ranks(mesh, d, -1, ranks));
 fail:
   ms_mesh_free(slice);
   ms_mesh_free(mesh);

@@ -110,6 +110,7 @@ int main(void) {
   ms_model *model;
   ms_graph *graph;
   ms_plan *plan;
+  ms_world_info all;
   ms_model_dims dims;
   ms_plan_config config;
   ms_plan_summary summary;
@@ -121,12 +122,13 @@ int main(void) {
   int param[4], ok;
   if (ms_abi_version() != MS_ABI_VERSION) return 1;
   CHECK(ms_world_join(&world));
-  CHECK(ms_mesh_new(MS_DEVICE_CPU, 1, sizes, NULL, ms_world_size(world), &mesh));
+  CHECK(ms_world_describe(world, &all, sizeof all));
+  CHECK(ms_mesh_new(MS_DEVICE_CPU, 1, sizes, NULL, all.size, 0, NULL, &mesh));
   CHECK(ms_model_new(7, &model));
   if (add_params(model, param)) return 1;
   ms_model_dims_default(&dims, sizeof dims);
   dims.shard = 0;
-  CHECK(ms_model_shard(model, mesh, ms_world_rank(world), &dims));
+  CHECK(ms_model_shard(model, mesh, all.rank, &dims));
   CHECK(ms_graph_new(model, &graph));
   if (trace(graph, param)) return 1;
   ms_plan_config_default(&config, sizeof config);

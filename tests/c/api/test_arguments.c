@@ -86,7 +86,7 @@ static void counts_and_kinds_out_of_range_are_refused(void **state) {
   assert_fails(ms_rules_resolve(rules, 1, NULL, decided), MS_EINVAL, "names is NULL");
   assert_fails(ms_rules_resolve(rules, 2, names, decided), MS_EINVAL, "NULL");
   assert_fails(ms_mesh_slice(m.mesh, 1, names, &mesh), MS_EINVAL, "NULL");
-  assert_fails(ms_mesh_new(7, 1, (int[]){1}, NULL, 1, &mesh), MS_EINVAL, "ms_device_kind | 7");
+  assert_fails(ms_mesh_new(7, 1, (int[]){1}, NULL, 1, 0, NULL, &mesh), MS_EINVAL, "ms_device_kind | 7");
   assert_fails(ms_model_set_prefetch_order(m.model, 0, 7, 0, NULL), MS_EINVAL, "backward | 7");
   assert_fails(ms_model_set_prefetch_order(m.model, 0, 0, -2, NULL), MS_EINVAL, "n | -2");
   assert_fails(ms_model_set_prefetch_order(m.model, 0, 1, 2, (int[]){1, 1}), MS_EINVAL, "1 twice");

@@ -157,8 +157,8 @@ static void use_descriptions(everything *e) {
   ms_plan *again = NULL;
   ms_plan_config config;
   ms_plan_config_default(&config, sizeof config);
-  expect(!e->released[MESH], ms_mesh_ranks(e->mesh, 0, rank));
-  expect(!e->released[SLICE], ms_mesh_ranks(e->slice, 0, rank));
+  expect(!e->released[MESH], ms_mesh_ranks(e->mesh, -1, 0, rank));
+  expect(!e->released[SLICE], ms_mesh_ranks(e->slice, -1, 0, rank));
   expect(!e->released[MODEL], ms_model_owned(e->model, 0, &first, &count));
   expect(!e->released[GRAPH], ms_graph_param(e->graph, 0, &value));
   expect(!e->released[GRAPH], ms_plan_compile(e->graph, &config, &again));

@@ -47,11 +47,13 @@ static void a_world_of_one_needs_no_launcher(void **state) {
 
 static int look_at_nodes(ms_world *world, void *context) {
   (void)context;
-  EXPECT(ms_world_nodes(world) == 1, "%d nodes", ms_world_nodes(world));
-  EXPECT(ms_world_node_ranks(world, 0) == 3, "%d ranks on node 0", ms_world_node_ranks(world, 0));
-  EXPECT(ms_world_node_ranks(world, 1) == 0, "ranks on a node that is not there");
-  EXPECT(ms_world_node_of(world, 2) == 0 && ms_world_node_of(world, 3) == -1, "the nodes of ranks 2 and 3");
-  EXPECT(ms_world_local_rank(world) == ms_world_rank(world), "local rank %d", ms_world_local_rank(world));
+  ms_world_info info;
+  MS_TRY(ms_world_describe(world, &info, sizeof info));
+  EXPECT(info.nodes == 1, "%d nodes", info.nodes);
+  EXPECT(info.size == 3 && info.node_ranks[0] == 3, "%d ranks on node 0", info.node_ranks[0]);
+  EXPECT(info.node_of[2] == 0, "the node of rank 2");
+  EXPECT(info.local_rank == info.rank, "local rank %d", info.local_rank);
+  EXPECT(info.node_name[0][0] != '\0', "a host without a name");
   return MS_OK;
 }
 

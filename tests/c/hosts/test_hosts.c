@@ -65,8 +65,9 @@ static int run_all_kinds(ms_world *world, void *context) {
   MS_GOTO(open_all(&r));
   for (int row = 0; row < (int)(sizeof COUNTS / sizeof *COUNTS); row++)
     for (int i = 0; i < TYPES_OF_A_ROW; i++) MS_GOTO(run_kinds(&r, (row + i) % TYPES, COUNTS[row]));
-  ms_transport_counts counts = await_counts(world, r.sent, r.received), told;
-  MS_GOTO(ms_world_transport_bytes(world, &told.sent, &told.received));
+  ms_transport_counts counts = await_counts(world, r.sent, r.received);
+  ms_world_info told;
+  MS_GOTO(ms_world_describe(world, &told, sizeof told));
   if (told.sent != counts.sent || told.received != counts.received)
     MS_GOTO(MS_FAIL(MS_EINTERNAL, "rank %d gets other counts than its transport's", r.me));
   if (counts.sent != r.sent || counts.received != r.received)

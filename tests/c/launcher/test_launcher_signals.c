@@ -237,7 +237,7 @@ static void L7_a_termination_that_comes_twice_at_once_is_one(void **state) {
 static int save_when_asked(void *context) {
   ms_world *world;
   if (join(&world)) return 2;
-  ms_world_catch_termination(world);
+  ms_world_catch_termination(world, 1);
   int rc = ms_world_barrier(world);
   be_ready();
   while (!rc && !ms_world_terminating(world)) {

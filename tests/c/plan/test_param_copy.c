@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "base/numbers/bf16.h"
+#include "comm/group/world.h"
 #include "exec/tensors/params.h"
 #include "plan/lower/lower.h"
 #include "tests/c/support/networks/mlp_training.h"
@@ -255,7 +256,7 @@ static void refuse_slices(int dtype, int frozen, const char *wanted) {
   const int sizes[] = {2, 1};
   const char *const names[] = {"replicate", "shard"};
   int index;
-  must(ms_mesh_new(MS_DEVICE_CPU, 2, sizes, names, 2, &mesh));
+  must(ms_mesh_new(MS_DEVICE_CPU, 2, sizes, names, 2, 0, NULL, &mesh));
   must(ms_model_new(1, &model));
   ms_unit_config_default(&unit, sizeof unit);
   unit.param_dtype = MS_BF16;

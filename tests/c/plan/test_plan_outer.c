@@ -1,6 +1,7 @@
 /* test_plan_outer.c - plans with local SGD: which parts of an outer step they have, that sums which may be late delay
  * no kernel, what the state keeps, and which settings and orders of phases are refused.
  */
+#include "comm/group/world.h"
 #include "tests/c/api/bound_exec.h"
 #include "tests/c/support/networks/mlp_training.h"
 #include "tests/c/support/networks/planned.h"

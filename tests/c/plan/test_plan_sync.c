@@ -133,7 +133,7 @@ static void S4_groups_must_divide_the_shards(void **state) {
   ms_model_dims dims;
   ms_mesh *mesh;
   ms_param_config_default(&param_config, sizeof param_config);
-  must(ms_mesh_new(MS_DEVICE_CPU, 1, (int[]){4}, NULL, 4, &mesh));
+  must(ms_mesh_new(MS_DEVICE_CPU, 1, (int[]){4}, NULL, 4, 0, NULL, &mesh));
   must(ms_model_new(1, &model));
   c.block.reshard = MS_RESHARD_ALWAYS;
   c.block.reshard_size = 3;

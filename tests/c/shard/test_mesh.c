@@ -12,28 +12,29 @@
 
 static ms_mesh *make(int ndim, const int *sizes, const char *const *names, int world) {
   ms_mesh *mesh;
-  if (ms_mesh_new(MS_DEVICE_CPU, ndim, sizes, names, world, &mesh)) fail_msg("%s", ms_error_message());
+  if (ms_mesh_new(MS_DEVICE_CPU, ndim, sizes, names, world, 0, NULL, &mesh)) fail_msg("%s", ms_error_message());
   return mesh;
 }
 
 static void assert_group(const ms_mesh *mesh, int dim, int rank, const int *expected) {
   int ranks[16];
-  assert_int_equal(ms_mesh_group(mesh, dim, rank, ranks), MS_OK);
-  assert_memory_equal(ranks, expected, sizeof(int) * (size_t)ms_mesh_size(mesh, dim));
+  assert_int_equal(ms_mesh_ranks(mesh, dim, rank, ranks), MS_OK);
+  assert_memory_equal(ranks, expected, sizeof(int) * (size_t)mesh->size[dim]);
 }
 
 static void D1_row_major_layout(void **state) {
   (void)state;
   ms_mesh *mesh = make(2, SIZES(2, 3), NAMES("replicate", "shard"), 6);
-  assert_int_equal(ms_mesh_ndim(mesh), 2);
-  assert_int_equal(ms_mesh_world(mesh), 6);
-  assert_int_equal(ms_mesh_size(mesh, 0), 2);
-  assert_int_equal(ms_mesh_size(mesh, 1), 3);
-  assert_int_equal(ms_mesh_size(mesh, 2), 0);
-  assert_int_equal(ms_mesh_size(mesh, -1), 0);
-  assert_string_equal(ms_mesh_name(mesh, 0), "replicate");
-  assert_string_equal(ms_mesh_name(mesh, 1), "shard");
-  assert_string_equal(ms_mesh_name(mesh, 2), "");
+  ms_mesh_info info;
+  assert_int_equal(ms_mesh_describe(mesh, &info, sizeof info), MS_OK);
+  assert_int_equal(info.ndim, 2);
+  assert_int_equal(info.world, 6);
+  assert_int_equal(info.count, 6);
+  assert_int_equal(info.root_count, 6);
+  assert_memory_equal(info.size, SIZES(2, 3, 0, 0, 0, 0), sizeof info.size);
+  assert_string_equal(info.name[0], "replicate");
+  assert_string_equal(info.name[1], "shard");
+  assert_string_equal(info.name[2], "");
   assert_string_equal(mesh->label, "2x3 (replicate, shard)");
   for (int rank = 0; rank < 6; rank++) {
     int coordinate[2];
@@ -41,26 +42,42 @@ static void D1_row_major_layout(void **state) {
     assert_int_equal(coordinate[0], rank / 3);
     assert_int_equal(coordinate[1], rank % 3);
   }
-  int dim;
-  assert_int_equal(ms_mesh_dim(mesh, "shard", &dim), MS_OK);
-  assert_int_equal(dim, 1);
+  ms_mesh_free(mesh);
+}
+
+/* A program of an older header gets the fields that it knows, one of a newer header zeros for those that it alone has.
+ */
+static void structs_of_other_headers_are_filled(void **state) {
+  (void)state;
+  struct {
+    ms_mesh_info known;
+    int more;
+  } newer = {.more = 7};
+  ms_mesh_info older;
+  ms_mesh *mesh = make(1, SIZES(4), NULL, 4);
+  must(ms_mesh_describe(mesh, &newer.known, sizeof newer));
+  assert_int_equal(newer.known.world, 4);
+  assert_int_equal(newer.more, 0);
+  memset(&older, 0x7f, sizeof older);
+  must(ms_mesh_describe(mesh, &older, offsetof(ms_mesh_info, world)));
+  assert_int_equal(older.count, 4);
+  assert_int_equal(older.world, 0x7f7f7f7f);
+  assert_fails(ms_mesh_describe(mesh, &older, 0), MS_EINVAL, "size | 0");
+  assert_fails(ms_mesh_describe(mesh, &older, 1 << 20), MS_EINVAL, "size | 1048576");
   ms_mesh_free(mesh);
 }
 
 static void D1_names_are_optional_for_one_dimension(void **state) {
   (void)state;
-  int dim;
   ms_mesh *mesh = make(1, SIZES(4), NULL, 4);
-  assert_string_equal(ms_mesh_name(mesh, 0), "");
+  ms_mesh_info info;
+  assert_int_equal(ms_mesh_describe(mesh, &info, sizeof info), MS_OK);
+  assert_string_equal(info.name[0], "");
   assert_string_equal(mesh->label, "4");
-  assert_fails(ms_mesh_dim(mesh, "shard", &dim), MS_ENAME, "mesh 4 | \"shard\" | name");
   ms_mesh_free(mesh);
   mesh = make(1, SIZES(4), NAMES(NULL), 4);
-  assert_string_equal(ms_mesh_name(mesh, 0), "");
-  ms_mesh_free(mesh);
-  mesh = make(1, SIZES(4), NAMES("shard"), 4);
-  assert_int_equal(ms_mesh_dim(mesh, "shard", &dim), MS_OK);
-  assert_int_equal(dim, 0);
+  assert_int_equal(ms_mesh_describe(mesh, &info, sizeof info), MS_OK);
+  assert_string_equal(info.name[0], "");
   ms_mesh_free(mesh);
   ms_mesh_free(NULL);
 }
@@ -68,14 +85,14 @@ static void D1_names_are_optional_for_one_dimension(void **state) {
 static void D1_one_size_is_inferred(void **state) {
   (void)state;
   ms_mesh *mesh = make(3, SIZES(2, -1, 4), NAMES("a", "b", "c"), 24);
-  assert_int_equal(ms_mesh_size(mesh, 1), 3);
+  assert_int_equal(mesh->size[1], 3);
   assert_string_equal(mesh->label, "2x3x4 (a, b, c)");
   ms_mesh_free(mesh);
   mesh = make(1, SIZES(-1), NULL, 7);
-  assert_int_equal(ms_mesh_size(mesh, 0), 7);
+  assert_int_equal(mesh->size[0], 7);
   ms_mesh_free(mesh);
   mesh = make(2, SIZES(-1, 4), NAMES("a", "b"), 4);
-  assert_int_equal(ms_mesh_size(mesh, 0), 1);
+  assert_int_equal(mesh->size[0], 1);
   ms_mesh_free(mesh);
 }
 
@@ -104,11 +121,11 @@ static void D7_groups_partition_up_to_4096_ranks(void **state) {
     for (int dim = 0; dim < ndim; dim++) {
       static int times[4096], ranks[4096];
       memset(times, 0, sizeof times);
-      int size = ms_mesh_size(mesh, dim);
+      int size = mesh->size[dim];
       for (int rank = 0; rank < world; rank++) {
         int mine[6], other[6];
         assert_int_equal(ms_mesh_coordinate(mesh, rank, mine), MS_OK);
-        assert_int_equal(ms_mesh_group(mesh, dim, rank, ranks), MS_OK);
+        assert_int_equal(ms_mesh_ranks(mesh, dim, rank, ranks), MS_OK);
         assert_int_equal(ranks[mine[dim]], rank);
         if (mine[dim] != 0) continue;
         for (int i = 0; i < size; i++) {
@@ -135,7 +152,7 @@ static void D8_dimensions_of_size_one(void **state) {
 }
 
 #define assert_refused(ndim, sizes, names, world, status, text) \
-  assert_fails(ms_mesh_new(MS_DEVICE_CPU, ndim, sizes, names, world, &mesh), status, text)
+  assert_fails(ms_mesh_new(MS_DEVICE_CPU, ndim, sizes, names, world, 0, NULL, &mesh), status, text)
 
 static void D9_sizes_that_do_not_fit(void **state) {
   (void)state;
@@ -176,29 +193,28 @@ static void D9_names_that_do_not_fit(void **state) {
 static void D9_unknown_names_ranks_and_dimensions(void **state) {
   (void)state;
   ms_mesh *mesh = make(2, SIZES(2, 2), NAMES("replicate", "shard"), 4);
-  int dim, ranks[2];
-  assert_fails(ms_mesh_dim(mesh, "tensor", &dim), MS_ENAME,
-               "mesh 2x2 (replicate, shard) | \"tensor\" | replicate, shard");
+  int ranks[2];
   assert_fails(ms_mesh_coordinate(mesh, 4, ranks), MS_EINVAL, "rank 4 | mesh 2x2 (replicate, shard) | 0 to 3");
   assert_fails(ms_mesh_coordinate(mesh, -1, ranks), MS_EINVAL, "rank -1");
-  assert_fails(ms_mesh_group(mesh, 0, 4, ranks), MS_EINVAL, "rank 4");
-  assert_fails(ms_mesh_group(mesh, 2, 0, ranks), MS_EINVAL, "dimension 2 | mesh 2x2 (replicate, shard) | 0 to 1");
-  assert_fails(ms_mesh_group(mesh, -1, 0, ranks), MS_EINVAL, "dimension -1");
+  assert_fails(ms_mesh_ranks(mesh, 0, 4, ranks), MS_EINVAL, "rank 4");
+  assert_fails(ms_mesh_ranks(mesh, 2, 0, ranks), MS_EINVAL, "dimension 2 | mesh 2x2 (replicate, shard) | 0 to 1");
+  assert_fails(ms_mesh_ranks(mesh, -2, 0, ranks), MS_EINVAL, "dimension -2");
   ms_mesh_free(mesh);
 }
 
 static void D9_devices(void **state) {
   (void)state;
   ms_mesh *mesh;
-  must(ms_mesh_new(MS_DEVICE_CUDA, 1, SIZES(1), NULL, 1, &mesh));
+  must(ms_mesh_new(MS_DEVICE_CUDA, 1, SIZES(1), NULL, 1, 0, NULL, &mesh));
   ms_mesh_free(mesh);
-  assert_fails(ms_mesh_new(2, 1, SIZES(1), NULL, 1, &mesh), MS_EINVAL, "device 2 | ms_device_kind");
-  assert_fails(ms_mesh_new(-1, 1, SIZES(1), NULL, 1, &mesh), MS_EINVAL, "device -1");
+  assert_fails(ms_mesh_new(2, 1, SIZES(1), NULL, 1, 0, NULL, &mesh), MS_EINVAL, "device 2 | ms_device_kind");
+  assert_fails(ms_mesh_new(-1, 1, SIZES(1), NULL, 1, 0, NULL, &mesh), MS_EINVAL, "device -1");
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {
       TEST(D1_row_major_layout),
+      TEST(structs_of_other_headers_are_filled),
       TEST(D1_names_are_optional_for_one_dimension),
       TEST(D1_one_size_is_inferred),
       TEST(D2_groups_of_a_2x4_mesh),

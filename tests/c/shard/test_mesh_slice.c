@@ -17,7 +17,7 @@ static const char *const FOUR[] = {"pipe", "replicate", "shard", "tensor"};
 
 static ms_mesh *make(int ndim, const int *sizes, const char *const *names, int world) {
   ms_mesh *mesh;
-  must(ms_mesh_new(MS_DEVICE_CPU, ndim, sizes, names, world, &mesh));
+  must(ms_mesh_new(MS_DEVICE_CPU, ndim, sizes, names, world, 0, NULL, &mesh));
   return mesh;
 }
 
@@ -35,7 +35,7 @@ static ms_mesh *flatten(ms_mesh *mesh, const char *name) {
 
 static void assert_ranks(const ms_mesh *mesh, int rank, const int *expected) {
   int ranks[64];
-  must(ms_mesh_ranks(mesh, rank, ranks));
+  must(ms_mesh_ranks(mesh, -1, rank, ranks));
   assert_memory_equal(ranks, expected, sizeof(int) * (size_t)ms_mesh_count(mesh));
 }
 
@@ -76,7 +76,7 @@ static void D4_D7_every_slice_of_meshes_up_to_4096_ranks(void **state) {
       for (int rank = 0; rank < world; rank += 1 + rank % 97) {
         int n = list_alike(coordinate, world, rank, mask, expected), mine[4];
         assert_int_equal(ms_mesh_count(part), n);
-        must(ms_mesh_ranks(part, rank, ranks));
+        must(ms_mesh_ranks(part, -1, rank, ranks));
         assert_memory_equal(ranks, expected, sizeof(int) * (size_t)n);
         must(ms_mesh_coordinate(part, rank, mine));
         for (int d = 0, at = 0; d < 4; d++)
@@ -101,10 +101,10 @@ static void D5_D7_flattened_pairs_of_dimensions(void **state) {
       ms_mesh *sliced = slice(mesh, 1, NAMES(name));
       for (int rank = 0; rank < 1024; rank += 7) {
         int n = list_alike(coordinate, 1024, rank, 1u << a | 1u << b, expected), mine;
-        assert_int_equal(ms_mesh_size(flat, 0), n);
-        must(ms_mesh_group(flat, 0, rank, ranks));
+        assert_int_equal(flat->size[0], n);
+        must(ms_mesh_ranks(flat, 0, rank, ranks));
         assert_memory_equal(ranks, expected, sizeof(int) * (size_t)n);
-        must(ms_mesh_group(sliced, 0, rank, ranks));
+        must(ms_mesh_ranks(sliced, 0, rank, ranks));
         assert_memory_equal(ranks, expected, sizeof(int) * (size_t)n);
         must(ms_mesh_coordinate(flat, rank, &mine));
         assert_int_equal(mine, coordinate[rank][a] * sizes[b] + coordinate[rank][b]);
@@ -152,7 +152,7 @@ static void D4_dimensions_of_size_one_keep_their_order(void **state) {
     assert_fails(ms_mesh_slice(mesh, 2, NAMES(FOUR[d], FOUR[d - 1]), &bad), MS_EINVAL, "order");
   }
   ms_mesh *all = flatten(mesh, "all");
-  assert_int_equal(ms_mesh_size(all, 0), 2);
+  assert_int_equal(all->size[0], 2);
   ms_mesh_free(all);
   ms_mesh_free(mesh);
 }
@@ -242,16 +242,15 @@ static void D5_unflatten(void **state) {
 static void D6_ranks_chosen_by_hand(void **state) {
   (void)state;
   ms_mesh *bad, *mesh;
-  must(ms_mesh_new_from_ranks(MS_DEVICE_CPU, 2, SIZES(2, -1), NAMES("replicate", "shard"), 6, SIZES(7, 1, 3, 2, 6, 0),
-                              8, &mesh));
+  must(ms_mesh_new(MS_DEVICE_CPU, 2, SIZES(2, -1), NAMES("replicate", "shard"), 8, 6, SIZES(7, 1, 3, 2, 6, 0), &mesh));
   int ranks[6], coordinate[2];
-  must(ms_mesh_group(mesh, 1, 6, ranks));
+  must(ms_mesh_ranks(mesh, 1, 6, ranks));
   assert_memory_equal(ranks, SIZES(2, 6, 0), 3 * sizeof(int));
-  must(ms_mesh_group(mesh, 0, 6, ranks));
+  must(ms_mesh_ranks(mesh, 0, 6, ranks));
   assert_memory_equal(ranks, SIZES(1, 6), 2 * sizeof(int));
   must(ms_mesh_coordinate(mesh, 6, coordinate));
   assert_memory_equal(coordinate, SIZES(1, 1), 2 * sizeof(int));
-  must(ms_mesh_all_groups(mesh, 0, ranks));
+  must(ms_mesh_ranks(mesh, 0, -1, ranks));
   assert_memory_equal(ranks, SIZES(7, 2, 1, 6, 3, 0), 6 * sizeof(int));
   assert_int_equal(ms_mesh_contains(mesh, 4), 0);
   assert_int_equal(ms_mesh_contains(mesh, 8), 0);
@@ -259,17 +258,16 @@ static void D6_ranks_chosen_by_hand(void **state) {
   assert_fails(ms_mesh_coordinate(mesh, 4, coordinate), MS_EINVAL,
                "rank 4 | mesh 2x3 (replicate, shard) | 7, 1, 3, 2, 6, 0");
   ms_mesh_free(mesh);
-  assert_fails(ms_mesh_new_from_ranks(MS_DEVICE_CPU, 1, SIZES(2), NULL, 2, SIZES(1, 1), 2, &bad), MS_EINVAL,
+  assert_fails(ms_mesh_new(MS_DEVICE_CPU, 1, SIZES(2), NULL, 2, 2, SIZES(1, 1), &bad), MS_EINVAL,
                "mesh 2 | rank 1 | twice");
-  assert_fails(ms_mesh_new_from_ranks(MS_DEVICE_CPU, 1, SIZES(2), NULL, 2, SIZES(0, 2), 2, &bad), MS_EINVAL,
+  assert_fails(ms_mesh_new(MS_DEVICE_CPU, 1, SIZES(2), NULL, 2, 2, SIZES(0, 2), &bad), MS_EINVAL,
                "mesh 2 | rank 2 | world | 0 to 1");
   const char *const pair[2] = {"replicate", "shard"};
-  assert_fails(ms_mesh_new_from_ranks(MS_DEVICE_CPU, 2, SIZES(-1, 2), pair, 0, SIZES(0), 2, &bad), MS_EINVAL, "0 | 2");
-  assert_fails(ms_mesh_new_from_ranks(MS_DEVICE_CPU, 2, SIZES(-1, 2), pair, -2, SIZES(0), 2, &bad), MS_EINVAL,
-               "-2 | 2");
-  assert_fails(ms_mesh_new_from_ranks(MS_DEVICE_CPU, 1, SIZES(INT_MAX), NULL, INT_MAX, SIZES(0), 2, &bad), MS_EINVAL,
+  assert_fails(ms_mesh_new(MS_DEVICE_CPU, 2, SIZES(-1, 2), pair, 2, 0, SIZES(0), &bad), MS_EINVAL, "0 | 2");
+  assert_fails(ms_mesh_new(MS_DEVICE_CPU, 2, SIZES(-1, 2), pair, 2, -2, SIZES(0), &bad), MS_EINVAL, "-2 | 2");
+  assert_fails(ms_mesh_new(MS_DEVICE_CPU, 1, SIZES(INT_MAX), NULL, 2, INT_MAX, SIZES(0), &bad), MS_EINVAL,
                "2147483647 | 2");
-  assert_fails(ms_mesh_new_from_ranks(MS_DEVICE_CPU, 1, SIZES(3), NULL, 2, SIZES(0, 1), 2, &bad), MS_EINVAL,
+  assert_fails(ms_mesh_new(MS_DEVICE_CPU, 1, SIZES(3), NULL, 2, 2, SIZES(0, 1), &bad), MS_EINVAL,
                "mesh 3 | 3 ranks | 2");
 }
 
@@ -312,7 +310,7 @@ static void D12_names_the_nodes_wherever_their_ranks_are(void **state) {
 static void D4_copies_of_a_slice(void **state) {
   (void)state;
   ms_mesh *mesh, *slice, *data;
-  must(ms_mesh_new(MS_DEVICE_CPU, 4, (int[]){2, 3, 4, 5}, FOUR, 120, &mesh));
+  must(ms_mesh_new(MS_DEVICE_CPU, 4, (int[]){2, 3, 4, 5}, FOUR, 120, 0, NULL, &mesh));
   must(ms_mesh_slice(mesh, 2, FOUR + 1, &slice)); /* replicate, shard */
   assert_int_equal(ms_mesh_copies(slice, "pipe"), 2);
   assert_int_equal(ms_mesh_copies(slice, "tensor"), 5);
@@ -343,10 +341,10 @@ static void D7_4096_ranks_are_laid_out_in_under_5_ms(void **state) {
       for (int d = 0; d < 4; d++)
         if (mask >> d & 1) names[ndim++] = FOUR[d];
       ms_mesh *part = slice(mesh, ndim, names);
-      must(ms_mesh_ranks(part, 1234, ranks));
+      must(ms_mesh_ranks(part, -1, 1234, ranks));
       ms_mesh_free(part);
     }
-    for (int d = 0; d < 4; d++) must(ms_mesh_all_groups(mesh, d, ranks));
+    for (int d = 0; d < 4; d++) must(ms_mesh_ranks(mesh, d, -1, ranks));
     ms_mesh_free(mesh);
     double seconds = ms_clock() - began;
     if (seconds < best) best = seconds;

@@ -4,6 +4,7 @@
 
 #include <stdlib.h>
 
+#include "comm/group/world.h"
 #include "exec/state/state.h"
 #include "shard/model.h"
 
@@ -62,7 +63,7 @@ static void a_model_without_parameters_computes(void **state) {
   config.optimizer = MS_OPT_NONE;
   config.train = 0;
   must(ms_world_join_alone(&world));
-  must(ms_mesh_new(MS_DEVICE_CPU, 1, (int[]){1}, NULL, 1, &mesh));
+  must(ms_mesh_new(MS_DEVICE_CPU, 1, (int[]){1}, NULL, 1, 0, NULL, &mesh));
   must(ms_model_new(0, &model));
   mlp_shard(model, mesh, 0, -1, -1);
   must(ms_graph_new(model, &graph));

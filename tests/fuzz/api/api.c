@@ -106,7 +106,7 @@ static void add_network(void) {
   ms_param_config_default(&param_config, sizeof param_config);
   ms_plan_config_default(&config, sizeof config);
   NEED(ms_world_join_alone(&world));
-  NEED(ms_mesh_new(MS_DEVICE_CPU, 1, all_ranks, names, 1, &mesh));
+  NEED(ms_mesh_new(MS_DEVICE_CPU, 1, all_ranks, names, 1, 0, NULL, &mesh));
   NEED(ms_model_new(7, &model));
   NEED(ms_model_add_unit(model, "root", &unit_config, &unit));
   NEED(ms_model_add_param(model, unit, "w", 2, w_dims, &param_config, &w));

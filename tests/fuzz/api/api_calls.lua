@@ -19,7 +19,7 @@ local HANDLES = {
 }
 -- They change how signals end the process, or take the result of another call.
 local LEFT_OUT = { ms_file_text_free = true, ms_interrupt_set = true, ms_interrupt_defer = true,
-  ms_interrupt_install = true, ms_world_catch_termination = true, ms_world_heed_termination = true }
+  ms_interrupt_install = true, ms_world_catch_termination = true }
 local VALUES = {
   ["int"] = "an_int()", ["int64_t"] = "a_long()", ["uint64_t"] = "(uint64_t)a_long()", ["double"] = "a_real()",
   ["const char *"] = "a_text()", ["const char *const *"] = "texts()", ["const int *"] = "ints()",

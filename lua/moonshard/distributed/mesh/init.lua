@@ -20,6 +20,9 @@ local C, ffi, check = engine.C, engine.ffi, engine.check
 ---@field device string "cpu" or "cuda"
 ---@field shape integer[] sizes, outermost first
 ---@field ndim integer
+---@field private rank_count integer ranks, in a slice of one copy
+---@field world_ranks integer ranks of the world that it was made for
+---@field private root_rank_count integer ranks of the mesh that it was sliced from
 ---@field names string[]? of the dimensions; nil if unnamed
 ---@field [string] moonshard.Mesh the slice of that dimension: mesh["shard"]
 local Mesh = { __name = "a mesh" }
@@ -54,11 +57,14 @@ end
 -- Wraps a mesh made by the engine; out is ms_mesh *[1].
 local function adopt(device, out)
   local handle = ffi.gc(out[0], C.ms_mesh_free)
-  local self = { handle = handle, device = device, ndim = C.ms_mesh_ndim(handle), shape = {}, slices = {} }
+  local info = ffi.new("ms_mesh_info")
+  check(C.ms_mesh_describe(handle, info, ffi.sizeof(info)))
+  local self = { handle = handle, device = device, ndim = info.ndim, rank_count = info.count,
+    root_rank_count = info.root_count, world_ranks = info.world, shape = {}, slices = {} }
   local names = {}
   for d = 0, self.ndim - 1 do
-    self.shape[d + 1] = C.ms_mesh_size(handle, d)
-    names[d + 1] = ffi.string(C.ms_mesh_name(handle, d))
+    self.shape[d + 1] = info.size[d]
+    names[d + 1] = ffi.string(info.name[d])
   end
   if names[1] ~= "" then self.names = names end
   return sealed.seal(setmetatable(self, Mesh))
@@ -99,7 +105,8 @@ function mesh.of_ranks(ranks, device, sizes, names)
   local kind = devices.kind(device, "mesh on device")
   shape.check_names(sizes, names)
   local out = ffi.new("ms_mesh *[1]")
-  check(C.ms_mesh_new(kind, #sizes, ffi.new("int[?]", #sizes, sizes), names and c_strings(names) or nil, ranks, out))
+  check(C.ms_mesh_new(kind, #sizes, ffi.new("int[?]", #sizes, sizes), names and c_strings(names) or nil, ranks, 0, nil,
+    out))
   local self = adopt(device, out)
   if self:has("shard") and ranks == world.size then self:check_nodes("shard") end
   return self
@@ -108,8 +115,8 @@ end
 local function over_ranks(sizes, names, ranks)
   local kind = devices.kind(devices.default)
   local out = ffi.new("ms_mesh *[1]")
-  check(C.ms_mesh_new_from_ranks(kind, #sizes, ffi.new("int[?]", #sizes, sizes), c_strings(names), #ranks,
-    ffi.new("int[?]", #ranks, ranks), world.size, out))
+  check(C.ms_mesh_new(kind, #sizes, ffi.new("int[?]", #sizes, sizes), c_strings(names), world.size, #ranks,
+    ffi.new("int[?]", #ranks, ranks), out))
   return adopt(devices.default, out)
 end
 
@@ -238,6 +245,15 @@ sealed.class(Mesh, {
 
 -- ---- dimensions -------------------------------------------------------------------------------------------------
 
+local function raise_unknown(self, name)
+  if not self.names then
+    errors.raise("MS_ENAME", "mesh %s has no dimension \"%s\": its dimension has no name", self:label(), name)
+  end
+  local near = nearest.name(name, self.names)
+  errors.raise("MS_ENAME", "mesh %s has no dimension \"%s\": it has %s%s", self:label(), name,
+    table.concat(self.names, ", "), near and (": did you mean %s?"):format(near) or "")
+end
+
 ---The index of a dimension. Refuses -1 and names of other meshes.
 ---@param dim integer|string|nil index from 0, or name; optional if there is one dimension
 ---@return integer
@@ -247,9 +263,10 @@ function Mesh:dim(dim)
     errors.invalid("mesh %s has %d dimensions: say which one", self:label(), self.ndim)
   end
   if type(dim) == "string" then
-    local out = ffi.new("int[1]")
-    check_named(C.ms_mesh_dim(self.handle, dim, out))
-    return out[0]
+    for d, own in ipairs(self.names or {}) do
+      if own == dim then return d - 1 end
+    end
+    raise_unknown(self, dim)
   end
   if type(dim) ~= "number" or dim % 1 ~= 0 or dim < 0 or dim >= self.ndim then
     errors.invalid("mesh %s has no dimension %s: they are 0 to %d", self:label(), tostring(dim), self.ndim - 1)
@@ -280,7 +297,7 @@ end
 ---@return integer
 function Mesh:size(dim)
   check_self(self, "size")
-  if dim == nil then return C.ms_mesh_count(self.handle) end
+  if dim == nil then return self.rank_count end
   return self.shape[self:dim(dim) + 1]
 end
 
@@ -312,14 +329,16 @@ function Mesh:get_rank() return world.rank end
 ---@param rank integer
 ---@return boolean
 function Mesh:contains(rank)
-  return C.ms_mesh_contains(self.handle, rank) == 1
+  if C.ms_mesh_coordinate(self.handle, rank, ffi.new("int[?]", self.ndim)) == 0 then return true end
+  C.ms_error_clear()
+  return false
 end
 
 ---The ranks of this (sub)mesh, row-major.
 ---@param rank integer? selects the copy that contains this rank instead of the caller's
 ---@return integer[]
 function Mesh:ranks(rank)
-  return list_of(self:size(), C.ms_mesh_ranks, self.handle, rank or world.rank)
+  return list_of(self:size(), C.ms_mesh_ranks, self.handle, -1, rank or world.rank)
 end
 
 ---This rank's index in ranks().
@@ -363,7 +382,7 @@ end
 ---@return moonshard.Group
 function Mesh:group_of(rank, dim)
   dim = self:dim(dim)
-  return groups.of(list_of(self.shape[dim + 1], C.ms_mesh_group, self.handle, dim, rank))
+  return groups.of(list_of(self.shape[dim + 1], C.ms_mesh_ranks, self.handle, dim, rank))
 end
 
 ---This rank's group along every dimension, or, given a dimension, all groups along it.
@@ -376,8 +395,8 @@ function Mesh:get_all_groups(dim)
     return all
   end
   dim = self:dim(dim)
-  local size, count = self.shape[dim + 1], C.ms_mesh_root_size(self.handle)
-  local ranks = list_of(count, C.ms_mesh_all_groups, self.handle, dim)
+  local size, count = self.shape[dim + 1], self.root_rank_count
+  local ranks = list_of(count, C.ms_mesh_ranks, self.handle, dim, -1)
   for first = 1, count, size do
     local group = {}
     for i = 1, size do group[i] = ranks[first + i - 1] end

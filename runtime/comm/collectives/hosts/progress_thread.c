@@ -249,13 +249,3 @@ ms_transport_counts ms_progress_counts(ms_progress_thread *thread) {
 }
 
 _Static_assert(sizeof(ms_hosts_signature) == MS_ENTRY_BYTES, "the first message of an operation");
-
-int ms_world_transport_bytes(const ms_world *world, int64_t *sent, int64_t *received) {
-  MS_HANDLE(world, WORLD);
-  MS_GIVEN(sent);
-  MS_GIVEN(received);
-  const ms_transport_counts counts = world->progress ? ms_progress_counts(world->progress) : (ms_transport_counts){0};
-  *sent = counts.sent;
-  *received = counts.received;
-  return MS_OK;
-}

@@ -133,7 +133,7 @@ static inline ms_mesh *mlp_mesh(const mlp_config *c) {
   static const char *const names[] = {"replicate", "shard", "tensor"};
   const int sizes[] = {c->replicate, c->shard, c->tensor};
   ms_mesh *mesh;
-  must(ms_mesh_new(MS_DEVICE_CPU, c->tensor > 1 ? 3 : 2, sizes, names, c->world, &mesh));
+  must(ms_mesh_new(MS_DEVICE_CPU, c->tensor > 1 ? 3 : 2, sizes, names, c->world, 0, NULL, &mesh));
   return mesh;
 }
 

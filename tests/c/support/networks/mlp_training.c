@@ -5,6 +5,7 @@
 
 #include "base/numbers/bf16.h"
 #include "base/numbers/philox.h"
+#include "comm/group/world.h"
 
 training_config training_default(int replicate, int shard) {
   training_config c = {.net = mlp_default(replicate, shard, 0), .global_batch = 24, .micro_batches = 1};

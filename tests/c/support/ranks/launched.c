@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "comm/group/world.h"
 
 blackboard *board;
 outcome result;

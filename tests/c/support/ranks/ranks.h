@@ -8,6 +8,7 @@
 #include <sys/types.h>
 
 #include "base/error.h"
+#include "comm/group/world.h"
 #include "tests/c/support/message.h"
 #include "moonshard.h"
 
