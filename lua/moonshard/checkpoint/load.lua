@@ -180,7 +180,9 @@ function load.state(who, path, session, wanted)
   checkpoint:close()
   session.unsharded = {} -- gathered by unshard before loading, now stale
   session.edits = session.edits + 1
-  agreement.raise_first_failure(session, "of loading", ok, raised)
+  local whole, why = pcall(agreement.raise_first_failure, session, "of loading", ok, raised)
+  session.half_loaded = not whole and path or nil
+  if not whole then error(why, 0) end
   check(C.ms_state_seal(session.state))
   check(C.ms_state_spread(session.state)) -- of what only one replica has; others may not reach the files it is in
   if told and world.rank == 0 then log.print(("checkpoint %s: %s"):format(path, told)) end

@@ -58,6 +58,7 @@ local function fill(sharding, list, kept, i, range)
 end
 
 local function saver_of(session, disk)
+  session:check_whole()
   local state = session:ensure_state()
   local saver = session.saver
   if saver and saver.state == state and saver.disk == disk then return saver end

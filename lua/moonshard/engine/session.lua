@@ -35,6 +35,7 @@ local C, ffi, check = engine.C, engine.ffi, engine.check
 ---@field sharding moonshard.Sharding
 ---@field optimizer moonshard.Optimizer?
 ---@field ema { decay: number, warmup: boolean }? option of the weights' averages; nil: none are kept
+---@field half_loaded string? the checkpoint whose load has failed, and has replaced a part of the weights
 ---@field averaged boolean? whether the averages currently replace the weights
 ---@field opened ffi.cdata*? ms_state*, as long as nothing is written to it
 ---@field opened_for ffi.cdata*? ms_model* that it was opened for
@@ -224,6 +225,13 @@ end
 ---Raises an error if the model was sharded again, and another session has its values.
 function Session:check_goes_on()
   if self.ended then errors.invalid("this trainer is over: %s", self.ended) end
+end
+
+---Fails where a load has replaced a part of the weights, and could not go on.
+function Session:check_whole()
+  if not self.half_loaded then return end
+  errors.invalid("the weights are in part those of %s, whose load failed: load a checkpoint that is whole, or let the "
+    .. "run end", self.half_loaded)
 end
 
 ---The state in which nothing is written yet if it has no values, else the state: through it ranks exchange numbers.

@@ -69,6 +69,7 @@ local function check_runs(self, settings)
       .. "returns")
   end
   self:check_goes_on()
+  self:check_whole()
   if context.trace then
     errors.invalid("a model cannot run inside a forward or loss, which are traced and not run: do it between steps")
   end
