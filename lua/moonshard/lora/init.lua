@@ -184,7 +184,11 @@ local function adapt(who, model, chosen, train)
   for _, wanted in ipairs(chosen) do
     adapter.attach(wanted.layer, wanted.config, wanted.shared and wanted.shared.lora_A)
   end
-  freeze(model, train, tied)
+  local ok, raised = pcall(freeze, model, train, tied)
+  if not ok then
+    for _, wanted in ipairs(chosen) do adapter.detach(wanted.layer) end
+    error(raised, 0)
+  end
   rawset(model, "_single_rank", nil) -- what it computed before has no adapters
 end
 
@@ -226,7 +230,12 @@ function lora.load(model, folder, given)
       .. "call of ms.lora that made them")
   end
   if not has_some then adapt("ms.lora.load", model, read_folder.layers(model, folder), given.train) end
-  if not world.plan_only then read_folder.values(model, folder) end
+  if world.plan_only then return model end
+  local ok, raised = pcall(read_folder.values, model, folder)
+  if not ok then
+    if not has_some then require("moonshard.lora.remove")(model, adapter.layers(model)) end
+    error(raised, 0)
+  end
   return model
 end
 

@@ -10,22 +10,13 @@ local context = require("moonshard.base.context")
 local errors = require("moonshard.base.error")
 local ffi = require("ffi")
 local options = require("moonshard.base.checks.options")
+local remove = require("moonshard.lora.remove")
 local session = require("moonshard.engine.session")
 local shardings = require("moonshard.shard.sharding")
 local tree = require("moonshard.nn.tree")
 local world = require("moonshard.distributed.world")
 local engine = require("moonshard.base.ffi")
 local C, check = engine.C, engine.check
-
--- Removes the adapters, and lets those parameters train that did before.
-local function remove(model, layers)
-  for _, found in ipairs(layers) do adapter.detach(found.layer) end
-  for _, module in model:named_modules() do
-    local noted = rawget(module, "_lora")
-    for param, frozen in pairs(noted and noted.before or {}) do param.frozen = frozen end
-    rawset(module, "_lora", nil)
-  end
-end
 
 -- ---- before ms.fully_shard --------------------------------------------------------------------------------------
 

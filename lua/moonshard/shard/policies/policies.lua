@@ -275,7 +275,7 @@ end
 ---@param config table options of ms.fully_shard
 ---@return table
 function policies.without_duty(config)
-  local result = {}
+  local result = { unfrozen = true }
   for name, value in pairs(config) do result[name] = value end
   for _, row in ipairs(policies.options) do
     if row.of == "parameter" and has_rules(row, config[row.name]) then

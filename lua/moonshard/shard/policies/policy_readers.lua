@@ -42,7 +42,11 @@ function policy_readers.check_reshard(self, decisions)
   for _, unit in ipairs(self.units) do
     local decision, frozen = decisions[unit.name], false
     for _, param in ipairs(unit.params) do frozen = frozen or param.frozen end
-    if decision.value == "run" and not frozen then
+    if decision.value == "run" and not frozen and self.config.unfrozen then -- by a merge: it trains now
+      decisions[unit.name] = { value = "default", rule = decision.rule, pattern = decision.pattern,
+        where = decision.where }
+      unit.reshard = "default"
+    elseif decision.value == "run" and not frozen then
       errors.invalid("reshard_after_forward: %s keeps unit %s gathered for the whole run, but all of its parameters "
         .. "train, so every step changes them: give \"run\" to units with frozen parameters alone, and false to "
         .. "this one", decision.pattern and ("rule %s"):format(decision.pattern) or "\"run\"", unit.name)
