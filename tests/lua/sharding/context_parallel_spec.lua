@@ -28,7 +28,7 @@ local cases = {
   ["documents"] = check("2", "mesh=1x1x2x1", "documents=true"),
   ["documents with shards"] = check("8", "mesh=1x2x4x1", "documents=true", "seq=64"),
   ["uneven targets"] = check("4", "mesh=1x1x4x1", "ignored=true"),
-  ["tensor"] = check("4", "mesh=1x1x2x2", "sequence_parallel=true", "dropout=0.2"),
+  ["tensor"] = check("4", "mesh=1x1x2x2", "sequence_parallel=true", "dropout=0.2", "steps=1"),
   ["llama on four dimensions"] = check("16", "mesh=2x2x2x2", "model=llama", "sequence_parallel=true", "batch=1"),
   ["documents with tensor"] = check("4", "mesh=1x1x2x2", "documents=true", "sequence_parallel=true", "tied=true"),
   ["constants"] = constants("2", "mesh=1x1x2x1"),
