@@ -57,7 +57,8 @@ MS_API int ms_world_all_gather_bytes(ms_world *world, const void *mine, int byte
 MS_API void ms_world_abort(ms_world *world, const char *why);
 /* Records that a collective operation failed on this rank, in case the program catches the error and goes on. The first
  * such text is kept, and quoted if ranks disagree later. Phases are MS_EMISMATCH from then on unless it failed on all
- * their ranks: those it did not fail on are an operation ahead, or behind. */
+ * their ranks: those it did not fail on are an operation ahead, or behind. why NULL: another rank's failure is the
+ * cause. */
 MS_API void ms_world_note_failure(ms_world *world, const char *why);
 /* Makes a clean start after a failure. Waits until every rank has called it, whatever they were doing, and then
  * discards unfinished collectives, the effect of ms_world_abort, and the state of failed phases. States keep their

@@ -29,8 +29,9 @@ function agreement.uninterrupted(call, ...)
   return result
 end
 
--- Errors that follow from another rank or from the user are not causes; nor are those of ranks that disagree.
-local FOLLOWS = { MS_EPEER = true, MS_EINTERRUPT = true, MS_EMISMATCH = true }
+-- Errors that follow from another rank or from the user are not causes; nor are those of ranks that disagree, which all
+-- of them have, so that they count.
+local FOLLOWS = { MS_EPEER = true, MS_EINTERRUPT = true }
 
 -- How many calls that note failures are under way, and the latest error that was noted in them: it passes several on
 -- its way up, and counts once.
@@ -40,7 +41,8 @@ local function note_failure(raised)
   if not (errors.is(raised) or type(raised) == "string") or FOLLOWS[raised.status] then return end
   if world.plan_only or world.size == 1 or raised == noted then return end
   noted = raised
-  C.ms_world_note_failure(world.handle, text_lines.message(tostring(raised)))
+  local is_cause = raised.status ~= "MS_EMISMATCH"
+  C.ms_world_note_failure(world.handle, is_cause and text_lines.message(tostring(raised)) or nil)
 end
 
 local function returned(ok, ...)
@@ -62,13 +64,24 @@ function agreement.noting_failure(call, ...)
   return returned(pcall(call, ...))
 end
 
+-- A method that was called with a dot fails at once; what explains that looks at the stack, which a pcall ends.
+local function collective(call)
+  if debug.getlocal(arguments.original(call), 1) ~= "self" then
+    return function(...) return agreement.noting_failure(call, ...) end
+  end
+  return function(self, ...)
+    if type(self) ~= "table" then return call(self, ...) end
+    return agreement.noting_failure(call, self, ...)
+  end
+end
+
 ---Makes functions of a table that all ranks call note their failures so.
 ---@param functions table<string, function>
 ---@param names string "step evaluate"
 function agreement.collective(functions, names)
   for name in names:gmatch("%S+") do
     local call = functions[name]
-    functions[name] = arguments.replace(call, function(...) return agreement.noting_failure(call, ...) end)
+    functions[name] = arguments.replace(call, collective(call))
   end
 end
 

@@ -103,7 +103,7 @@ void ms_world_set_activity(ms_world *world, const char *what) {
 void ms_world_note_failure(ms_world *world, const char *why) {
   MS_HANDLE_OR(, world, WORLD);
   world->failures++;
-  if (!world->control) return;
+  if (!world->control || !why) return;
   ms_control_rank *row = &world->control->rank[world->rank];
   uint32_t untold = 0;
   if (!atomic_compare_exchange_strong(&row->failed, &untold, 1)) return;
