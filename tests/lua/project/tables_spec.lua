@@ -224,7 +224,8 @@ describe("the table of policies", function()
     name = "string", of = "string", reader = "function", no_option = "boolean", default = "function",
     absent = "function", bare_value = "boolean", is_value = "function", store = "function", set = "function",
     key = "function", setting = "table", on_reference = "table", in_turn = "boolean", rare = "boolean",
-    moves = "boolean", inherited = "boolean", check = "function", applies = "function", left_out = "string", by_layer = "boolean",
+    moves = "boolean", inherited = "boolean", check = "function",
+    applies = "function", left_out = "string", by_layer = "boolean",
   }
 
   it("R3 has complete rows", function()
