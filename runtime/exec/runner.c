@@ -57,7 +57,6 @@ static int make_weights_whole(ms_exec *exec, int phase) {
 }
 
 static int check_sealed(const ms_state *state) {
-  MS_TRY(ms_resident_check(state));
   for (int i = 0; state->unsealed && i < state->model->params; i++) MS_TRY(ms_stored_check_sealed(state, i));
   for (int i = 0; state->open_moments && i < state->model->params; i++) MS_TRY(ms_moments_check_sealed(state, i));
   return MS_OK;
@@ -66,6 +65,7 @@ static int check_sealed(const ms_state *state) {
 int ms_exec_admit(ms_exec *exec, int phase, const ms_step_inputs *inputs) {
   MS_TRY(check_run(exec, phase));
   MS_TRY(check_sealed(exec->state));
+  MS_TRY(ms_resident_check(exec->state, exec->plan));
   MS_TRY(check_inputs(phase, inputs));
   return make_weights_whole(exec, phase);
 }

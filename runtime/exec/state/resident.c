@@ -7,14 +7,12 @@
 void ms_resident_forget(ms_state *state) { state->resident = (ms_resident){0}; }
 
 void ms_resident_note(ms_state *state, int param) {
-  const ms_param *p = &state->model->param[param];
-  const ms_unit *unit = &state->model->unit[p->unit];
-  if (!state->resident.layout || !ms_segment_is_resident(state->model, unit, &unit->segment[p->segment])) return;
-  state->resident.written = 1 + param;
+  /* Whatever the rules are now: under earlier ones it may have been gathered, and later ones may find it there. */
+  if (state->resident.layout && state->model->param[param].config.frozen) state->resident.written = 1 + param;
 }
 
-int ms_resident_check(const ms_state *state) {
-  if (!state->resident.written) return MS_OK;
+int ms_resident_check(const ms_state *state, const ms_plan *plan) {
+  if (!state->resident.written || !plan->phase[MS_PHASE_GATHER].present) return MS_OK;
   return MS_FAIL(MS_EINVAL,
                  "parameter '%s' was written, but its gathered weights stay as they were (reshard = run): call "
                  "ms_state_seal on all ranks",

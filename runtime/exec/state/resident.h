@@ -21,8 +21,8 @@ typedef struct ms_resident {
 void ms_resident_forget(ms_state *state);
 /* This rank is about to write a parameter. */
 void ms_resident_note(ms_state *state, int param);
-/* Fails if a parameter was written and not sealed. */
-int ms_resident_check(const ms_state *state);
+/* Fails if a parameter was written and not sealed, for a plan that reads gathered weights which stay. */
+int ms_resident_check(const ms_state *state, const ms_plan *plan);
 /* 1 when this plan's phase GATHER has to run before a phase (enum ms_phase). */
 int ms_resident_is_due(const ms_state *state, const ms_plan *plan, int phase);
 /* It has. */
