@@ -9,7 +9,7 @@ local folder = scratch.folder()
 -- One layer; with two=true there is a second.
 local MODEL = [[
 local ms = require "moonshard"
-local cfg = ms.args { mesh = "1x1", two = false, out = "", from = "", what = "", file = "" }
+local cfg = ms.args { mesh = "1x1", two = false, out = "", from = "", what = "", file = "", seed = "0" }
 local Net = ms.module "Net"
 function Net:init()
   self.a = ms.nn.linear(2, 4)
@@ -75,23 +75,25 @@ describe("a part of a model", function()
     assert.equal(saved.out:match("first %S+"), loaded.out:match("first %S+"))
   end)
 
-  it("K4 leaves out the optimizer's state of what is frozen now, and says so", function()
+  it("K4 leaves out the optimizer's state of what is frozen now, keeps the saved seed, and says so", function()
     local frozen, root = folder .. "/frozen.lua", folder .. "/root"
     scratch.write(frozen, MODEL:gsub("ms.fully_shard.*", [[
       ms.fully_shard(model, { mesh = cfg.mesh, freeze = cfg.what ~= "" and { cfg.what } or nil })
       local train = ms.trainer { model = model, optimizer = ms.optim.adamw { lr = 0.1 }, loss = ms.loss.mse,
+        seed = tonumber(cfg.seed),
         checkpoint = { dir = cfg.out, every = 1, resume = "auto" } }
       train:step { inputs = ms.ones(2, 2), targets = ms.ones(2, 4) }
     ]]))
-    local function resumed(what)
+    local function resumed(what, ...)
       os.execute("rm -rf " .. root)
       assert.equal(0, program.run({ "run", frozen, "two=true", "out=" .. root }).status)
-      local ended = program.run({ "run", frozen, "two=true", "out=" .. root, "what=" .. what })
+      local ended = program.run({ "run", frozen, "two=true", "out=" .. root, "what=" .. what, ... })
       assert.equal(0, ended.status, ended.err)
       return ended.out:match("resumed from [^\n]*")
     end
     has(resumed("a"), "after step 1; | a.weight and 1 more | frozen")
     has(resumed("b.bias"), "after step 1; | b.bias is | frozen")
     assert.truthy(resumed(""):find("after step 1$"))
+    has(resumed("", "seed=7"), "after step 1; | its seed 0 | 7")
   end)
 end)

@@ -54,6 +54,16 @@ describe("refused are", function()
     ["R2 a learning-rate factor that is no number"] = { function()
       trainer { optimizer = ms.optim.adamw { lr = 1, groups = { { "0", { lr_scale = NAN } } } } }
     end, "optimizer | rule 1 (0) | lr_scale | nan" },
+    ["R2 a group's rate of an optimizer whose rate is 0"] = { function()
+      trainer { optimizer = ms.optim.adamw { lr = 0, groups = { { "0", { lr = 0.1 } } } } }
+    end, "lr | which is 0 | lr_scale = 0" },
+    ["U10 what a forward returns behind the loss"] = { function()
+      local function forward(net, b)
+        local y = net(b.inputs)
+        return ms.loss.mse(y, b.targets), y
+      end
+      ms.trainer { model = shard {}, optimizer = ms.optim.sgd { lr = 1 }, forward = forward }:step(batch)
+    end, "behind the loss | alone" },
     ["R2 a negative weight decay of a group"] = { function()
       trainer { optimizer = ms.optim.sgd { lr = 1, groups = { { "2", { weight_decay = -1 } } } } }
     end, "optimizer | rule 1 (2) | weight_decay | 0" },
