@@ -34,20 +34,22 @@ function launched.is_over(job)
   return false
 end
 
----A port without a listener: requested, and released.
+---A port without a listener, bound until this process ends: the kernel gives it to no outgoing connection meanwhile,
+---which otherwise takes it before a rank listens. A rank may bind it, too, since both allow the reuse.
 ---@return integer
 function launched.find_port()
   local ffi = require("ffi")
   if not pcall(function() return ffi.C.getsockname end) then
     ffi.cdef [[
-      int socket(int, int, int); int bind(int, const void *, unsigned); int close(int);
-      int getsockname(int, void *, unsigned *);
+      int socket(int, int, int); int setsockopt(int, int, int, const void *, unsigned);
+      int bind(int, const void *, unsigned); int getsockname(int, void *, unsigned *);
     ]]
   end
+  local STREAM_CLOEXEC, SOL_SOCKET, SO_REUSEADDR = 1 + 0x80000, 1, 2
   local address, bytes = ffi.new("uint8_t[16]", { 2, 0, 0, 0, 127, 0, 0, 1 }), ffi.new("unsigned[1]", 16)
-  local fd = ffi.C.socket(2, 1, 0)
+  local fd = ffi.C.socket(2, STREAM_CLOEXEC, 0)
+  assert(ffi.C.setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, ffi.new("int[1]", 1), 4) == 0)
   assert(ffi.C.bind(fd, address, 16) == 0 and ffi.C.getsockname(fd, address, bytes) == 0)
-  ffi.C.close(fd)
   return address[2] * 256 + address[3]
 end
 

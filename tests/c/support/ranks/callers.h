@@ -17,7 +17,7 @@ typedef struct caller {
   char message[2048];
 } caller;
 
-/* A port of the loopback without a listener. */
+/* A port of the loopback without a listener, reserved until a few more were found. */
 int find_port(void);
 /* tcp://127.0.0.1:port, job "test", no token, 20 s; what a test wants otherwise it changes before start_caller. */
 void prepare_caller(caller *one, int port, int rank, int size);
