@@ -4,6 +4,9 @@
 -- evaluations, for a second stage. A state therefore records the call under way: of how many steps it was, and how many
 -- of them were done. The first call after a resume is that call again, so it gives the steps that were left.
 
+local errors = require("moonshard.base.error")
+local options = require("moonshard.base.checks.options")
+
 local call = {}
 
 ---@class moonshard.Call
@@ -19,23 +22,57 @@ function call.of(state)
   return { steps = steps, done = done }
 end
 
+---Reads what data:batches was given: a number of steps, or what it means.
+---@param steps any
+---@return integer? steps nil: the rest of an epoch
+---@return "total"|"more"|nil meant
+function call.given(steps)
+  local meant
+  if type(steps) == "table" then
+    local o = options.parse("data:batches", steps, { total = { "any" }, more = { "any" } })
+    if (o.total == nil) == (o.more == nil) then
+      errors.invalid("data:batches: give total, all steps of the call with those done before a resume, or more, steps "
+        .. "from here on")
+    end
+    meant = o.more and "more" or "total"
+    steps = o[meant]
+  end
+  if steps ~= nil and (type(steps) ~= "number" or steps % 1 ~= 0 or steps < 0) then
+    errors.invalid("data:batches: the number of steps must be a whole number of at least 0, not %s",
+      options.describe(steps))
+  end
+  return steps, meant
+end
+
 -- A call that had given all of its steps was the whole run, or one of several.
 local function after_all(saved, run_step) return saved.done == run_step and saved.done or 0 end
 
----How many steps of a call of batches(steps) are done already.
+local function left_of(saved, steps, run_step, meant)
+  if steps == saved.steps then return saved.done < steps and saved.done or after_all(saved, run_step) end
+  -- The recipe gives the rest itself: batches(all - train.steps_done).
+  if not meant and saved.steps and steps == saved.steps - saved.done then return 0 end
+  return math.min(saved.done, steps)
+end
+
+-- A recipe can mean another number than the one that is made where it gives another than before: that is said.
+local function told(saved, steps, done)
+  if steps == saved.steps and done < steps then return nil end
+  return ("data:batches: the run was saved after %d steps of a call%s, so batches(%d) makes %d now; "
+    .. "batches { total = n } counts those that are done, batches { more = n } does not"):format(saved.done,
+    saved.steps and (" of %d"):format(saved.steps) or "", steps, steps - done)
+end
+
+---How many steps of a call of batches are done already.
 ---@param saved moonshard.Call the call that the state was saved in
 ---@param steps integer of the call now
 ---@param run_step integer steps of the run when the state was saved
+---@param meant "total"|"more"|nil
 ---@return integer done
----@return string? why there is nothing left, where a recipe may have meant something else
-function call.begin(saved, steps, run_step)
-  if steps == saved.steps then return saved.done < steps and saved.done or after_all(saved, run_step) end
-  -- The recipe gives the rest itself: batches(all - train.steps_done).
-  if saved.steps and steps == saved.steps - saved.done then return 0 end
-  if steps >= saved.done then return saved.done end
-  return steps, ("data:batches(%d) gives no batch: the run was saved after %d steps of a call%s; give the number of "
-    .. "all steps of the call, of which those that are left are made"):format(steps, saved.done,
-    saved.steps and (" of %d"):format(saved.steps) or "")
+---@return string? said what the call makes, where a recipe may have meant something else
+function call.begin(saved, steps, run_step, meant)
+  if meant == "more" then return 0 end
+  local done = left_of(saved, steps, run_step, meant)
+  return done, not meant and saved.done > 0 and told(saved, steps, done) or nil
 end
 
 ---The same for a call without a number, which makes the rest of an epoch: how many of its steps that is, the position

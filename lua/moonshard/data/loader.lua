@@ -307,16 +307,16 @@ local function steps_before(self)
 end
 
 -- The first step of a call less 1, and its last one.
-local function begin_call(self, steps)
-  local resumed, step, warning = self.resumed, 0, nil
+local function begin_call(self, steps, meant)
+  local resumed, step, said = self.resumed, 0, nil
   self.resumed = nil
-  if resumed and steps then step, warning = call.begin(resumed.call, steps, resumed.step)
+  if resumed and steps then step, said = call.begin(resumed.call, steps, resumed.step, meant)
   elseif resumed then
     step = call.done_of_epoch(resumed.call, steps_before(self))
     steps = step + steps_of_epoch(self)
   end
   steps = steps or steps_of_epoch(self)
-  if warning and world.rank == 0 then io.stderr:write("moonshard: warning: ", warning, "\n") end
+  if said and world.rank == 0 then io.stderr:write("moonshard: ", said, "\n") end
   self.call = { steps = steps, done = step }
   progress.expect(steps)
   return step, steps
@@ -344,20 +344,19 @@ end
 ---batch of an epoch can be padded (drop_last): then it has is_padded, and counted_rows: so many of its rows, the first
 ---ones, are samples; all batches of the call have will_be_padded. While a step computes, a thread reads the next
 ---batches.
----@param steps integer? default: the rest of the epoch, whose last samples are left to the next one where they do not
----  fill a step and drop_last says so; at the end of an epoch, the next one. Validation data makes one pass at most
+---@param steps integer|{ total: integer }|{ more: integer }|nil default: the rest of the epoch, whose last samples are
+---  left to the next one where they do not fill a step and drop_last says so; at the end of an epoch, the next one.
+---  Validation data makes one pass at most. In the first call after a resume, total counts the steps of the call that
+---  were done, and more does not; a number is the total, unless it is what was left
 ---@return fun(): integer?, table? step from 1 (see count_from), and its batch
 function Loader:batches(steps)
   if self.lacks then errors.invalid("%s", self.lacks) end
   if self.restart then self.position = 0 end
-  if steps ~= nil and (type(steps) ~= "number" or steps % 1 ~= 0 or steps < 0) then
-    errors.invalid("data:batches: the number of steps must be a whole number of at least 0, not %s",
-      options.describe(steps))
-  end
+  local step, meant
+  steps, meant = call.given(steps)
   local is_epoch = steps == nil
-  local step
   if self.restart then step, steps = 0, math.min(steps or math.huge, steps_of_epoch(self))
-  else step, steps = begin_call(self, steps) end
+  else step, steps = begin_call(self, steps, meant) end
   local last = advance(self, self.position, math.max(0, steps - 1 - step))
   local will_be_padded = is_padded_until(self, self.position, last) or nil
   return function()

@@ -87,7 +87,7 @@ end
 
 ---Iterates over `steps` batches, as those of its data, with tokens replaced; targets are the original tokens where
 ---tokens were chosen, and -100 elsewhere.
----@param steps integer? default: one epoch
+---@param steps integer|{ total: integer }|{ more: integer }|nil as of its data
 ---@return fun(): integer?, table? step, and its batch
 function Masked:batches(steps)
   local following = self.data:batches(steps)

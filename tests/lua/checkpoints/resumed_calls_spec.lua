@@ -36,6 +36,8 @@ local function run(batches)
 end
 if cfg.calls == "all" then run(data:batches(cfg.steps)) end
 if cfg.calls == "rest" then run(data:batches(cfg.steps - train.steps_done)) end
+if cfg.calls == "more" then run(data:batches { more = cfg.steps - train.steps_done }) end
+if cfg.calls == "total" then run(data:batches { total = cfg.steps }) end
 if cfg.calls == "rounds" then while train.steps_done < cfg.steps do run(data:batches(6)) end end
 if cfg.calls == "epochs" then
   while train.steps_done < cfg.steps do print("epoch", run(data:batches())) end
@@ -72,14 +74,16 @@ describe("a run that resumes", function()
     assert.equal(3, before.status, before.err)
     local after, batches = run(unpack(settings))
     assert.equal(0, after.status, after.err)
-    assert.equal("", after.err)
+    local left = steps - saved
+    local rest = ("%d steps of a call of %d | batches(%d) makes %d now"):format(saved, steps, left, left)
+    if table.concat({ ... }):find("calls=rest") then has(after.err, rest) else assert.equal("", after.err) end
     assert.same(counted(saved + 1, steps), batches)
     return after
   end
 
   it("makes the steps that were left of all, also from the middle of rounds, and none once it is done", function()
     for _, kind in ipairs({ "text", "mix", "masked" }) do
-      for _, calls in ipairs({ "all", "rest", "rounds" }) do
+      for _, calls in ipairs({ "all", "rest", "rounds", "more", "total" }) do
         resumes(11, 9, 24, "kind=" .. kind, "calls=" .. calls)
       end
     end
@@ -89,7 +93,7 @@ describe("a run that resumes", function()
     clear()
     run("calls=all", "steps=6")
     again, batches = run("calls=all", "steps=6")
-    assert.same({ 0, "", {} }, { again.status, again.err, batches })
+    assert.same({ 0, {} }, { again.status, batches })
     assert.same(counted(7, 9), select(2, run("calls=all", "steps=9"))) -- a longer run
   end)
 
@@ -256,12 +260,30 @@ describe("a run that resumes", function()
     for _, how in ipairs { "nothing", "parameter", "in data" } do assert.equal("", errors_of(how)) end
   end)
 
-  it("warns when a call has nothing left", function()
+  it("says what a call makes where the recipe gives another number than before", function()
+    for _, case in ipairs({ -- saved after 9 of 24: how the loop is written, the new total, and the last step then
+      { "all", 30, 30 }, { "all", 12, 12 }, { "all", 15, 24 }, { "total", 15, 15 }, { "total", 30, 30 },
+      { "rest", 30, 21 }, { "more", 30, 30 }, { "more", 33, 33 }, { "more", 12, 12 }, { "more", 18, 18 } }) do
+      local calls, total, last = unpack(case)
+      clear()
+      run("stop=9", "calls=" .. calls)
+      local ended, batches = run("calls=" .. calls, "steps=" .. total)
+      assert.same({ 0, counted(10, last) }, { ended.status, batches }, calls .. total)
+      local given = calls == "all" and total or total - 9
+      if calls == "all" or calls == "rest" then
+        has(ended.err, ("9 steps | 24 | batches(%d) makes %d now | total | more"):format(given, last - 9))
+      else
+        assert.equal("", ended.err, calls .. total)
+      end
+    end
     clear()
     run("calls=all", "steps=9")
     local ended, batches = run("calls=all", "steps=5")
     assert.same({ 0, {} }, { ended.status, batches })
-    has(ended.err, "warning | data:batches(5) | 9 steps")
+    has(ended.err, "9 steps | batches(5) makes 0 now")
+    ended, batches = run("calls=all", "steps=9")
+    assert.same({ 0, {} }, { ended.status, batches })
+    has(ended.err, "9 steps | batches(9) makes 0 now")
   end)
 end)
 
