@@ -316,7 +316,7 @@ local function begin_call(self, steps, meant)
     steps = step + steps_of_epoch(self)
   end
   steps = steps or steps_of_epoch(self)
-  if said and world.rank == 0 then io.stderr:write("moonshard: ", said, "\n") end
+  if said and world.rank == 0 then require("moonshard.metrics.log").print(said) end
   self.call = { steps = steps, done = step }
   progress.expect(steps)
   return step, steps
