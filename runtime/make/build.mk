@@ -109,8 +109,8 @@ SHARED_KERNEL_C := $(wildcard kernels/*.c kernels/formats/*.c kernels/products/*
 KERNEL_C := $(SHARED_KERNEL_C) $(wildcard kernels/cpu/*.c kernels/cpu/*/*.c)
 ENGINE_C := $(filter-out $(HOST_C) runtime/device/cuda/% runtime/comm/transport/mpi/library.c,\
   $(wildcard runtime/*.c runtime/*/*.c runtime/*/*/*.c runtime/*/*/*/*.c)) $(KERNEL_C)
-# Programs of tests/c, in rooms by subject: embed_*.c use only the installed header and the library, the others all
-# internal symbols. A program is named for its source alone, wherever that is.
+# Programs of tests/c: embed_*.c use only the installed header and the library, the others all internal symbols. These
+# are linked by folder, a room (make/test_room.lua); a link of a test's name, wherever its source is, runs that test.
 EMBED_C := $(wildcard tests/c/api/embed_*.c)
 # Tests that a sanitizer run skips (tests/run.sh) are not built for it, unless ONLY names them.
 LEFT_OUT := $(if $(ONLY),,$(if $(wildcard tests/sanitizers/$(CONFIG).skip),$(shell sed -nE 's|^(tests/c/[^ ]+).*|\1%|p' tests/sanitizers/$(CONFIG).skip)))
@@ -125,6 +125,8 @@ CUDA_KERNEL_C := $(filter-out kernels/cuda/plan/%,$(wildcard kernels/cuda/*.c ke
 EMULATION_TEST_CPP := $(wildcard tests/emulated_cuda/test_*.cpp)
 EMULATION_CPP := $(filter-out $(EMULATION_TEST_CPP),$(wildcard tests/emulated_cuda/*.cpp))
 KERNEL_TEST_C := $(wildcard tests/c/*/test_kernels_*.c)
+# Tests that stand in for functions of libc, which no others may meet: each has a room of its own.
+ALONE_TEST_C := tests/c/bootstrap/test_store_resolve.c tests/c/exec/test_exec_faults.c
 LUA_SOURCES := $(sort $(shell find lua -name '*.lua' 2>/dev/null))
 
 objects = $(patsubst %.c,$(OUT)/obj/%.o,$(1))
@@ -205,7 +207,7 @@ peers: $(PEER_BENCHES)
 remember = $(shell mkdir -p $(dir $(1)))$(if $(filter-out x$(strip $(2))x,x$(strip $(file <$(1)))x),$(file >$(1),$(strip $(2))))
 space := $(subst ,, )
 underscored = $(subst $(space),|,$(strip $(1)))
-_ := $(call remember,$(OUT)/flags.list,$(call underscored,$(CC) $(OWN_CFLAGS) $(CPPFLAGS) $(CFLAGS) $(TEST_FLAGS) $(KERNEL_FLAGS) $(HOST_CFLAGS) $(EMULATED_CXXFLAGS)))
+_ := $(call remember,$(OUT)/flags.list,$(call underscored,$(CC) $(OWN_CFLAGS) $(CPPFLAGS) $(CFLAGS) $(TEST_FLAGS) -Dmain=NAME $(KERNEL_FLAGS) $(HOST_CFLAGS) $(EMULATED_CXXFLAGS)))
 _ := $(call remember,$(OUT)/engine.list,$(call underscored,$(ENGINE_O) $(OWN_LDFLAGS) $(LDLIBS)))
 _ := $(call remember,$(OUT)/host.list,$(call underscored,$(HOST_O) $(HOST_LDLIBS)))
 _ := $(call remember,$(OUT)/cuda.list,$(call underscored,$(NVCC) $(NVCC_FLAGS)))
@@ -232,7 +234,7 @@ $(OUT)/obj/%.o: %.c $(OUT)/flags.list
 $(call objects,$(ALL_TEST_C)): $(OUT)/obj/%.o: %.c $(OUT)/flags.list
 	@mkdir -p $(@D)
 	@echo "cc    $<"
-	@$(CC) $(OWN_CFLAGS) $(TEST_FLAGS) $(FLAGS_$(basename $(notdir $<))) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c $< -o $@
+	@$(CC) $(OWN_CFLAGS) $(MAIN_OF_TEST) $(TEST_FLAGS) $(FLAGS_$(basename $(notdir $<))) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c $< -o $@
 
 $(OUT)/obj/embedded_lua.o: $(GEN)/embedded_lua.c $(OUT)/flags.list
 	@mkdir -p $(@D)
@@ -294,19 +296,31 @@ $(OUT)/tests/embed_%: tests/c/api/embed_%.c $(patsubst $(GEN)/%,$(OUT)/include/%
 	@echo "cc    $<"
 	@$(CC) -std=c99 -pedantic -Wall -Werror $(WARNINGS) $(CONFIG_$(CONFIG)) -I$(OUT)/include $< -o $@ -Wl,--as-needed -L$(OUT) -lmoonshard -lm -Wl,-rpath,'$$ORIGIN/..'
 
-# The object of each program, which is in the room of its source: program FOLDER,SOURCE,KIND
-define program
-$(OUT)/tests/$(1)$(notdir $(basename $(2))): $(OUT)/obj/$(basename $(2))$(3).o
+# room FOLDER,ROOM,SOURCES,KIND: the program of a room's tests, and their names.
+define room
+$(eval _ := $(call remember,$(OUT)/tests/$(1)$(2).list,$(call underscored,$(3))))
+$(OUT)/tests/$(1)$(2).c: $(3) $(OUT)/tests/$(1)$(2).list runtime/make/test_room.lua
+	@luajit runtime/make/test_room.lua $$@ $(3)
+$(OUT)/tests/$(1)$(2).room: $(OUT)/tests/$(1)$(2).main.o $(3:%.c=$(OUT)/obj/%$(4).o)
+$(call programs,$(1),$(3)): $(OUT)/tests/$(1)$(2).room
+	@ln -sf $$(<F) $$@
 endef
-$(foreach source,$(ALL_TEST_C),$(eval $(call program,,$(source))))
-$(foreach source,$(KERNEL_TEST_C),$(eval $(call program,emulated/,$(source),.emulated)))
-$(foreach source,$(KERNEL_TEST_C),$(eval $(call program,gpu/,$(source),.gpu)))
-own_object = $(filter %/$(@F)$(1).o,$^)
+rooms = $(sort $(patsubst tests/c/%/,%,$(dir $(filter-out $(ALONE_TEST_C),$(1)))))
+in_room = $(filter tests/c/$(2)/%,$(filter-out $(ALONE_TEST_C),$(1)))
+$(foreach name,$(call rooms,$(TEST_C)),$(eval $(call room,,$(name),$(call in_room,$(TEST_C),$(name)))))
+$(foreach source,$(filter $(ALONE_TEST_C),$(TEST_C)),$(eval $(call room,,$(basename $(notdir $(source))),$(source))))
+$(foreach name,$(call rooms,$(KERNEL_TEST_C)),$(eval $(call room,emulated/,$(name),$(call in_room,$(KERNEL_TEST_C),$(name)),.emulated)))
+$(foreach name,$(call rooms,$(KERNEL_TEST_C)),$(eval $(call room,gpu/,$(name),$(call in_room,$(KERNEL_TEST_C),$(name)),.gpu)))
+own_objects = $(filter $(OUT)/obj/tests/c/%$(1).o,$(filter-out $(TEST_SUPPORT_O),$^))
+MAIN_OF_TEST = -Dmain=$(basename $(notdir $<))
 
-$(OUT)/tests/test_%: $(TEST_SUPPORT_O) $(ENGINE_O) $(LAUNCHER) $(OUT)/engine.list
+$(OUT)/tests/%.main.o: $(OUT)/tests/%.c $(OUT)/flags.list
+	@$(CC) $(OWN_CFLAGS) $(TEST_FLAGS) -c $< -o $@
+
+$(OUT)/tests/%.room: $(OUT)/tests/%.main.o $(TEST_SUPPORT_O) $(ENGINE_O) $(LAUNCHER) $(OUT)/engine.list
 	@mkdir -p $(@D)
 	@echo "link  $@"
-	@$(CC) -rdynamic $(OWN_LDFLAGS) $(call own_object,) $(TEST_SUPPORT_O) $(LAUNCHER) $(ENGINE_O) -o $@ -lcmocka $(LDLIBS)
+	@$(CC) -rdynamic $(OWN_LDFLAGS) $< $(call own_objects,) $(TEST_SUPPORT_O) $(LAUNCHER) $(ENGINE_O) -o $@ -lcmocka $(LDLIBS)
 
 # The API fuzzer, for make soak and specs: its calls are made from the header.
 $(GEN)/api_calls.h: tests/fuzz/api/api_calls.lua $(HEADER)
@@ -333,12 +347,12 @@ $(CUDA_LIBRARY): $(CUDA_O) $(CUDA_HOST_O)
 $(OUT)/obj/tests/c/%.gpu.o: tests/c/%.c $(OUT)/flags.list
 	@mkdir -p $(@D)
 	@echo "cc    $<"
-	@$(CC) $(OWN_CFLAGS) $(TEST_FLAGS) -DMS_TEST_CUDA -isystem $(dir $(NVCC))../include $(CPPFLAGS) $(CFLAGS) -MMD -MP -c $< -o $@
+	@$(CC) $(OWN_CFLAGS) $(MAIN_OF_TEST) $(TEST_FLAGS) -DMS_TEST_CUDA -isystem $(dir $(NVCC))../include $(CPPFLAGS) $(CFLAGS) -MMD -MP -c $< -o $@
 
-$(OUT)/tests/gpu/test_%: $(CUDA_O) $(ENGINE_O) $(OUT)/engine.list
+$(OUT)/tests/gpu/%.room: $(OUT)/tests/gpu/%.main.o $(CUDA_O) $(ENGINE_O) $(OUT)/engine.list
 	@mkdir -p $(@D)
 	@echo "link  $@"
-	@$(CXX) -rdynamic $(OWN_LDFLAGS) $(call own_object,.gpu) $(filter %.cuda.o,$(CUDA_O)) $(ENGINE_O) -o $@ -lcmocka $(LDLIBS) $(CUDART)
+	@$(CXX) -rdynamic $(OWN_LDFLAGS) $< $(call own_objects,.gpu) $(filter %.cuda.o,$(CUDA_O)) $(ENGINE_O) -o $@ -lcmocka $(LDLIBS) $(CUDART)
 
 $(OUT)/obj/%.emulated.o: %.cu $(OUT)/flags.list
 	@mkdir -p $(@D)
@@ -354,12 +368,12 @@ $(OUT)/obj/tests/emulated_cuda/%.o: tests/emulated_cuda/%.cpp $(OUT)/flags.list
 $(OUT)/obj/tests/c/%.emulated.o: tests/c/%.c $(OUT)/flags.list
 	@mkdir -p $(@D)
 	@echo "cc    $<"
-	@$(CC) $(OWN_CFLAGS) $(TEST_FLAGS) $(FLAGS_$(basename $(notdir $<))) -DMS_TEST_CUDA -Itests/emulated_cuda $(CPPFLAGS) $(CFLAGS) -MMD -MP -c $< -o $@
+	@$(CC) $(OWN_CFLAGS) $(MAIN_OF_TEST) $(TEST_FLAGS) $(FLAGS_$(basename $(notdir $<))) -DMS_TEST_CUDA -Itests/emulated_cuda $(CPPFLAGS) $(CFLAGS) -MMD -MP -c $< -o $@
 
-$(OUT)/tests/emulated/test_kernels_%: $(EMULATED_O) $(ENGINE_O) $(OUT)/engine.list
+$(OUT)/tests/emulated/%.room: $(OUT)/tests/emulated/%.main.o $(EMULATED_O) $(ENGINE_O) $(OUT)/engine.list
 	@mkdir -p $(@D)
 	@echo "link  $@"
-	@$(CXX) -rdynamic $(OWN_LDFLAGS) $(call own_object,.emulated) $(EMULATED_O) $(ENGINE_O) -o $@ -lcmocka $(LDLIBS)
+	@$(CXX) -rdynamic $(OWN_LDFLAGS) $< $(call own_objects,.emulated) $(EMULATED_O) $(ENGINE_O) -o $@ -lcmocka $(LDLIBS)
 
 $(OUT)/tests/emulated/%: $(OUT)/obj/tests/emulated_cuda/%.o $(EMULATION_O)
 	@mkdir -p $(@D)
