@@ -25,8 +25,10 @@ FILES ?= $(files)
 RECIPE ?= recipes/toy_hsdp.lua
 N ?= 4
 ARGS ?=
-# make test: only the test files whose path contains this word; time limit per test file, in seconds
+# make test: only the test files whose path contains this word, with all their cases; not empty: all cases of all files;
+# time limit per test file, in seconds
 ONLY ?=
+ALL ?=
 TEST_TIMEOUT ?= 300
 # make fuzz-plans: the first case (random by default), and the number of cases (endless by default);
 # make fuzz-placements: 1 and 20000 by default
@@ -67,9 +69,9 @@ BUILD := build
 build_config = +@$(MAKE) --no-print-directory -j$(JOBS) -f runtime/make/build.mk BUILD=$(BUILD) \
   PREFIX=$(PREFIX) LIBDIR=$(LIBDIR) WERROR=$(WERROR) \
   CUDA_HOME=$(CUDA_HOME) CUDA_ARCHS='$(CUDA_ARCHS)' MPICC='$(MPICC)'
-test_config = tests/run.sh --build $(BUILD)/$(1) --config $(1) --only '$(ONLY)' --timeout
+test_config = tests/run.sh --build $(BUILD)/$(1) --config $(1) --only '$(ONLY)' $(if $(ALL),--all) --timeout
 
-.PHONY: all cuda cuda-all test-gpu run train test fuzz-plans fuzz-safetensors bench bench-peers lint
+.PHONY: all cuda cuda-all test-gpu run train test test-all fuzz-plans fuzz-safetensors bench bench-peers lint
 .PHONY: san-address san-thread install clean help
 .NOTPARALLEL:
 
@@ -94,6 +96,11 @@ two-hosts: $(BUILD)/packages/train $(BUILD)/packages/hosts all
 test: $(BUILD)/packages/train $(BUILD)/packages/test all ## run C tests and Lua specs; ONLY=word selects test files
 	$(build_config) tests
 	@$(call test_config,release) $(TEST_TIMEOUT)
+
+test-all: ## run all cases of all tests, in the release build and under both sanitizers
+	$(MAKE) test ALL=1
+	$(MAKE) san-address ALL=1
+	$(MAKE) san-thread ALL=1
 
 .PHONY: test-builds
 test-builds: ## build what `test`, `san-address` and `san-thread` run, all at once
@@ -179,12 +186,12 @@ shape: ## print the code in numbers that should fall: files of a feature, the he
 	@{ git ls-files --cached --others --exclude-standard 2>/dev/null || \
 	  find . -path ./build -prune -o -type f -printf '%P\n'; } | luajit tests/lint/shape.lua
 
-san-address: ## run the tests under the address and undefined-behaviour sanitizers
+san-address: ## run C tests and some specs under the address and undefined-behaviour sanitizers; ALL=1: all specs
 san-address: $(BUILD)/packages/train $(BUILD)/packages/test $(BUILD)/packages/build
 	$(build_config) CONFIG=address all tests
 	@$(call test_config,address) $(TEST_TIMEOUT)
 
-san-thread: ## run the tests under the thread sanitizer, with one thread per stream
+san-thread: ## run C tests and some specs under the thread sanitizer, with one thread per stream; ALL=1: all specs
 san-thread: $(BUILD)/packages/train $(BUILD)/packages/test $(BUILD)/packages/build
 	$(build_config) CONFIG=thread all tests
 	@$(call test_config,thread) $(TEST_TIMEOUT)
@@ -229,7 +236,7 @@ help: ## print this list
 	@echo; echo "Settings and their current values:"
 	@printf '  %-13s %s\n' PREFIX '$(PREFIX)' LIBDIR '$(LIBDIR)' WERROR '$(WERROR)' JOBS '$(JOBS)' \
 	  STEPS '$(STEPS)' FILES '$(FILES)' RECIPE '$(RECIPE)' N '$(N)' \
-	  ARGS '$(ARGS)' ONLY '$(ONLY)' TEST_TIMEOUT '$(TEST_TIMEOUT)' SECONDS '$(SECONDS)' SEED '$(SEED)' \
+	  ARGS '$(ARGS)' ONLY '$(ONLY)' ALL '$(ALL)' TEST_TIMEOUT '$(TEST_TIMEOUT)' SECONDS '$(SECONDS)' SEED '$(SEED)' \
 	  CASES '$(CASES)' CUDA_HOME '$(CUDA_HOME)' CUDA_ARCHS '$(CUDA_ARCHS)' MPICC '$(MPICC)'
 
 # A stamp file records that all packages of a list are installed; a change of this file checks again.

@@ -1,30 +1,38 @@
 #!/bin/bash
 # Runs the C tests and the Lua specs of one build, and ends with one line: N passed, N failed.
 #
-#   tests/run.sh --build build/release --config release [--only WORD] [--timeout SECONDS]
+#   tests/run.sh --build build/release --config release [--only WORD] [--all] [--timeout SECONDS]
+#
+# Without --all one case of each kind stands for the others (lua/support/breadth.lua), and tests whose name ends in #all
+# are left out. --only asks for all cases of what it names.
 #
 # Every test file is a process of its own (run_file.sh), so a crash or a hang costs that file alone; as many run at once
-# as there are processors, and two more of those that wait (waiting.list). The longest start first (long.list), so that
-# none of them runs alone at the end. What specs may rely on:
+# as there are processors, and two more of those that wait (waiting.list). The longest start first, so that none of them
+# runs alone at the end: a run leaves each file's seconds, and those of processors, in BUILD/times.tsv for the next one.
+# What specs may rely on:
 #   MOONSHARD_BIN, MOONSHARD_LIB   the executable and the library under test, absolute paths
 #   MOONSHARD_CONFIG               release, address or thread: sanitized builds are several times slower
+#   MOONSHARD_CASES                all, or few
 # Configuration gpu is the release build, of which the kernels' tests alone run, on the GPU.
 set -u
 cd "$(dirname "$0")/.." || exit 2
 root=$PWD
 
-build=build/release config=release only= limit=300
+build=build/release config=release only= limit=300 cases=few
 while [ $# -gt 0 ]; do
   case $1 in
     --build) build=$2 ;;
     --config) config=$2 ;;
     --only) only=$2 ;;
+    --all) cases=all; shift; continue ;;
     --timeout) limit=$2 ;;
     *) echo "tests/run.sh: unknown option $1" >&2; exit 2 ;;
   esac
   shift 2
 done
 
+[ -z "$only" ] || cases=all
+export MOONSHARD_CASES=$cases
 export MOONSHARD_BIN=$root/$build/moonshard MOONSHARD_LIB=$root/$build/libmoonshard.so MOONSHARD_CONFIG=$config
 export LUA_PATH="$root/lua/?.lua;$root/lua/?/init.lua;$root/${build%/*}/gen/?.lua;$root/tests/?.lua;;"
 export CMOCKA_MESSAGE_OUTPUT=TAP
@@ -50,8 +58,9 @@ esac
 
 export TEST_BUILD=$build TEST_LUAJIT=$luajit TEST_SECONDS=$limit
 TEST_COUNTS=$(mktemp)
-export TEST_COUNTS
-trap 'rm -f "$TEST_COUNTS"' EXIT
+TEST_TIMES=$(mktemp)
+export TEST_COUNTS TEST_TIMES
+trap 'rm -f "$TEST_COUNTS" "$TEST_TIMES"' EXIT
 
 files() {
   if [ "$config" != gpu ]; then
@@ -66,16 +75,26 @@ files() {
 # The paths at the beginning of a list's lines, as patterns.
 listed() { sed -nE 's/^([^# ]+).*/^\1/p' "$1"; }
 
-# A sanitizer leaves out what its list (tests/sanitizers/*.skip) names by how a path begins, unless --only asks for it.
+# A sanitizer leaves out what its list (tests/sanitizers/*.skip) names by how a path begins; without --all it runs, of
+# the specs, those of few.list alone. --only asks for what it names.
 wanted() {
-  local list=tests/sanitizers/$config.skip
-  if [ -z "$only" ] && [ -e "$list" ]; then grep -v -f <(listed "$list"); else cat; fi
+  local skipped=tests/sanitizers/$config.skip
+  if [ -n "$only" ] || [ ! -e "$skipped" ]; then cat; return; fi
+  grep -v -f <(listed "$skipped") |
+    if [ "$cases" = all ]; then cat
+    else grep -f <(printf '%s\n' '^tests/c/' /emulated/; listed tests/sanitizers/few.list); fi
 }
 
+# By the seconds that each took in the last whole run (times.tsv), before any by long.list. New files come first.
 longest_first() {
-  local paths
+  local paths times=$build/times.tsv
   mapfile -t paths
   [ ${#paths[@]} -gt 0 ] || return 0
+  if [ -s "$times" ]; then
+    printf '%s\n' "${paths[@]}" | awk -F '\t' 'NR == FNR { took[$1] = $2; next }
+      { print ($1 in took ? took[$1] : 1e9) "\t" $1 }' "$times" - | sort -rn | cut -f 2
+    return
+  fi
   printf '%s\n' "${paths[@]}" | grep -f <(listed tests/long.list)
   printf '%s\n' "${paths[@]}" | grep -v -f <(listed tests/long.list)
 }
@@ -97,6 +116,7 @@ if [ ${#chosen[@]} -gt 0 ]; then
 fi
 
 read -r passed failed skipped < <(awk '{ p += $1; f += $2; s += $3 } END { print p + 0, f + 0, s + 0 }' "$TEST_COUNTS")
+if [ -z "$only" ]; then sort -t $'\t' -k 2,2 -rn "$TEST_TIMES" >"$build/times.tsv"; fi
 [ "$skipped" -gt 0 ] && echo "$skipped skipped"
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]

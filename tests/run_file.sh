@@ -7,10 +7,14 @@
 #   TEST_BUILD, TEST_LUAJIT   the folder of the build, and its interpreter
 #   TEST_SECONDS              after how long a file is stopped
 #   TEST_COUNTS               the file that takes a line for each: passed, failed, skipped
+#   TEST_TIMES                the file that takes a line for each: path, seconds, seconds of processors
 set -um # job control: else bash has a job ignore Ctrl-C's signal, and all that the test starts too
 name=$1
 case $1 in
-  *.lua) program=("$TEST_LUAJIT" /usr/bin/busted --ignore-lua -o TAP "$1") ;;
+  *.lua)
+    program=("$TEST_LUAJIT" /usr/bin/busted --ignore-lua -o TAP "$1")
+    [ "$MOONSHARD_CASES" = all ] || program+=(--exclude-tags=all)
+    ;;
   *.c) program=("$TEST_BUILD/tests/$(basename "$1" .c)") ;;
   *) # the kernels' tests as they were compiled for another device, which the folder is named for
     program=("$1")
@@ -41,6 +45,7 @@ oks=$(($(grep -cE '^ok ' "$log") - $(grep -cE '^ok [0-9]+ (- )?# SKIP' "$log")))
 if [ "$status" -ne 0 ] && [ "$fails" -eq 0 ]; then fails=1; fi
 if [ "$status" -eq 0 ] && [ $((oks + fails + skips)) -eq 0 ]; then oks=1; fi
 echo "$oks $fails $skips" >>"$TEST_COUNTS"
+printf '%s\t%s\t%s\n' "$1" "$seconds" "$busy" >>"$TEST_TIMES"
 
 report() {
   if [ "$fails" -eq 0 ]; then

@@ -2,6 +2,7 @@
 -- the number to keep never mix them. What has a checkpoint's name and is none is reported at the start.
 
 local ms = require("moonshard")
+local breadth = require("lua.support.breadth")
 local has = require("lua.support.message").has
 local program = require("lua.support.program")
 local scratch = require("lua.support.scratch")
@@ -91,7 +92,7 @@ describe("branches of a folder", function()
   end)
 
   it("U5 what is no checkpoint is reported when a run begins, and when a folder is loaded", function()
-    for i, make in ipairs(program.thin {
+    for i, make in ipairs(breadth.few {
       function(path) os.execute("mkdir " .. path) end, function(path) scratch.write(path, "") end,
       function(path) os.execute("ln -s nowhere " .. path) end,
     }) do

@@ -1,6 +1,7 @@
 -- Whatever ends a recipe: a save in the background that has begun is complete then, or the run fails and says so.
 
 local ms = require("moonshard")
+local breadth = require("lua.support.breadth")
 local has = require("lua.support.message").has
 local program = require("lua.support.program")
 local scratch = require("lua.support.scratch")
@@ -29,7 +30,7 @@ local ENDS = {
 describe("a save in the background at the end of a run", function()
   teardown(scratch.clear)
 
-  for _, row in ipairs(program.thin(ENDS)) do
+  for _, row in ipairs(breadth.few(ENDS)) do
     it("U2 is complete after " .. row[1], function()
       local ended, folder = run(row[2])
       assert.equal(row[3], ended.status, ended.err)

@@ -1,6 +1,7 @@
 -- SIGTERM to a run that saves: all ranks make the same last step, it is saved, and the run goes on from it later as if
 -- nothing had happened. What the signal comes to, and when, is up to recipes/terminated.lua.
 
+local breadth = require("lua.support.breadth")
 local launched = require("lua.support.launched")
 local has = require("lua.support.message").has
 local line_has = require("lua.support.message").line_has
@@ -83,7 +84,7 @@ describe("SIGTERM", function()
   end)
 
   it("L7 while a save is under way waits for that one, and saves no step twice", function()
-    for _, settings in ipairs(program.thin {
+    for _, settings in ipairs(breadth.few {
       { "to=rank 0", "when=save", "async=false" }, { "to=rank 1", "when=step" }, { "to=rank 0", "when=save" },
     }) do
       local folder = new_folder()
@@ -93,7 +94,7 @@ describe("SIGTERM", function()
   end)
 
   it("L7 in an evaluation ends that, with the averages as with the weights", function()
-    for _, averages in ipairs(program.thin { "ema=false", "ema=true" }) do
+    for _, averages in ipairs(breadth.few { "ema=false", "ema=true" }) do
       local folder, metrics = new_folder(), os.tmpname()
       assert.equal(3, terminate(folder, "to=rank 1", "when=evaluate", averages, "--metrics", metrics))
       assert.equal(3, #read_metrics(metrics, {}))
@@ -140,7 +141,7 @@ describe("SIGTERM", function()
   end)
 
   it("L7 ends copies of a slice together when only one of them saves, without anything being killed", function()
-    for _, settings in ipairs(program.thin {
+    for _, settings in ipairs(breadth.few {
       { "to=rank 3", "saves=0", "when=evaluate" }, { "to=launcher", "saves=0" }, { "to=rank 0", "saves=0" },
       { "to=rank 0", "saves=1" }, { "to=launcher", "saves=1" }, { "to=rank 1", "saves=0", "when=idle" },
       { "to=launcher", "saves=1", "when=idle" },

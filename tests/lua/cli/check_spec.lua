@@ -5,6 +5,7 @@ local lion_certainty = require("moonshard.check.lion_sensitivity")
 local compare = require("moonshard.check.tolerance")
 local files = require("moonshard.check.files")
 local json = require("cjson")
+local breadth = require("lua.support.breadth")
 local has = require("lua.support.message").has
 local program = require("lua.support.program")
 local verdict = require("moonshard.check.report")
@@ -29,8 +30,8 @@ describe("check", function()
   end)
 
   it("compares on every mesh, with dropout, micro-batches, and batches made by hand or by a loader", function()
-    for _, feed in ipairs({ "hand", "random" }) do
-      for _, mesh in ipairs({ { 1, "1x1" }, { 3, "1x3" }, { 4, "2x2" }, { 2, "2x1" } }) do
+    for _, feed in ipairs(breadth.few({ "hand", "random" })) do
+      for _, mesh in ipairs(breadth.few({ { 1, "1x1" }, { 3, "1x3" }, { 2, "2x1" }, { 4, "2x2" } })) do
         local ended = check(RECIPE, "-n", tostring(mesh[1]), "mesh=" .. mesh[2], "dropout=0.25", "micro=2",
           "feed=" .. feed)
         assert.equal(0, ended.status, ended.err .. ended.out)
@@ -134,7 +135,7 @@ describe("check of a recipe that trains otherwise on its ranks", function()
     return names, ended.status
   end
 
-  for _, dtype in ipairs { "f32", "bf16" } do
+  for _, dtype in ipairs(breadth.few { "f32", "bf16" }) do
     it("S13 finds a norm that is not updated, one step without clipping, half of a gradient in " .. dtype, function()
       local names, status = differing(dtype, "wrong=norm", "wrong_at=0")
       assert.equal(3, status)

@@ -51,7 +51,7 @@ describe("the commands for a GPU", function()
     assert.equal(512, (run("tests/gpu/run.sh --only nothing")))
   end)
 
-  it("A1 run kernels' tests under compute-sanitizer, and end with a table", function()
+  it("A1 run kernels' tests under compute-sanitizer, and end with a table #all", function()
     local home = scratch.path()
     os.execute("mkdir -p " .. home .. "/bin")
     local tool, log = home .. "/bin/compute-sanitizer", home .. "/log"
@@ -86,7 +86,7 @@ describe("the commands for a GPU", function()
     contains(text, "compute%-sanitizer")
   end)
 
-  it("A1 measure trainings and kernels, and end with a table", function()
+  it("A1 measure trainings and kernels, and end with a table #all", function()
     local status, text = run("tests/gpu/bench.sh --dry --models gpt2")
     assert.equal(0, status, text)
     contains(text, "alone", "gpt2: [^\n]* [%d.]+ ms ", "\nmatmul +%d+ ", "\nadamw +%d+ ",

@@ -1,5 +1,6 @@
 -- Batches for masked language models: which tokens are chosen, what replaces them, states, meshes, and what is refused.
 
+local breadth = require("lua.support.breadth")
 local has = require("lua.support.message").has
 local message = require("lua.support.fixture").message
 local ms = require("moonshard")
@@ -175,7 +176,7 @@ describe("ms.data.masked", function()
   end)
 
   it("G5 trains a BERT by the recipe over ranks as on one", function()
-    for _, settings in ipairs(program.thin({ { "mesh=2x1" }, { "mesh=1x2" } })) do
+    for _, settings in ipairs(breadth.few({ { "mesh=2x1" }, { "mesh=1x2" } })) do
       local ended = program.run({ "check", "recipes/bert.lua", "-n", "2", "batch=4", "steps=3", "dim=32", "layers=2",
         "seq=32", "eval_steps=1", unpack(settings) })
       assert.equal(0, ended.status, ended.err .. ended.out)

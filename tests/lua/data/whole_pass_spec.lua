@@ -1,6 +1,7 @@
 -- A pass over data counts every sample once: the loss of an evaluation is the mean over samples, or over their targets,
 -- whatever the batch and the mesh, for every source of data and for losses that count targets and that do not.
 
+local breadth = require("lua.support.breadth")
 local fixture = require("lua.support.fixture")
 local has = require("lua.support.message").has
 local ms = require("moonshard")
@@ -119,7 +120,7 @@ describe("a pass over data", function()
   it("U8 counts every sample once, whatever the batch and the mesh", function()
     local folder, path = write_data(), program.recipe(RECIPE)
     local runs = { reference = { "run", path, "-n", "1", "folder=" .. folder, "batch=1" } }
-    for name, given in ipairs(program.thin {
+    for name, given in ipairs(breadth.few {
       { "1", "batch=5" }, { "2", "batch=4", "mesh=1x2" }, { "2", "batch=3", "mesh=2x1" },
       { "2", "batch=6", "mesh=1x2", "over=tensor" }, { "4", "batch=2", "mesh=2x2" },
       { "2", "batch=11", "mesh=1x2", "over=context" }, { "2", "batch=12", "mesh=1x2", "over=context" },

@@ -1,6 +1,7 @@
 -- Weights multiplied in 8 bits by rule: training compared with bf16, on meshes, on CUDA; what explain, plans and prices
 -- show; and what is refused.
 
+local breadth = require("lua.support.breadth")
 local emulated_runs = require("lua.support.emulated_runs")
 local has = require("lua.support.message").has
 local json = require("cjson")
@@ -10,7 +11,7 @@ local scratch = require("lua.support.scratch")
 local RECIPE = "tests/lua/formats/recipes/float8.lua"
 local RECIPES = { "tensorwise", "rowwise", "rowwise_with_gw_hp", "mxfp8" }
 -- Sanitizers need no more than that all of it has run.
-local RELEASE = os.getenv("MOONSHARD_CONFIG") == "release"
+local RELEASE = breadth.all
 local STEPS, MESH_STEPS = RELEASE and 50 or 3, RELEASE and 8 or 2
 
 -- The most by which a loss may differ from that in bf16, as a part of it.
@@ -94,7 +95,7 @@ describe("products in 8 bits", function()
       assert.equal(0, ended.status, ended.err)
       return json.decode(scratch.read(out))
     end
-    for _, name in ipairs(program.thin(RECIPES)) do
+    for _, name in ipairs(breadth.few(RECIPES)) do
       local saved = folder .. name
       local whole = went_on(name, "2", "mesh=1x2x1", "save=" .. saved, "save_at=3")
       local same = went_on(name, "2", "mesh=1x2x1", "load=" .. saved)

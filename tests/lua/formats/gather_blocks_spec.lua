@@ -1,6 +1,7 @@
 -- Weights that shards gather in blocks of 8 bits (gather_dtype = "i8"): real ranks train
 -- tests/lua/formats/recipes/quantised_sums.lua.
 
+local breadth = require("lua.support.breadth")
 local fixture = require("lua.support.fixture")
 local has = require("lua.support.message").has
 local ms = require("moonshard")
@@ -29,7 +30,7 @@ describe("weights that are gathered in blocks of 8 bits", function()
       local read = measured(ranks, "steps=1", "replicate=", "micro=1", ...)
       return ("%.6f"):format(read.losses[1])
     end
-    local words = program.thin { { "gather=all" }, { "gather=all", "layout=ragged" }, { "gather=i8", "dtype=bf16" } }
+    local words = breadth.few { { "gather=all" }, { "gather=all", "layout=ragged" }, { "gather=i8", "dtype=bf16" } }
     for _, each in ipairs(words) do
       local one = first_loss(4, "mesh=4x1", unpack(each))
       for _, mesh in ipairs({ "1x4", "2x2" }) do assert.equal(one, first_loss(4, "mesh=" .. mesh, unpack(each))) end

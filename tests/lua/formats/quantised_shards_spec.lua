@@ -1,6 +1,7 @@
 -- Gradients that shards sum in 8 or 4 bits (mp_policy's reduce_dtype = { shard = "i8" }), and what rounding leaves of
 -- them (error_feedback): real ranks train tests/lua/formats/recipes/quantised_sums.lua.
 
+local breadth = require("lua.support.breadth")
 local program = require("lua.support.program")
 local runs = require("lua.formats.quantised_runs")
 local scratch = require("lua.support.scratch")
@@ -15,7 +16,7 @@ describe("gradients that shards sum in few bits", function()
   teardown(scratch.clear)
 
   it("Q6 are the same bits in every run, on streams that are threads, and where replicas have copies", function()
-    for _, words in ipairs(program.thin {
+    for _, words in ipairs(breadth.few {
       { "mesh=1x4", "replicate=", "shard=i8" }, { "mesh=2x2", "replicate=i8", "shard=i4", "feedback=true" },
       { "mesh=2x2", "replicate=", "shard=i8", "micro=3", "sync=shard", "layout=ragged" },
       { "mesh=2x2", "replicate=i4", "shard=i8", "micro=2", "sync=last", "dtype=bf16" },
@@ -30,7 +31,7 @@ describe("gradients that shards sum in few bits", function()
   end)
 
   it("Q6 depend only on how many neighbours are on each host, which sum first", function()
-    for _, words in ipairs(program.thin {
+    for _, words in ipairs(breadth.few {
       { "mesh=1x4", "replicate=", "shard=i8", "clip=0", "dim=34", "layout=ragged", "micro=2" },
       { "mesh=1x4", "replicate=", "shard=i8", "clip=0", "feedback=true" },
     }) do

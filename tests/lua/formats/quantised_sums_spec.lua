@@ -1,6 +1,7 @@
 -- Gradients that replicas sum in 8 or 4 bits (mp_policy's reduce_dtype = { shard = "f32", replicate = "i8" }): real
 -- ranks train tests/lua/formats/recipes/quantised_sums.lua.
 
+local breadth = require("lua.support.breadth")
 local fixture = require("lua.support.fixture")
 local has = require("lua.support.message").has
 local json = require("moonshard.base.text.json")
@@ -15,7 +16,7 @@ local trained, measured, bytes_of_piece = runs.trained, runs.measured, runs.byte
 
 describe("gradients that replicas sum in few bits", function()
   it("Q6 are the same bits on all replicas, in every run and on streams that are threads", function()
-    for _, words in ipairs(program.thin {
+    for _, words in ipairs(breadth.few {
       { "replicate=i4", "layout=ragged" }, { "replicate=i8", "micro=3", "sync=shard", "dtype=bf16" },
       { "replicate=i8", "micro=2", "sync=every", "blocks_only=true" }, { "replicate=i8", "dim=34" },
     }) do
@@ -32,7 +33,7 @@ describe("gradients that replicas sum in few bits", function()
   -- Losses and norms are sums in f32, whose order is that of hosts.
   it("Q6 do not depend on which replicas share a host, or a copy of the state", function()
     local function parameters(...) return (trained(nil, ...):match("parameters .*")) end
-    for _, bits in ipairs(program.thin { "i8", "i4" }) do
+    for _, bits in ipairs(breadth.few { "i8", "i4" }) do
       local words = { "mesh=4x1", "clip=0", "replicate=" .. bits }
       local together = parameters(4, unpack(words))
       assert.equal(together, parameters(4, "shared=false", unpack(words)))
@@ -43,7 +44,7 @@ describe("gradients that replicas sum in few bits", function()
   end)
 
   it("Q6 train as in f32 for 50 steps: losses within 1 % in 8 bits, 5 % in 4", function()
-    for _, mesh in ipairs(program.thin { "2x2", "4x1" }) do
+    for _, mesh in ipairs(breadth.few { "2x2", "4x1" }) do
       local f32 = measured(4, "mesh=" .. mesh, "replicate=", "steps=50").losses
       assert.is_true(f32[50] < 0.5 * f32[1], "it learns: " .. f32[50])
       for bits, bound in pairs({ i8 = 0.01, i4 = 0.05 }) do

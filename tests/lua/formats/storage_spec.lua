@@ -2,6 +2,7 @@
 -- checkpoints, adapters on top of them (QLoRA), and mistakes.
 
 local engine = require("moonshard.base.ffi")
+local breadth = require("lua.support.breadth")
 local fixture = require("lua.support.fixture")
 local message_of = require("lua.support.message")
 local has = message_of.has
@@ -288,7 +289,7 @@ end)
 
 describe("checkpoints of parameters in few bits", function()
   it("Q10 go from any mesh to any other, bit for bit, and are exported as values", function()
-    for _, storage in ipairs(program.thin({ "i8", "nf4" })) do
+    for _, storage in ipairs(breadth.few({ "i8", "nf4" })) do
       local folder, facts, exported = scratch.path(), {}, scratch.path()
       local function run(name, ...)
         facts[name] = scratch.path()

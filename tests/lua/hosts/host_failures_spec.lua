@@ -1,7 +1,7 @@
 -- Training over several hosts whose ranks, launchers, hosts and links fail; `make soak` strikes at random moments.
 
 local checks = require("lua.hosts.struck_checks")
-local program = require("lua.support.program")
+local breadth = require("lua.support.breadth")
 local struck_hosts = require("lua.hosts.struck_hosts")
 
 local TIMEOUT = 5
@@ -39,7 +39,7 @@ end
 describe("training over hosts", function()
   it("H4 names the rank that is killed, on every host, whenever it is", function()
     if why_not then return pending(why_not) end
-    assert_well(program.thin {
+    assert_well(breadth.few {
       case_of("kill_rank", { nodes = true, mesh = "1x4" }),
       case_of("kill_rank", { at = "start", host = 1 }),
       case_of("kill_rank", { at = "saving", delay = 0, rank = 2, words = FOR_EVER .. " dir=$D/checkpoints every=3" }),
@@ -51,7 +51,7 @@ describe("training over hosts", function()
     .. "lagged", function()
     if why_not then return pending(why_not) end
     local bits = FOR_EVER .. " replicate=i8 shard=i4"
-    assert_well(program.thin {
+    assert_well(breadth.few {
       case_of("kill_rank", { mesh = "2x2", words = bits }), -- replicas are on two hosts, and shards on one
       case_of("kill_rank", { mesh = "1x4", words = FOR_EVER .. " shard=i8", host = 1 }), -- two hops
       case_of("stop_rank", { mesh = "4x1", words = FOR_EVER .. " replicate=i4", rank = 2 }),
@@ -62,7 +62,7 @@ describe("training over hosts", function()
 
   it("H4 names the host whose launcher, or everything, is killed", function()
     if why_not then return pending(why_not) end
-    assert_well(program.thin {
+    assert_well(breadth.few {
       case_of("kill_launcher"), case_of("kill_launcher", { host = 1, nodes = true }), three("kill_host"),
       case_of("kill_host", { host = 1 }),
     })
@@ -70,12 +70,12 @@ describe("training over hosts", function()
 
   it("H4 names the rank that is stopped, not those that give up because of it", function()
     if why_not then return pending(why_not) end
-    assert_well(program.thin { case_of("stop_rank", { rank = 2, nodes = true }), case_of("stop_rank", { host = 1 }) })
+    assert_well(breadth.few { case_of("stop_rank", { rank = 2, nodes = true }), case_of("stop_rank", { host = 1 }) })
   end)
 
   it("H4 names the host that loses power, whose launcher is stopped, or whose link goes down", function()
     if why_not then return pending(why_not) end
-    assert_well(program.thin { case_of("stop_launcher"), three("cut_link"), three("lose_host") })
+    assert_well(breadth.few { case_of("stop_launcher"), three("cut_link"), three("lose_host") })
   end)
 
   it("H4 names the hosts that cannot reach each other, though both reach the first", function()
@@ -112,7 +112,7 @@ describe("training over hosts", function()
 
   it("H4 L7 ends on SIGTERM to the command, one launcher or one rank, after a save by all ranks", function()
     if why_not then return pending(why_not) end
-    for _, case in ipairs(program.thin {
+    for _, case in ipairs(breadth.few {
       case_of("term_launcher"), case_of("term_rank", { rank = 2 }), case_of("term"),
       case_of("term_launcher", { nodes = true }),
     }) do
@@ -133,6 +133,6 @@ describe("training over hosts", function()
 
   it("H4 L7 ends on SIGTERM and Ctrl-C without a save", function()
     if why_not then return pending(why_not) end
-    assert_well(program.thin { case_of("int"), case_of("term") })
+    assert_well(breadth.few { case_of("int"), case_of("term") })
   end)
 end)

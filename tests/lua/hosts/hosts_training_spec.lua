@@ -2,6 +2,7 @@
 -- hosts are this machine under other names; nodes_spec.lua trains over network namespaces, and random_plans_spec.lua
 -- compares random models with one rank.
 
+local breadth = require("lua.support.breadth")
 local launched = require("lua.support.launched")
 local program = require("lua.support.program")
 local scratch = require("lua.support.scratch")
@@ -99,7 +100,7 @@ describe("training over hosts", function()
   end)
   teardown(scratch.clear)
 
-  for _, case in ipairs(program.thin(CASES)) do
+  for _, case in ipairs(breadth.few(CASES)) do
     it("H1 repeats every bit on " .. case[1], function()
       for _, more in ipairs({ { "dtype=f32" }, { "dtype=bf16", "layout=ragged" } }) do
         local settings = { "meshes=" .. case[2], unpack(more) }

@@ -2,6 +2,7 @@
 -- needs what they bring. The hosts are this machine under other names.
 
 local json = require("moonshard.base.text.json")
+local breadth = require("lua.support.breadth")
 local program = require("lua.support.program")
 local scratch = require("lua.support.scratch")
 
@@ -16,7 +17,7 @@ describe("gathers in flight", function()
   teardown(scratch.clear)
 
   -- More units than a queue takes, in the last case.
-  for _, settings in ipairs(program.thin({ "mesh=2x2", "mesh=2x2 dtype=bf16", "mesh=2x2 dtype=bf16 layers=11" })) do
+  for _, settings in ipairs(breadth.few({ "mesh=2x2", "mesh=2x2 dtype=bf16", "mesh=2x2 dtype=bf16 layers=11" })) do
     it("H11 give what comes next the bits of a run without them, " .. settings, function()
       local words = {}
       for word in settings:gmatch("%S+") do words[#words + 1] = word end

@@ -2,6 +2,7 @@
 -- counts, bytes and memory with the plan. Here the hosts are this machine under other names.
 
 local checks = require("lua.hosts.struck_checks")
+local breadth = require("lua.support.breadth")
 local has = require("lua.support.message").has
 local program = require("lua.support.program")
 local struck_hosts = require("lua.hosts.struck_hosts")
@@ -34,7 +35,7 @@ local EQUAL = {
 local NAMES = {}
 for name in pairs(EQUAL) do NAMES[#NAMES + 1] = name end
 table.sort(NAMES)
-NAMES = program.thin(NAMES)
+NAMES = breadth.few(NAMES)
 
 describe("tensor and context dimensions over hosts", function()
   local ended

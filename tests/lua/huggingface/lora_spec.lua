@@ -1,6 +1,7 @@
 -- Adapters of linear layers by rules: which layers get them, what they change at first (nothing), what trains, what a
 -- step costs, meshes, merging, and mistakes.
 
+local breadth = require("lua.support.breadth")
 local fixture = require("lua.support.fixture")
 local has = require("lua.support.message").has
 local json = require("cjson")
@@ -118,7 +119,7 @@ describe("a model with new adapters", function()
     local recipe, runs = program.recipe(FIRST), {}
     for _, model in ipairs({ "llama", "gpt2" }) do
       for _, dtype in ipairs({ "f32", "bf16" }) do
-        for ranks, mesh in pairs(program.thin({ { "1", "1x1x1" }, { "4", "2x2x1" }, { "4", "1x2x2" } })) do
+        for ranks, mesh in pairs(breadth.few({ { "1", "1x1x1" }, { "4", "2x2x1" }, { "4", "1x2x2" } })) do
           runs[model .. dtype .. ranks] = { "run", recipe, "-n", mesh[1], "mesh=" .. mesh[2], "model=" .. model,
             "dtype=" .. dtype }
         end

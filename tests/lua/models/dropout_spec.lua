@@ -2,6 +2,7 @@
 -- every way to divide a batch, others for other rows; so a run with dropout has the numbers of one rank.
 
 local json = require("moonshard.base.text.json")
+local breadth = require("lua.support.breadth")
 local program = require("lua.support.program")
 local scratch = require("lua.support.scratch")
 local trained = require("lua.support.trained")
@@ -135,7 +136,7 @@ describe("dropout", function()
 
   it("S15 S6 trains as one rank does on the global batch", function()
     local one = trained.run(1, { mesh = "1x1", dropout = true })
-    for _, settings in ipairs(trained.few {
+    for _, settings in ipairs(breadth.few {
       { 2, mesh = "1x2" }, { 4, mesh = "2x2", micro = 3 }, { 4, mesh = "4x1" }, { 4, mesh = "1x4", recompute = "ops" },
       { 1, mesh = "1x1", micro = 6 }, { 2, mesh = "2x1", micro = 2, sync = "last" },
     }) do

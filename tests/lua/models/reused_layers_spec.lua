@@ -1,5 +1,6 @@
 -- Weights that are used more than once, or not at all: tied parameters, layers that run twice, layers that do not run.
 
+local breadth = require("lua.support.breadth")
 local fixture = require("lua.support.fixture")
 local ms = require("moonshard")
 local has = require("lua.support.message").has
@@ -8,7 +9,7 @@ local trained = require("lua.support.trained")
 local assert_close = trained.assert_close
 local message, re = fixture.message, ms.re
 
-local MESHES = trained.few { { 2, "2x1" }, { 4, "2x2" }, { 3, "1x3" } }
+local MESHES = breadth.few { { 2, "2x1" }, { 4, "2x2" }, { 3, "1x3" } }
 
 local function run(ranks, settings) return trained.run(ranks, trained.with({ steps = 3 }, settings)) end
 
@@ -20,7 +21,7 @@ describe("tied parameters", function()
       local settings = { layout = layout, dtype = dtype }
       local alone = run(1, trained.with(settings, { mesh = "1x1", tail = "tied" }))
       for _, mesh in ipairs(MESHES) do
-        for _, tail in ipairs(trained.few { "tied", "grouped" }) do
+        for _, tail in ipairs(breadth.few { "tied", "grouped" }) do
           local got = run(mesh[1], trained.with(settings, { mesh = mesh[2], tail = tail, reshard = "true" }))
           if dtype == "f32" then trained.assert_parity(alone, got, 1e-5) end
           assert_close(alone.losses, got.losses, 2e-2, "losses")
@@ -83,7 +84,7 @@ describe("layers", function()
   end)
 
   it("S18 that do not run are left out of the update: no decay, on any mesh, in every layout", function()
-    for _, settings in ipairs(trained.few { { layout = "rows" }, { layout = "ragged" }, { dtype = "bf16" },
+    for _, settings in ipairs(breadth.few { { layout = "rows" }, { layout = "ragged" }, { dtype = "bf16" },
       { layout = "ragged", optimizer = "sgd" }, { moments = "bf16", shared_masters = false } }) do
       settings.spare, settings.decay = true, 0.1
       local first = run(1, trained.with(settings, { mesh = "1x1", steps = 1 }))

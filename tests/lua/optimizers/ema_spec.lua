@@ -2,6 +2,7 @@
 -- and resumed, and what evaluates, exports and samples with them.
 
 local ffi = require("ffi")
+local breadth = require("lua.support.breadth")
 local fixture = require("lua.support.fixture")
 local ms = require("moonshard")
 local has = require("lua.support.message").has
@@ -42,7 +43,7 @@ describe("averages of the weights", function()
     scratch.clear()
   end)
 
-  for _, case in ipairs(trained.few(CASES)) do
+  for _, case in ipairs(breadth.few(CASES)) do
     local ranks, settings = case[1], trained.with(case[2], { ema = 0.8, steps = 6 })
     it("S13 are those of a plain calculation on mesh " .. settings.mesh, function()
       local averages = trained.run(ranks, settings).averages

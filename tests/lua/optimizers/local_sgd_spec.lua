@@ -1,5 +1,6 @@
 -- Local SGD (replicate_sync): numbers by the formulas, bytes, and what is refused.
 
+local breadth = require("lua.support.breadth")
 local has = require("lua.support.message").has
 local local_sgd = require("lua.optimizers.local_sgd")
 local program = require("lua.support.program")
@@ -60,10 +61,10 @@ end
 describe("local SGD", function()
   local results
 
-  setup(function() results = local_sgd.run_all(program.thin(CASES)) end)
+  setup(function() results = local_sgd.run_all(breadth.few(CASES)) end)
   teardown(scratch.clear)
 
-  for i, settings in ipairs(program.thin(CASES)) do
+  for i, settings in ipairs(breadth.few(CASES)) do
     it("H12 follows the formulas of local steps and an outer SGD: " .. describe_case(settings), function()
       local ranks, of_replica = results[i], ranks_of(settings.mesh)
       local wanted = local_sgd.reference(settings, ranks[1].initial)
@@ -107,7 +108,7 @@ describe("local SGD", function()
     for _, bytes in ipairs(runs.outer[1].bytes) do assert.equal(0, bytes.replicate) end
   end)
 
-  for i, settings in ipairs(program.thin(CASES)) do
+  for i, settings in ipairs(breadth.few(CASES)) do
     it("H12 sends 2 (R-1)/R f32 in the steps that sync, else none: " .. describe_case(settings), function()
       if settings.layout == "ragged" then return assert.is_true(results[i][1].bytes[2].replicate > 0) end
       local o = setmetatable({}, { __index = function(_, name)
@@ -256,7 +257,7 @@ describe("local SGD", function()
     { "alpha | 1.5", { alpha = 1.5 } },
     { "momentum", { outer_momentum = 0, nesterov = true } },
   }
-  for _, case in ipairs(program.thin(REFUSED)) do
+  for _, case in ipairs(breadth.few(REFUSED)) do
     it("H12 refuses an invalid schedule: " .. case[1], function()
       local ended = local_sgd.ended(case[2])
       assert.equal(2, ended.status)

@@ -3,12 +3,13 @@
 
 local compare = require("moonshard.check.tolerance")
 local ms = require("moonshard")
+local breadth = require("lua.support.breadth")
 local has = require("lua.support.message").has
 local program = require("lua.support.program")
 local scratch = require("lua.support.scratch")
 local trained = require("lua.support.trained")
 
-local run, with, few = trained.run, trained.with, trained.few
+local run, with, few = trained.run, trained.with, breadth.few
 local assert_close, assert_same, assert_parity = trained.assert_close, trained.assert_same, trained.assert_parity
 
 local BF16, NEAR = { moments = "bf16" }, 2e-2
@@ -84,7 +85,7 @@ describe("moments in bf16", function()
       for name, values in pairs(whole.params) do assert_close(values, rest.params[name], tolerance, name) end
     end
     rest_on(2, "1x2", 0)
-    if os.getenv("MOONSHARD_CONFIG") == "release" then rest_on(4, "2x2", NEAR) end
+    if breadth.all then rest_on(4, "2x2", NEAR) end
     local told = program.run({ "inspect", folder })
     has(told.out, "moments bf16")
     scratch.clear()

@@ -2,6 +2,7 @@
 -- tests/lua/optimizers/updates_spec.lua compares every update with PyTorch's.
 
 local compare = require("moonshard.check.tolerance")
+local breadth = require("lua.support.breadth")
 local has = require("lua.support.message").has
 local huggingface = require("lua.support.huggingface")
 local json = require("cjson")
@@ -11,7 +12,7 @@ local scratch = require("lua.support.scratch")
 local trained = require("lua.support.trained")
 
 local world = ms.world()
-local run, with, few, parity_on_all = trained.run, trained.with, trained.few, trained.parity_on_all
+local run, with, few, parity_on_all = trained.run, trained.with, breadth.few, trained.parity_on_all
 
 before_each(function() world.describe(0, 1) end)
 

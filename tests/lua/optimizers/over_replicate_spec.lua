@@ -2,6 +2,7 @@
 -- train tests/lua/recipes/parity.lua with it and without. Replicas of one host have a copy of the state each, as those
 -- of several hosts do (shared_masters = false).
 
+local breadth = require("lua.support.breadth")
 local fixture = require("lua.support.fixture")
 local has = require("lua.support.message").has
 local json = require("moonshard.base.text.json")
@@ -35,9 +36,9 @@ local function assert_equal_bits(ranks, settings, over)
 end
 
 describe("optimizer state sharded over the replicas", function()
-  for _, optimizer in ipairs { "sgd", "adamw" } do
+  for _, optimizer in ipairs(breadth.few { "sgd", "adamw" }) do
     it("H11 " .. optimizer .. " takes the updates that every replica takes without it, bit for bit", function()
-      for _, more in ipairs(trained.few { {}, { dtype = "bf16", reduce = "bf16" },
+      for _, more in ipairs(breadth.few { {}, { dtype = "bf16", reduce = "bf16" },
         { layout = "ragged", dtype = "bf16" } }) do
         assert_equal_bits(4, trained.with(more, { mesh = "2x2", optimizer = optimizer }))
         assert_equal_bits(4, trained.with(more, { mesh = "4x1", optimizer = optimizer }))
@@ -47,14 +48,14 @@ describe("optimizer state sharded over the replicas", function()
 
   it("H11 clipping by the norm counts each square once: parity", function()
     local settings = trained.with(OFF, { mesh = "2x2", dtype = "bf16" })
-    for _, over in ipairs { "all", "blocks" } do
+    for _, over in ipairs(breadth.few { "all", "blocks" }) do
       trained.assert_parity(off(4, settings), run(4, settings, over), 1e-5)
     end
     trained.assert_parity(off(3, { mesh = "1x3", steps = 3 }), run(3, trained.with(OFF, { mesh = "3x1" })), 1e-5)
   end)
 
   it("H11 gradients accumulate as they do without it, whenever they are summed", function()
-    for _, sync in ipairs { "every", "shard", "last" } do
+    for _, sync in ipairs(breadth.few { "every", "shard", "last" }) do
       assert_equal_bits(4, { mesh = "2x2", micro = 3, sync = sync, dtype = "bf16" })
     end
     assert_equal_bits(4, { mesh = "4x1", micro = 3, sync = "last", reduce = "bf16" })
@@ -75,7 +76,7 @@ describe("optimizer state sharded over the replicas", function()
   end)
 
   it("H11 averages of the weights, for evaluating as well", function()
-    for _, dtype in ipairs { "f32", "bf16" } do
+    for _, dtype in ipairs(breadth.few { "f32", "bf16" }) do
       local without, with = assert_equal_bits(4, { mesh = "2x2", ema = 0.9, dtype = dtype })
       assert.same(without.averages, with.averages)
       assert.equal(with.averages.evaluated, with.averages.as_weights)
@@ -102,11 +103,12 @@ describe("optimizer state sharded over the replicas", function()
 
   it("H11 checkpoints load with the option and without, on other meshes, and go on as the run did", function()
     local folder = scratch.folder()
-    for _, over in ipairs { "all", "" } do
+    for _, over in ipairs(breadth.few { "", "all" }) do
       local saved = folder .. "/" .. over .. "saved"
       local settings = trained.with(UNCLIPPED, { mesh = "2x2", dtype = "bf16", ema = 0.9, steps = 4 })
       local whole = run(4, trained.with(settings, { save = saved, save_at = 2 }), over)
-      for _, to in ipairs { { 4, "2x2", "all" }, { 4, "2x2", "" }, { 4, "4x1", "blocks" }, { 2, "1x2", "" } } do
+      for _, to in ipairs(breadth.few { { 4, "2x2", "all" }, { 4, "4x1", "blocks" }, { 2, "1x2", "" },
+        { 4, "2x2", "" } }) do
         local got = run(to[1], trained.with(settings, { mesh = to[2], load = saved }), to[3])
         for name, values in pairs(whole.params) do
           trained.assert_close(values, got.params[name], to[2] == "2x2" and 0 or 1e-5, name)
@@ -122,7 +124,7 @@ describe("optimizer state sharded over the replicas", function()
   end)
 
   it("H11 each replica can put back the slices that it was given", function()
-    for _, dtype in ipairs { "f32", "bf16" } do
+    for _, dtype in ipairs(breadth.few { "f32", "bf16" }) do
       local ended = program.run({ "run", "tests/lua/optimizers/recipes/own_slices.lua", "-n", "4", "dtype=" .. dtype })
       assert.equal(0, ended.status, ended.err)
     end

@@ -3,13 +3,14 @@
 
 local compare = require("moonshard.check.tolerance")
 local ffi = require("ffi")
+local breadth = require("lua.support.breadth")
 local has = require("lua.support.message").has
 local json = require("cjson")
 local moonshard = require("moonshard")
 local program = require("lua.support.program")
 local scratch = require("lua.support.scratch")
 local trained = require("lua.support.trained")
-local few, with = trained.few, trained.with
+local few, with = breadth.few, trained.with
 
 local RECIPE = "tests/lua/optimizers/recipes/packed_moments.lua"
 

@@ -1,6 +1,7 @@
 -- param_copy: weights that are kept in bf16 next to their f32 masters, and that updates write with them. Real ranks
 -- train tests/lua/recipes/parity.lua with it and without: every number has the same bits.
 
+local breadth = require("lua.support.breadth")
 local emulated_runs = require("lua.support.emulated_runs")
 local fixture = require("lua.support.fixture")
 local has = require("lua.support.message").has
@@ -30,9 +31,9 @@ local function assert_equal_bits(ranks, settings)
 end
 
 describe("weights that are kept in bf16 next to their masters", function()
-  for _, optimizer in ipairs(trained.few { "adamw", "sgd", "muon", "adafactor" }) do
+  for _, optimizer in ipairs(breadth.few { "adamw", "sgd", "muon", "adafactor" }) do
     it("S7 S12 train to the same bits on every mesh: " .. optimizer, function()
-      for _, mesh in ipairs(trained.few { { 1, "1x1" }, { 2, "1x2" }, { 4, "2x2" } }) do
+      for _, mesh in ipairs(breadth.few { { 1, "1x1" }, { 2, "1x2" }, { 4, "2x2" } }) do
         assert_equal_bits(mesh[1], { mesh = mesh[2], optimizer = optimizer })
         assert_equal_bits(mesh[1], { mesh = mesh[2], optimizer = optimizer, layout = "ragged", momentum = 0 })
       end
@@ -41,10 +42,10 @@ describe("weights that are kept in bf16 next to their masters", function()
   end
 
   it("S4 S5 S6 S17 whenever weights are freed and gathered, ahead or not, in micro-batches", function()
-    for _, reshard in ipairs(trained.few { "true", "false", "2" }) do
+    for _, reshard in ipairs(breadth.few { "true", "false", "2" }) do
       assert_equal_bits(4, { mesh = "1x4", reshard = reshard, micro = 3 })
     end
-    for _, case in ipairs(trained.few {
+    for _, case in ipairs(breadth.few {
       { 1, { mesh = "1x1", reshard = "false", micro = 3, reshard_backward = false } },
       { 2, { mesh = "1x2", prefetch = 0, recompute = "blocks" } },
       { 3, { mesh = "1x3", prefetch = 3, reduce = "bf16" } },
@@ -55,7 +56,7 @@ describe("weights that are kept in bf16 next to their masters", function()
   end)
 
   it("S7 S8 S9 in units of several dtypes, frozen, tied and unused parameters, and moments in few bits", function()
-    for _, case in ipairs(trained.few {
+    for _, case in ipairs(breadth.few {
       { 1, { mesh = "1x1", mixed = true, freeze = "fc2|bias", groups = true } },
       { 2, { mesh = "1x2", by_layer = true, tail = "grouped" } },
       { 1, { mesh = "1x1", tail = "tied", unused = true, spare = true, moments = "bf16" } },
@@ -67,7 +68,7 @@ describe("weights that are kept in bf16 next to their masters", function()
   end)
 
   it("S7 with averages of the weights, which evaluation reads, and values that a program sets", function()
-    for _, mesh in ipairs(trained.few { { 1, "1x1" }, { 4, "2x2" } }) do
+    for _, mesh in ipairs(breadth.few { { 1, "1x1" }, { 4, "2x2" } }) do
       assert_equal_bits(mesh[1], { mesh = mesh[2], ema = 0.9, optimizer = "muon" })
       assert_equal_bits(mesh[1], { mesh = mesh[2], wrong = "norm", wrong_at = 2, shared_masters = false })
     end
@@ -76,7 +77,7 @@ describe("weights that are kept in bf16 next to their masters", function()
   end)
 
   it("H11 S7 where replicas shard the optimizer: the chunks that they keep anyway", function()
-    for _, mesh in ipairs { "2x2", "4x1" } do
+    for _, mesh in ipairs(breadth.few { "4x1", "2x2" }) do
       local plain, kept = assert_equal_bits(4,
         { mesh = mesh, over_replicate = "all", shared_masters = false, ema = 0.9 })
       assert.equal(plain.parameters, kept.parameters)
@@ -120,7 +121,7 @@ describe("weights that are kept in bf16 next to their masters", function()
     assert.equal(plain.parameters / 2, kept.parameters - plain.parameters)
   end)
 
-  it("S7 adapters have them, below which weights are stored in few bits", function()
+  it("S7 adapters have them, below which weights are stored in few bits #all", function()
     local runs = {}
     for _, mesh in ipairs { "1x1", "1x2" } do
       for _, copy in ipairs { "false", "true" } do
@@ -136,13 +137,13 @@ describe("weights that are kept in bf16 next to their masters", function()
     for _, mesh in ipairs { "1x1", "1x2" } do assert.equal(facts[mesh .. "false"], facts[mesh .. "true"]) end
   end)
 
-  it("S7 local SGD keeps them when replicas meet", function()
+  it("S7 local SGD keeps them when replicas meet #all", function()
     local cases = {
       { mesh = "2x1", dtype = "bf16" }, { mesh = "2x2", dtype = "bf16", fragments = 2, delay = 1, ema = 0.9 },
       { mesh = "1x2", dtype = "bf16", optimizer = "adamw", layout = "ragged", every = 2 },
     }
     local runs = {}
-    for i, settings in ipairs(program.thin(cases)) do
+    for i, settings in ipairs(breadth.few(cases)) do
       runs[i .. " without"], runs[i .. " with"] = settings, trained.with(settings, { copy = true })
     end
     local results = local_sgd.run_all(runs)
@@ -158,11 +159,12 @@ describe("weights that are kept in bf16 next to their masters", function()
 
   it("K1 S7 checkpoints load with them and without, on other meshes, and go on as the run did", function()
     local folder = scratch.folder()
-    for _, copy in ipairs(trained.few { false, true }) do
+    for _, copy in ipairs(breadth.few { false, true }) do
       local saved = ("%s/%s"):format(folder, copy)
       local settings = { mesh = "2x2", ema = 0.9, steps = 4, copy = copy }
       local whole = without(4, trained.with(settings, { save = saved, save_at = 2, async = copy }))
-      for _, to in ipairs { { 4, "2x2", not copy }, { 4, "2x2", copy }, { 1, "1x1", true }, { 2, "1x2", not copy } } do
+      for _, to in ipairs(breadth.few { { 4, "2x2", copy }, { 1, "1x1", true }, { 2, "1x2", not copy },
+        { 4, "2x2", not copy } }) do
         local got = without(to[1], trained.with(settings, { mesh = to[2], load = saved, copy = to[3] }))
         local tolerance = to[2] == "2x2" and 0 or 2e-2
         for name, values in pairs(whole.params) do trained.assert_close(values, got.params[name], tolerance, name) end

@@ -2,6 +2,7 @@
 -- for GPT-2 and Llama, and a plan made without launching is the one of each launched rank.
 
 local json = require("moonshard.base.text.json")
+local breadth = require("lua.support.breadth")
 local program = require("lua.support.program")
 local scratch = require("lua.support.scratch")
 
@@ -156,7 +157,7 @@ end)
 
 -- ---- plans without ranks ------------------------------------------------------------------------------------------
 
-local MESHES = program.thin {
+local MESHES = breadth.few {
   { 8, "2x2x1x2", "dropout=0.1", "sequence_parallel=true", "layout=ragged" },
   { 8, "2x1x2x2", "documents=true", "tied=true", "dtype=bf16" },
   { 8, "1x2x2x2", "model=llama", "sequence_parallel=true", "dropout=0.1" },

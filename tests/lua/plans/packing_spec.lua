@@ -5,7 +5,7 @@ local engine = require("moonshard.base.ffi")
 local json = require("moonshard.base.text.json")
 local ms = require("moonshard")
 local precision = require("moonshard.shard.policies.precision")
-local program = require("lua.support.program")
+local breadth = require("lua.support.breadth")
 local C, ffi, re = engine.C, engine.ffi, ms.re
 
 local function tokens(batch, length)
@@ -59,9 +59,9 @@ describe("planned memory", function()
   -- 11 layers, which all wait for backward, 27 MiB too little of the gradient chunks. No packing saves those.
   for _, of in ipairs(MODELS) do
     it("M1 is within 3 % of what no packing could go below: " .. of[1] .. " " .. of[2][1], function()
-      for _, mesh in ipairs(program.thin({ { 1, 2 }, { 1, 4 }, { 1, 8 }, { 2, 2 }, { 4, 2 } })) do
+      for _, mesh in ipairs(breadth.few({ { 1, 2 }, { 1, 4 }, { 1, 8 }, { 2, 2 }, { 4, 2 } })) do
         for _, dtype in ipairs({ "f32", "bf16" }) do
-          for _, policy in ipairs(program.thin(POLICIES)) do
+          for _, policy in ipairs(breadth.few(POLICIES)) do
             local options = { mesh = mesh, dtype = dtype }
             for key, value in pairs(policy) do options[key] = value end
             local arenas, least, most = bytes_of(compiled(of[1], of[2], options))

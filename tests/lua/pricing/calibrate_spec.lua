@@ -6,6 +6,7 @@ local cluster = require("moonshard.price.cluster")
 local engine = require("moonshard.base.ffi")
 local fit = require("moonshard.calibrate.fit")
 local fit_between = require("moonshard.calibrate.fit_between")
+local breadth = require("lua.support.breadth")
 local has = require("lua.support.message").has
 local program = require("lua.support.program")
 local scratch = require("lua.support.scratch")
@@ -74,7 +75,7 @@ describe("moonshard calibrate", function()
   end)
 
   it("E6 measures shards and replicas, also in a quick one: only replicas measure large all-reduces", function()
-    for _, is_quick in ipairs({ true, false }) do
+    for _, is_quick in ipairs(breadth.few({ false, true })) do
       local meshes = {}
       for _, training in ipairs(trainings.of(2, { dtypes = { "f32" }, device = "cpu", quick = is_quick })) do
         meshes[training.mesh] = true
@@ -100,7 +101,7 @@ describe("moonshard calibrate", function()
     has(text, "memfd:moonshard-calibrate | status 143")
   end)
 
-  it("E6 measures a GPU, too: what its host takes to issue, and prices of plans for it", function()
+  it("E6 measures a GPU, too: what its host takes to issue, and prices of plans for it #all", function()
     local path = scratch.path() .. ".lua"
     local emulated = program.emulated_cuda()
     local ended = program.run({ "calibrate", "--device", "cuda", "--quick", "-n", "1", "--out", path }, emulated)

@@ -2,6 +2,7 @@
 -- tests/lua/recipes/parity.lua; what differs in how its mesh was made must end in the same bits.
 
 local json = require("cjson")
+local breadth = require("lua.support.breadth")
 local program = require("lua.support.program")
 
 local function read(path)
@@ -15,7 +16,7 @@ end
 
 -- What the first copy of the mesh ended with, and the second where there is one.
 local function run(ranks, settings)
-  local words, out = { "steps=" .. program.thin({ 4, 2 })[1] }, os.tmpname()
+  local words, out = { "steps=" .. breadth.few({ 4, 2 })[1] }, os.tmpname()
   -- The default is another one in a pipeline.
   if not settings.reshard then words[2] = "reshard=true" end
   for name, value in pairs(settings) do words[#words + 1] = ("%s=%s"):format(name, tostring(value)) end
@@ -52,7 +53,7 @@ describe("copies of a slice", function()
     ["of one rank each"] = { "slice", "1x1", 2 },
   }) do
     it("D4 train apart, each as it would alone: " .. title, function()
-      for _, layout in ipairs(program.thin({ "rows", "ragged" })) do
+      for _, layout in ipairs(breadth.few({ "rows", "ragged" })) do
         local first, second = run(case[3], { build = case[1], mesh = case[2], layout = layout })
         assert_same(alone(case[2], 0, layout), first)
         assert_same(alone(case[2], 1000, layout), second)

@@ -2,6 +2,7 @@
 -- program reads of the model is what it reads on one rank.
 
 local cjson = require("cjson")
+local breadth = require("lua.support.breadth")
 local has = require("lua.support.message").has
 local program = require("lua.support.program")
 local scratch = require("lua.support.scratch")
@@ -30,7 +31,7 @@ local EQUAL = {
 local NAMES = {}
 for name in pairs(EQUAL) do NAMES[#NAMES + 1] = name end
 table.sort(NAMES)
-NAMES = program.thin(NAMES)
+NAMES = breadth.few(NAMES)
 
 local READ = { ["1x1x1x2"] = "2", ["1x1x2x1"] = "2", ["2x2x1x2"] = "8", ["1x1x2x2"] = "4" }
 

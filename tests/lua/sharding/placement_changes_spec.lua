@@ -1,5 +1,6 @@
 -- Placements and sequence parallelism that change between steps: the values move to the ranks that own them now.
 
+local breadth = require("lua.support.breadth")
 local fixture = require("lua.support.fixture")
 local has = require("lua.support.message").has
 local ms = require("moonshard")
@@ -14,7 +15,7 @@ local checks = {
   replicas = check("4", "mesh=2x1x2", "layout=ragged"),
   ["slices of replicas"] = check("4", "mesh=2x1x2", "over_replicate=true"),
 }
-local CHECKED = program.thin({ "slices of replicas", "replicas", "shards" })
+local CHECKED = breadth.few({ "slices of replicas", "replicas", "shards" })
 local cases = { run = { "run", RECIPE, "-n", "4", "--timeout", "60", "mesh=1x2x2", "moments=bf16", "mistakes=true" } }
 for _, name in ipairs(CHECKED) do cases[name] = checks[name] end
 

@@ -3,8 +3,8 @@
 
 local json = require("cjson")
 local ms = require("moonshard")
+local breadth = require("lua.support.breadth")
 local program = require("lua.support.program")
-local trained = require("lua.support.trained")
 
 local re, world = ms.re, ms.world()
 local STEPS = 2
@@ -52,7 +52,7 @@ end
 
 describe("collectives of a step", function()
   it("S3 are n + 1 gathers in forward, n + 1, n - 1 or 0 in backward, and n + 1 reductions", function()
-    for _, layout in ipairs(trained.few { "ragged", "rows" }) do
+    for _, layout in ipairs(breadth.few { "ragged", "rows" }) do
       expect(2, { mesh = "1x2", layout = layout, reshard = "true" }, BLOCKS + 1)
       expect(2, { mesh = "1x2", layout = layout, reshard = "false" }, 0)
     end

@@ -4,6 +4,7 @@
 
 local json = require("cjson")
 local ms = require("moonshard")
+local breadth = require("lua.support.breadth")
 local fixture = require("lua.support.fixture")
 local has = require("lua.support.message").has
 local program = require("lua.support.program")
@@ -78,14 +79,14 @@ describe("weights that stay gathered", function()
   after_each(scratch.clear)
 
   it("S4 compute the bits of weights that are gathered in every step, whatever writes or moves them", function()
-    local cases = program.thin(CASES)
+    local cases = breadth.few(CASES)
     assert_same(cases, run_all(cases))
   end)
 
   it("S4 do so on CUDA", function()
     local cases = { { 2, "mesh=1x2", "device=cuda", "dtype=bf16" },
       { 4, "mesh=2x2", "device=cuda", "storage=nf4", "adapters=true", "dtype=bf16" } }
-    cases = program.thin(cases)
+    cases = breadth.few(cases)
     assert_same(cases, run_all(cases, program.emulated_cuda()))
   end)
 

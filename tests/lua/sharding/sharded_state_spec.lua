@@ -3,6 +3,7 @@
 
 local json = require("cjson")
 local ms = require("moonshard")
+local breadth = require("lua.support.breadth")
 local program = require("lua.support.program")
 local trained = require("lua.support.trained")
 local assert_close, assert_same = trained.assert_close, trained.assert_same
@@ -56,11 +57,11 @@ describe("mixed precision", function()
 
   it("S7 differs by layer by rule, with an output type of its own: close to f32, and the same on every mesh", function()
     local full = run(1, { mesh = "1x1" })
-    for _, settings in ipairs(trained.few { { dtype = "bf16", output = "f32" }, { by_layer = true } }) do
+    for _, settings in ipairs(breadth.few { { dtype = "bf16", output = "f32" }, { by_layer = true } }) do
       local alone = run(1, trained.with(settings, { mesh = "1x1" }))
       assert_close(full.losses, alone.losses, 2e-2, "losses against f32")
       assert.not_same(full.losses, alone.losses)
-      for _, mesh in ipairs(trained.few { { 4, "2x2" }, { 3, "1x3" } }) do
+      for _, mesh in ipairs(breadth.few { { 4, "2x2" }, { 3, "1x3" } }) do
         local got = run(mesh[1], trained.with(settings, { mesh = mesh[2] }))
         assert_close(alone.losses, got.losses, 2e-2, "losses of " .. mesh[2])
         trained.forget()
@@ -86,7 +87,7 @@ describe("frozen parameters", function()
   end)
 
   it("S8 are not reduced: not their unit when all of it is frozen, nor their bytes when part of it is", function()
-    for _, layout in ipairs(trained.few { "ragged", "rows" }) do
+    for _, layout in ipairs(breadth.few { "ragged", "rows" }) do
       local settings = { mesh = "1x2", layout = layout, steps = 1 }
       local all, part = run(2, settings), run(2, trained.with(settings, { freeze = "fc1.weight" }))
       assert.same(all.collectives, part.collectives)

@@ -1,6 +1,7 @@
 -- Ways to say the same: PyTorch's strategies by name, and meshes that are one another's special cases. Real ranks train
 -- tests/lua/recipes/parity.lua.
 
+local breadth = require("lua.support.breadth")
 local trained = require("lua.support.trained")
 local assert_same, assert_parity = trained.assert_same, trained.assert_parity
 
@@ -35,7 +36,7 @@ describe("replicas of a host", function()
   it("S2 M1 keep one copy of the state, whose update they share, or one each: parity", function()
     local function bytes(mesh, more) return run(4, trained.with({ mesh = mesh, layout = "ragged" }, more)) end
     local sharded, replicated = bytes("1x4"), bytes("4x1")
-    for _, more in ipairs(trained.few { { dtype = "bf16" }, { optimizer = "sgd", momentum = 0.9 }, { micro = 3 } }) do
+    for _, more in ipairs(breadth.few { { dtype = "bf16" }, { optimizer = "sgd", momentum = 0.9 }, { micro = 3 } }) do
       local one, each = bytes("2x2", more), bytes("2x2", trained.with(more, { shared_masters = false }))
       assert_parity(each, one, 1e-5)
       assert(one.plan.bytes.optimizer <= each.plan.bytes.optimizer / 2 + 1024)

@@ -1,6 +1,7 @@
 -- Runs the executable under test and gives what it printed.
 
 local assert = require("luassert")
+local breadth = require("lua.support.breadth")
 local has = require("lua.support.message").has
 local scratch = require("lua.support.scratch")
 
@@ -44,18 +45,26 @@ function program.run_all(runs)
   return ended
 end
 
----Runs as run_all does, once something asks for a result: of runs that a spec lists before its tests.
+---Runs of `moonshard check` that a spec lists before its tests, each made when a test asks for it.
 ---@param runs table<string, string[]>
 ---@return fun(name: string): Ended of
----@return fun(...: string) equals_one_rank asserts that each of these, of `moonshard check`, found no difference
+---@return fun(...: string) equals_one_rank asserts that each of these, or where not all cases run the last of them,
+---  found no difference
 function program.checks(runs)
-  local ended
+  local ended = {}
+  local function make(names)
+    local missing = {}
+    for _, name in ipairs(names) do missing[name] = not ended[name] and runs[name] or nil end
+    for name, result in pairs(program.run_all(missing)) do ended[name] = result end
+  end
   local function of(name)
-    ended = ended or program.run_all(runs)
+    make({ name })
     return ended[name]
   end
   return of, function(...)
-    for _, name in ipairs({ ... }) do
+    local names = breadth.few({ ... })
+    make(names)
+    for _, name in ipairs(names) do
       assert.equal(0, of(name).status, name .. ": " .. of(name).err .. of(name).out)
       has(of(name).out, "equal within tolerance | parameters")
     end
@@ -76,14 +85,6 @@ function program.run(arguments, environment, input)
   local ended = { out = scratch.read(out), err = scratch.read(err), status = tonumber(scratch.read(status)) }
   for _, path in ipairs({ out, err, status }) do os.remove(path) end
   return ended
-end
-
----A list of settings to run with. The thread sanitizer makes a run ten times slower: there the last stands for all.
----@generic T
----@param list T[]
----@return T[]
-function program.thin(list)
-  return os.getenv("MOONSHARD_CONFIG") == "thread" and { list[#list] } or list
 end
 
 ---What lets MOONSHARD_BIN take the emulated libraries of tests/emulated_cuda for those of CUDA, NCCL, cuBLASLt and

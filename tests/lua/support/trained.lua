@@ -7,17 +7,18 @@
 local compare = require("moonshard.check.tolerance")
 local json = require("cjson")
 local optimizers = require("moonshard.engine.optimizers")
+local breadth = require("lua.support.breadth")
 local program = require("lua.support.program")
 local scratch = require("lua.support.scratch")
 
 local release = os.getenv("MOONSHARD_CONFIG") == "release"
 
 local trained = {
-  ---Ranks, and the sizes of (replicate, shard). Sanitizers see on two of them what they would see on all.
-  MESHES = release and { { 2, "1x2" }, { 3, "1x3" }, { 4, "1x4" }, { 4, "2x2" }, { 2, "2x1" }, { 4, "4x1" } }
+  ---Ranks, and the sizes of (replicate, shard): where not all cases run, two that have all dimensions.
+  MESHES = breadth.all and { { 2, "1x2" }, { 3, "1x3" }, { 4, "1x4" }, { 4, "2x2" }, { 2, "2x1" }, { 4, "4x1" } }
     or { { 3, "1x3" }, { 4, "2x2" } },
   ---One mesh of each kind, for settings that do not change how parameters are divided.
-  KINDS = release and { { 3, "1x3" }, { 4, "2x2" }, { 2, "2x1" } } or { { 4, "2x2" } },
+  KINDS = breadth.all and { { 3, "1x3" }, { 4, "2x2" }, { 2, "2x1" } } or { { 4, "2x2" } },
   ---Steps of a run whose settings name no number. Memory errors and races that a later step could add appear in the
   ---second, which reuses what the first allocated.
   STEPS = release and 10 or 3,
@@ -62,15 +63,6 @@ function trained.run(ranks, settings, options)
   end
   os.remove(out)
   return runs[key]
-end
-
----A list of settings for specs but parity_spec. Sanitizers see there what they would see again here: under them the
----last stands for all.
----@generic T
----@param list T[]
----@return T[]
-function trained.few(list)
-  return release and list or { list[#list] }
 end
 
 ---Settings and some more.

@@ -3,11 +3,12 @@
 -- every step ten times as much of that update's norm, with SGD twice as much. power_spec.lua shows what this finds.
 
 local json = require("cjson")
+local breadth = require("lua.support.breadth")
 local has = require("lua.support.message").has
 local program = require("lua.support.program")
 local trained = require("lua.support.trained")
 
-local thin = program.thin
+local thin = breadth.few
 local run, with, MESHES, KINDS, STEPS = trained.run, trained.with, trained.MESHES, trained.KINDS, trained.STEPS
 local assert_close, assert_same, parity_on_all = trained.assert_close, trained.assert_same, trained.parity_on_all
 local assert_parity = trained.assert_parity

@@ -1,6 +1,7 @@
 -- What a comparison of two trainings can see: runs with one mistake each are found, in f32 as in bf16, by the bounds
 -- that parity_spec.lua uses. The mistakes are the recipe's (wrong=...), on two ranks; the right run is one rank's.
 
+local breadth = require("lua.support.breadth")
 local trained = require("lua.support.trained")
 
 local run, with = trained.run, trained.with
@@ -24,7 +25,7 @@ end
 
 describe("a comparison of updates", function()
   for dtype in pairs(TOLERANCE) do
-    for _, optimizer in ipairs(trained.few { "adamw", "sgd" }) do
+    for _, optimizer in ipairs(breadth.few { "adamw", "sgd" }) do
       local settings = { dtype = dtype, optimizer = optimizer, steps = STEPS }
       local of = (" of %s in %s"):format(optimizer, dtype)
 

@@ -5,9 +5,10 @@ local case = require("fuzz.case")
 local cases = require("fuzz.cases")
 local recipe = require("fuzz.recipe")
 local shrink = require("fuzz.shrink")
+local breadth = require("lua.support.breadth")
 local has = require("lua.support.message").has
 
-local SEED, COUNT = 1, os.getenv("MOONSHARD_CONFIG") == "release" and 60 or 10
+local SEED, COUNT = 1, breadth.all and 60 or 10
 
 local function compare(first, count, per_host)
   local list = {}
