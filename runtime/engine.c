@@ -1,12 +1,32 @@
 /* engine.c - public functions that belong to no single floor: those that join two floors that do not include each
  * other, and those of the lowest floor, in the public header's types.
  */
+#include <string.h>
+
 #include "base/config.h"
+#include "base/numbers/dtype.h"
+#include "base/settings/settings.h"
 #include "base/text/hash.h"
 #include "comm/collectives/hosts/progress_thread.h"
 #include "comm/group/world_state.h"
 #include "graph/graph.h"
+#include "price/price.h"
 #include "shard/model.h"
+
+int ms_dtype_describe(int dtype, ms_dtype_info *info, int size) {
+  MS_GIVEN(info);
+  const ms_dtype_row *row = ms_dtype_row_of(dtype);
+  if (!row) return MS_FAIL(MS_EDTYPE, "unknown element type %d; they are 0 to %d", dtype, MS_DTYPES - 1);
+  MS_GIVE_INFO(info, size, row->info);
+}
+
+int ms_config_check(const char *type, const void *config) {
+  MS_GIVEN(type);
+  MS_GIVEN(config);
+  if (!strcmp(type, "ms_cluster")) return ms_cluster_check(config);
+  if (!ms_settings_of(type)) return MS_FAIL(MS_ENAME, "no struct of settings is called '%s'", type);
+  return ms_settings_check(type, config);
+}
 
 int ms_world_describe(const ms_world *world, ms_world_info *info, int size) {
   MS_HANDLE(world, WORLD);
@@ -24,6 +44,24 @@ int ms_world_describe(const ms_world *world, ms_world_info *info, int size) {
     own.sent = counts.sent;
     own.received = counts.received;
   }
+  MS_GIVE_INFO(info, size, own);
+}
+
+int ms_op_describe(int op, ms_op_info *info, int size) {
+  MS_GIVEN(info);
+  const ms_op_row *row = ms_op_row_of(op);
+  if (!row) return MS_FAIL(MS_EINVAL, "op %d: there are ops 0 to %d", op, MS_OP_COUNT - 1);
+  const ms_op_info own = {
+      .name = row->name,
+      .attrs = row->attrs,
+      .doc = row->doc,
+      .min_inputs = row->min_inputs,
+      .max_inputs = row->max_inputs,
+      .outputs = row->outputs,
+      .differentiable = row->grad != NULL,
+      .internal = (row->flags & MS_OP_INTERNAL) != 0,
+      .kernel_shape = ms_op_kernel_shape(op),
+  };
   MS_GIVE_INFO(info, size, own);
 }
 

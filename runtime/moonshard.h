@@ -29,15 +29,15 @@
  * ("layers.3.attn.wq.weight"). Shapes are in elements, row-major, outermost dimension first. Bytes, and counts of
  * elements, are int64_t. "[n]" in a comment is the length of an array.
  *
- * Verbs. Objects in memory are made by ..._new and released by ..._free; files are opened and closed (a writer is
- * created, then finished or aborted); a world is joined and left. ..._set_... stores a setting, a noun returns a value
- * (ms_op_count), ..._describe fills a struct about an object or one item of a list, and ..._read and ..._write copy
- * data between the caller's memory and a file or a state.
+ * Verbs. Objects are made by ..._new, files opened by ..._open, and a world is joined; ms_free ends all of them. A file
+ * that is written is created and finished. ..._set_... stores a setting, a noun returns a value (ms_op_count),
+ * ..._describe fills a struct about an object or one item of a list, and ..._read and ..._write copy data between the
+ * caller's memory and a file or a state.
  *
- * Config structs. Call ms_..._config_default(&config, sizeof config) before you set fields. It stores that size in the
- * first field, so that a program works with a newer library: fields that the program does not know get their defaults.
- * With an older library it works as long as it leaves fields that the library does not know at their defaults; other
- * values are MS_EUNSUPPORTED. A struct that was not initialised is MS_EINVAL.
+ * Config structs. Call ms_config_default("ms_plan_config", &config, sizeof config) before you set fields. It stores
+ * that size in the first field, so that a program works with a newer library: fields that the program does not know get
+ * their defaults. With an older library it works as long as it leaves fields that the library does not know at their
+ * defaults; other values are MS_EUNSUPPORTED. A struct that was not initialised is MS_EINVAL.
  *
  * Structs that the library fills. The call takes their size: ms_mesh_describe(mesh, &info, sizeof info). It fills as
  * many fields as the program knows, and zeros those that the library does not know, so that programs work with newer
@@ -55,7 +55,7 @@
  * Threads. Only one thread at a time may use a handle, or handles that work with each other. Different threads may use
  * unrelated handles at once. Errors are recorded per thread. All ranks of the world, or of the model's mesh, must call
  * the functions marked "Collective", in the same order, with one thread per rank at a time. These wait for other ranks,
- * at most for the timeout (ms_world_set_timeout; MS_ETIMEOUT). They return early if another rank dies or gives up
+ * at most for the timeout (ms_world_config.timeout; MS_ETIMEOUT). They return early if another rank dies or gives up
  * (MS_EPEER), and after Ctrl-C (MS_EINTERRUPT) if the program has called ms_interrupt_install. The timeout bounds
  * waiting, not computing. ms_token_reader_take, which waits for the reader's thread, takes a deadline of its own. All
  * other functions wait only for the disk. Kernels run on the calling thread and on the engine's own threads
@@ -79,20 +79,21 @@
  *     ms_world_info all; ms_unit_config unit; ms_param_config param; ms_model_dims dims; ms_plan_config config;
  *     ms_step_inputs step = {0.1, 1, 1, 0, {0, 1}, 0}; ms_step_outputs result = {0};
  *     int u, w, in[2], logits[2], loss[3]; ms_attrs attrs;
- *     TRY(ms_world_join(&world)); TRY(ms_world_describe(world, &all, sizeof all));
+ *     TRY(ms_world_join(NULL, &world)); TRY(ms_world_describe(world, &all, sizeof all));
  *     TRY(ms_mesh_new(MS_DEVICE_CPU, 1, all_ranks, NULL, all.size, 0, NULL, &mesh));
- *     ms_unit_config_default(&unit, sizeof unit), ms_param_config_default(&param, sizeof param);
+ *     TRY(ms_config_default("ms_unit_config", &unit, sizeof unit));
+ *     TRY(ms_config_default("ms_param_config", &param, sizeof param));
  *     TRY(ms_model_new(7, &model)); TRY(ms_model_add_unit(model, "root", &unit, &u));
  *     TRY(ms_model_add_param(model, u, "fc.weight", 2, w_dims, &param, &w));
- *     ms_model_dims_default(&dims, sizeof dims), dims.shard = 0;
+ *     TRY(ms_config_default("ms_model_dims", &dims, sizeof dims)); dims.shard = 0;
  *     TRY(ms_model_shard(model, mesh, all.rank, &dims)); TRY(ms_graph_new(model, &graph));
- *     TRY(ms_graph_input(graph, "x", MS_F32, 2, x_dims, &in[0])); TRY(ms_graph_param(graph, w, &in[1]));
+ *     TRY(ms_graph_input(graph, "x", MS_F32, 2, x_dims, -1, &in[0])); TRY(ms_graph_param(graph, w, &in[1]));
  *     TRY(ms_op_defaults("matmul", &attrs)); TRY(ms_attrs_set("matmul", &attrs, "trans_b", 1));
  *     TRY(ms_graph_op(graph, "matmul", 2, in, &attrs, &logits[0]));
- *     TRY(ms_graph_input(graph, "y", MS_I32, 1, y_dims, &logits[1]));
- *     TRY(ms_graph_op(graph, "cross_entropy", 2, logits, NULL, loss)); TRY(ms_graph_set_loss(graph, loss[0]));
- *     ms_plan_config_default(&config, sizeof config); TRY(ms_plan_compile(graph, &config, &plan));
- *     TRY(ms_state_new(world, model, &config, &state)); TRY(ms_exec_new(state, plan, &exec));
+ *     TRY(ms_graph_input(graph, "y", MS_I32, 1, y_dims, -1, &logits[1]));
+ *     TRY(ms_graph_op(graph, "cross_entropy", 2, logits, NULL, loss)); TRY(ms_graph_set_loss(graph, loss[0], -1));
+ *     TRY(ms_config_default("ms_plan_config", &config, sizeof config)); TRY(ms_plan_compile(graph, &config, &plan));
+ *     TRY(ms_state_new(world, model, &config, 1, &state)); TRY(ms_exec_new(state, plan, &exec));
  *     memcpy(ms_exec_input(exec, "x"), x, sizeof x), memcpy(ms_exec_input(exec, "y"), y, sizeof y);
  *     for (; step.step <= 200; step.step++) {
  *       TRY(ms_exec_run(exec, MS_PHASE_FIRST, &step, NULL)); TRY(ms_exec_run(exec, MS_PHASE_NORM, &step, &result));
@@ -102,8 +103,7 @@
  *     TRY(ms_world_finish(world));
  *   end:
  *     if (ms_error_code()) fprintf(stderr, "%s\n", ms_error_message());
- *     ms_exec_free(exec), ms_state_free(state), ms_plan_free(plan), ms_graph_free(graph), ms_model_free(model);
- *     ms_mesh_free(mesh), ms_world_leave(world);
+ *     ms_free(exec), ms_free(state), ms_free(plan), ms_free(graph), ms_free(model), ms_free(mesh), ms_free(world);
  *     return ms_error_code() != MS_OK || result.loss > 0.1;
  *   }
  */

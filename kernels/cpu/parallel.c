@@ -1,6 +1,7 @@
 /* parallel.c - divides a range into parts for the threads of a rank. */
 #include "kernels/cpu/parallel.h"
 
+#include "base/numbers/dtype.h"
 #include "kernels/cpu/team.h"
 
 /* Smaller parts cost more than they save: a thread copies 64 KiB in about 5 us. */

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/numbers/dtype.h"
 #include "kernels/formats/quantise.h"
 
 static const char *const names[] = {[MS_FP8_NONE] = "none",

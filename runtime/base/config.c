@@ -5,22 +5,21 @@
 
 enum { MOST_BYTES = 65536 }; /* no struct will be larger: a size that is was never set */
 
-void ms_config_give(void *to, int size, const void *defaults, int known, const char *type) {
-  if (!to || size < (int)sizeof size || size > MOST_BYTES) {
-    MS_FAIL(MS_EINVAL, "%s_default: give a struct and its size, not %p and %d", type, to, size);
-    return;
-  }
+int ms_config_give(void *to, int size, const void *defaults, int known, const char *type) {
+  if (size < (int)sizeof size || size > MOST_BYTES)
+    return MS_FAIL(MS_EINVAL, "ms_config_default: size is %d: give the sizeof of the %s", size, type);
   memset(to, 0, (size_t)size);
   memcpy(to, defaults, (size_t)(size < known ? size : known));
   memcpy(to, &size, sizeof size);
+  return MS_OK;
 }
 
 int ms_config_take(void *own, int known, const void *given, const char *type) {
   int size;
-  if (!given) return MS_FAIL(MS_EINVAL, "the %s is NULL: fill one with %s_default first", type, type);
+  if (!given) return MS_FAIL(MS_EINVAL, "the %s is NULL: fill one with ms_config_default first", type);
   memcpy(&size, given, sizeof size);
   if (size < (int)sizeof size || size > MOST_BYTES)
-    return MS_FAIL(MS_EINVAL, "the struct_size of a %s is %d: call %s_default first", type, size, type);
+    return MS_FAIL(MS_EINVAL, "the struct_size of a %s is %d: call ms_config_default first", type, size);
   for (int i = known; i < size; i++)
     if (((const char *)given)[i])
       return MS_FAIL(MS_EUNSUPPORTED,

@@ -10,7 +10,7 @@
 #include "base/error.h"
 
 /* Writes `known` bytes of defaults to a caller's struct of `size` bytes: as many as fit, and zeros after them. */
-void ms_config_give(void *to, int size, const void *defaults, int known, const char *type);
+int ms_config_give(void *to, int size, const void *defaults, int known, const char *type);
 /* Copies the caller's struct over `own`, which contains `known` bytes of defaults. */
 int ms_config_take(void *own, int known, const void *given, const char *type);
 
@@ -21,9 +21,9 @@ int ms_info_give(void *to, int size, const void *info, int known, const char *fu
 #define MS_GIVE_INFO(to, size, info) return ms_info_give(to, size, &(info), (int)sizeof(info), __func__)
 
 /* Declares `own` and copies the caller's struct to it; returns MS_EINVAL or MS_EUNSUPPORTED if that fails. */
-#define MS_TAKE_CONFIG(type, own, given) \
-  type own;                              \
-  type##_default(&own, sizeof own);      \
+#define MS_TAKE_CONFIG(type, own, given)                   \
+  type own;                                                \
+  MS_TRY(ms_config_default(#type, &own, (int)sizeof own)); \
   MS_TRY(ms_config_take(&own, sizeof own, given, #type))
 
 #endif

@@ -146,10 +146,26 @@ static char note[NOTES][NOTE_BYTES];
 static int notes, told;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
+static ms_note_log told_by;
+static void *user_of_log;
+
 static int known(const char *text) {
   for (int i = 0; i < notes; i++)
     if (!strcmp(note[i], text)) return 1;
   return 0;
+}
+
+/* Gives the log, if there is one, all notes that it has not seen; not under the lock, as it can call the engine. */
+static void tell_log(void) {
+  for (;;) {
+    pthread_mutex_lock(&lock);
+    const ms_note_log log = told_by;
+    void *user = user_of_log;
+    const char *next = log && told < notes ? note[told++] : NULL;
+    pthread_mutex_unlock(&lock);
+    if (!next) return;
+    log(user, next);
+  }
 }
 
 void ms_note(const char *format, ...) {
@@ -162,6 +178,15 @@ void ms_note(const char *format, ...) {
   pthread_mutex_lock(&lock);
   if (notes < NOTES && !known(text)) memcpy(note[notes++], text, sizeof text);
   pthread_mutex_unlock(&lock);
+  tell_log();
+}
+
+void ms_set_log(ms_note_log log, void *user) {
+  pthread_mutex_lock(&lock);
+  told_by = log;
+  user_of_log = user;
+  pthread_mutex_unlock(&lock);
+  tell_log();
 }
 
 const char *ms_note_next(void) {

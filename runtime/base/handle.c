@@ -97,15 +97,24 @@ void ms_handle_set_keeps(void *object, const void *kept) {
   ms_handle_keep(kept);
 }
 
-int ms_handle_is_live(const void *object, enum ms_handle_kind kind) {
-  const ms_handle *handle = object;
-  return handle && atomic_load(&handle->word) == MS_HANDLE_LIVE + kind;
-}
-
 void ms_handle_release(void *object, enum ms_handle_kind kind) {
   ms_handle *handle = object;
   uint32_t live = MS_HANDLE_LIVE + kind;
   if (handle && atomic_compare_exchange_strong(&handle->word, &live, kind)) ms_handle_drop(handle);
+}
+
+void ms_free(void *object) {
+  ms_handle *handle = object;
+  if (!handle) return;
+  const uint32_t word = atomic_load(&handle->word);
+  const uint32_t kind = word < MS_HANDLE_LIVE ? word : word - MS_HANDLE_LIVE;
+  if (kind < MS_HANDLE_WORLD || kind >= MS_HANDLE_KINDS) {
+    MS_FAIL(MS_EINVAL, "ms_free: object is no handle of this library");
+    return;
+  }
+  if (word < MS_HANDLE_LIVE) return;
+  if (handle->leave) handle->leave(handle);
+  ms_handle_release(handle, (enum ms_handle_kind)kind);
 }
 
 static const char *article(const char *name) { return strchr("aeiou", *name) ? "an" : "a"; }

@@ -41,6 +41,7 @@ typedef struct ms_handle {
   _Atomic uint32_t word; /* MS_HANDLE_LIVE + kind; after its owner has released it, the kind alone */
   _Atomic int uses;      /* references: the owner's, until it releases the object, and those of other objects */
   void (*destroy)(void *object);
+  void (*leave)(void *object); /* NULL, or what its release does at once, while others may keep references */
   struct ms_handle *on;    /* a reference to an object whose release makes calls with this one fail (a state's world) */
   struct ms_handle *keeps; /* a reference to an object that can be used after its release, too (a plan's model) */
   struct ms_handle *next;  /* in the list of ended objects of its kind */
@@ -57,8 +58,6 @@ void ms_handle_keep(const void *object);
 void ms_handle_drop(const void *object);
 /* Drops the owner's reference. NULL, and an object that was released before, are ignored. */
 void ms_handle_release(void *object, enum ms_handle_kind kind);
-/* 1 if the owner has not released the object: for release functions that do more than drop a reference. */
-int ms_handle_is_live(const void *object, enum ms_handle_kind kind);
 /* Raises MS_EINVAL, with what is wrong with a handle: NULL, released, or another kind. */
 int ms_handle_refuse(const void *object, enum ms_handle_kind kind, const char *function, const char *argument);
 

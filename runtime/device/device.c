@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/config.h"
 #include "base/env.h"
 #include "base/error.h"
 #include "base/library.h"
@@ -116,12 +117,14 @@ int ms_device_count(int device, int *count) {
   return api->count(count);
 }
 
-int ms_device_describe(int device, int index, ms_device_info *info) {
+int ms_device_describe(int device, int index, ms_device_info *info, int size) {
   MS_GIVEN(info);
   MS_NOT_NEGATIVE(index);
   const ms_device_api *api;
   MS_TRY(find_gpus(device, &api));
-  return api->describe(index, info);
+  ms_device_info own;
+  MS_TRY(api->describe(index, &own));
+  MS_GIVE_INFO(info, size, own);
 }
 
 int ms_device_check(int device, int index) {

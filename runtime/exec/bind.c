@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/numbers/dtype.h"
 #include "exec/exec.h"
 #include "plan/lower/lower.h"
 #include "plan/optimizer.h"

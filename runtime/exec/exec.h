@@ -102,11 +102,6 @@ struct ms_exec {
   ms_exec_cursor cursor[MS_NAMED_STREAMS];
   int graph_phase; /* the last of FIRST, NEXT and EVALUATE that ran: it wrote the named outputs */
   ms_exec_counters counters;
-  ms_traffic traffic[MS_MAX_MESH_DIMS];
-  int64_t issued;        /* collectives that were given to a device's library */
-  double issue_seconds;  /* the host's time for these */
-  int64_t launches;      /* kernels, and collectives, that were enqueued by themselves or together */
-  double launch_seconds; /* the host's time for these */
   ms_delays delays;
   int leaves_in_flight; /* UPDATE leaves gathers in flight, and FIRST joins them */
   int forward_ended;    /* this run has taken its delay after forward */

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/config.h"
 #include "base/env.h"
 #include "base/error.h"
 #include "base/text/hash.h"
@@ -59,6 +60,7 @@ static int bind_plan(ms_exec *exec) {
   ms_exec_rebind(exec);
   if (exec->leaves_in_flight) ms_state_gathers_in_flight(exec->state);
   MS_TRY(bind_kernels(exec));
+  exec->counters.host_bytes = (int64_t)sizeof *exec + ms_exec_sorted_bytes(exec) + ms_plan_bytes(exec->plan);
   note_opening(exec);
   return MS_OK;
 }
@@ -114,19 +116,10 @@ int ms_exec_new(ms_state *state, const ms_plan *plan, ms_exec **out) {
                                                                               : "binding a plan to evaluate"));
   int rc = bind_plan(exec);
   ms_recorder_leave(exec->recorder, rc);
-  if (rc) ms_exec_free(exec);
+  if (rc) ms_free(exec);
   else *out = exec;
   return rc;
 }
-
-int ms_exec_host_bytes(const ms_exec *exec, int64_t *bytes) {
-  MS_HANDLE(exec, EXEC);
-  MS_GIVEN(bytes);
-  *bytes = (int64_t)sizeof *exec + ms_exec_sorted_bytes(exec) + ms_plan_bytes(exec->plan);
-  return MS_OK;
-}
-
-void ms_exec_free(ms_exec *exec) { ms_handle_release(exec, MS_HANDLE_EXEC); }
 
 /* ---- running ---- */
 
@@ -139,7 +132,7 @@ static void count(ms_exec *exec, int phase) {
     for (int d = 0; d < MS_MAX_MESH_DIMS; d++) {
       total->comm_bytes[d] += c->comm_bytes[d];
       total->waited_for[d] += c->waited_for[d];
-      ms_traffic_add(&exec->traffic[d], &c->traffic[d]);
+      ms_traffic_add(&exec->counters.traffic[d], &c->traffic[d]);
     }
     total->kernel_seconds += c->kernel_seconds;
     total->wait_seconds += c->wait_seconds;
@@ -298,35 +291,8 @@ int ms_exec_set_graph(ms_exec *exec, int on) {
             : MS_OK;
 }
 
-int ms_exec_counts(const ms_exec *exec, ms_exec_counters *counters) {
+int ms_exec_counts(const ms_exec *exec, ms_exec_counters *counters, int size) {
   MS_HANDLE(exec, EXEC);
   MS_GIVEN(counters);
-  *counters = exec->counters;
-  return MS_OK;
-}
-
-int ms_exec_issued(const ms_exec *exec, int64_t *collectives, double *seconds) {
-  MS_HANDLE(exec, EXEC);
-  MS_GIVEN(collectives);
-  MS_GIVEN(seconds);
-  *collectives = exec->issued;
-  *seconds = exec->issue_seconds;
-  return MS_OK;
-}
-
-int ms_exec_launched(const ms_exec *exec, int64_t *launches, double *seconds) {
-  MS_HANDLE(exec, EXEC);
-  MS_GIVEN(launches);
-  MS_GIVEN(seconds);
-  *launches = exec->launches;
-  *seconds = exec->launch_seconds;
-  return MS_OK;
-}
-
-int ms_exec_traffic(const ms_exec *exec, int mesh_dim, ms_traffic *traffic) {
-  MS_HANDLE(exec, EXEC);
-  MS_GIVEN(traffic);
-  MS_TRY(ms_plan_check_mesh_dim(exec->plan, mesh_dim));
-  *traffic = exec->traffic[mesh_dim];
-  return MS_OK;
+  MS_GIVE_INFO(counters, size, exec->counters);
 }

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/numbers/dtype.h"
 #include "graph/graph.h"
 #include "graph/infer/infer.h"
 

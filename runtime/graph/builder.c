@@ -2,6 +2,8 @@
  * the module path (scope) of the recipe's call. graph.c contains creation, copying and release of graphs. */
 #include <string.h>
 
+#include "base/config.h"
+#include "base/numbers/dtype.h"
 #include "graph/batch_rows.h"
 #include "graph/infer/infer.h"
 
@@ -68,26 +70,25 @@ static int make_input(ms_graph *graph, const char *name, int dtype, int ndim, co
   return append_value(graph, &value, id);
 }
 
-int ms_graph_input(ms_graph *graph, const char *name, int dtype, int ndim, const int64_t *dims, int *value) {
-  MS_HANDLE(graph, GRAPH);
-  MS_GIVEN(name);
-  MS_GIVEN(value);
-  if (ndim > 0) MS_GIVEN(dims);
-  if (!value) return MS_FAIL(MS_EINVAL, "ms_graph_input: value is NULL");
-  int rc = make_input(graph, name, dtype, ndim, dims, value);
-  return rc ? ms_graph_in_scope(graph, rc) : MS_OK;
-}
-
-int ms_graph_set_input_rows(ms_graph *graph, int value, int64_t rows) {
-  MS_HANDLE(graph, GRAPH);
-  if (value < 0 || value >= graph->n_values || graph->values[value].kind != MS_VALUE_INPUT)
-    return MS_FAIL(MS_EINVAL, "ms_graph_set_input_rows: value %d is not an input", value);
+static int set_input_rows(ms_graph *graph, int value, int64_t rows) {
   ms_value *input = &graph->values[value];
   if (rows < 0 || (rows > 0 && (input->info.ndim == 0 || input->info.dims[0] % rows)))
     return MS_FAIL(MS_ESHAPE, "input %s: %lld rows do not divide its first axis, which has %lld indices", input->name,
                    (long long)rows, (long long)(input->info.ndim ? input->info.dims[0] : 0));
   input->rows = rows ? (ms_batch_rows){.outer = 1, .rows = rows} : (ms_batch_rows){0};
   return MS_OK;
+}
+
+int ms_graph_input(ms_graph *graph, const char *name, int dtype, int ndim, const int64_t *dims, int64_t rows,
+                   int *value) {
+  MS_HANDLE(graph, GRAPH);
+  MS_GIVEN(name);
+  MS_GIVEN(value);
+  if (ndim > 0) MS_GIVEN(dims);
+  if (!value) return MS_FAIL(MS_EINVAL, "ms_graph_input: value is NULL");
+  int rc = make_input(graph, name, dtype, ndim, dims, value);
+  if (!rc && rows != -1) rc = set_input_rows(graph, *value, rows);
+  return rc ? ms_graph_in_scope(graph, rc) : MS_OK;
 }
 
 static int make_param(ms_graph *graph, int param, int *id) {
@@ -233,12 +234,11 @@ static int check_value(const ms_graph *graph, int value) {
   return MS_FAIL(MS_EINVAL, "there is no value %d; the graph has %d values", value, graph->n_values);
 }
 
-int ms_graph_describe(const ms_graph *graph, int value, ms_value_info *info) {
+int ms_graph_describe(const ms_graph *graph, int value, ms_value_info *info, int size) {
   MS_HANDLE(graph, GRAPH);
   MS_GIVEN(info);
   MS_TRY(check_value(graph, value));
-  *info = graph->values[value].info;
-  return MS_OK;
+  MS_GIVE_INFO(info, size, graph->values[value].info);
 }
 
 static int check_number(const ms_graph *graph, int value, const char *what) {
@@ -257,17 +257,12 @@ int ms_graph_host_bytes(const ms_graph *graph, int64_t *bytes) {
   return MS_OK;
 }
 
-int ms_graph_set_loss(ms_graph *graph, int value) {
+int ms_graph_set_loss(ms_graph *graph, int loss, int weight) {
   MS_HANDLE(graph, GRAPH);
-  MS_TRY(check_number(graph, value, "the loss"));
-  graph->loss = value;
-  return MS_OK;
-}
-
-int ms_graph_set_loss_weight(ms_graph *graph, int value) {
-  MS_HANDLE(graph, GRAPH);
-  MS_TRY(check_number(graph, value, "the weight of the loss"));
-  graph->loss_weight = value;
+  MS_TRY(check_number(graph, loss, "the loss"));
+  if (weight != -1) MS_TRY(check_number(graph, weight, "the weight of the loss"));
+  graph->loss = loss;
+  graph->loss_weight = weight;
   return MS_OK;
 }
 

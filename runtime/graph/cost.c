@@ -1,5 +1,6 @@
 /* cost.c - the cost of an op: floating-point operations, and bytes read and written if each tensor is touched once.
  * The column `work` of the op table names the function here, and the column `flops` is its factor. */
+#include "base/numbers/dtype.h"
 #include "graph/infer/infer.h"
 #include "kernels/attention_options.h"
 #include "kernels/products/linear_cross_entropy.h"

@@ -55,11 +55,9 @@ int ms_graph_create(const void *model, ms_param_lookup lookup, int n_params, ms_
   *graph = g;
   return MS_OK;
 fail:
-  ms_graph_free(g);
+  ms_free(g);
   return rc;
 }
-
-void ms_graph_free(ms_graph *graph) { ms_handle_release(graph, MS_HANDLE_GRAPH); }
 
 /* The slot that contains text, or the empty slot for it. capacity is a power of two, and the table is never full. */
 static char **find_slot(char **slots, int capacity, const char *text) {
@@ -135,6 +133,6 @@ int ms_graph_copy(const ms_graph *graph, ms_graph **copy) {
   *copy = g;
   return MS_OK;
 fail:
-  ms_graph_free(g);
+  ms_free(g);
   return rc;
 }

@@ -4,6 +4,7 @@
  */
 #include <string.h>
 
+#include "base/numbers/dtype.h"
 #include "graph/grad/grad.h"
 #include "graph/infer/infer.h"
 
@@ -38,23 +39,6 @@ static const ms_op_row rows[MS_OP_COUNT] = {
 const ms_op_row *ms_op_row_of(int op) { return op >= 0 && op < MS_OP_COUNT ? &rows[op] : NULL; }
 
 int ms_op_count(void) { return MS_OP_COUNT; }
-
-int ms_op_describe(int op, ms_op_info *info) {
-  MS_GIVEN(info);
-  const ms_op_row *row = ms_op_row_of(op);
-  if (!row || !info) return MS_FAIL(MS_EINVAL, "op %d: there are ops 0 to %d", op, MS_OP_COUNT - 1);
-  *info = (ms_op_info){
-      .name = row->name,
-      .attrs = row->attrs,
-      .doc = row->doc,
-      .min_inputs = row->min_inputs,
-      .max_inputs = row->max_inputs,
-      .outputs = row->outputs,
-      .differentiable = row->grad != NULL,
-      .internal = (row->flags & MS_OP_INTERNAL) != 0,
-  };
-  return MS_OK;
-}
 
 int ms_op_find(const char *name) {
   MS_GIVEN_OR(-1, name);

@@ -9,7 +9,7 @@
 local def_path, folder = arg[1], arg[2]
 
 local HEAD = [[
-/* settings.h - the settings of models and plans. Fill a struct with its ms_..._config_default before you set fields.
+/* settings.h - the settings of models and plans. Fill a struct with ms_config_default before you set fields.
  *
  * A part of moonshard.h, which explains the conventions. The build writes it from settings.def. The Lua layer parses
  * the text between the two ffi marks: it contains no preprocessor directives.
@@ -91,7 +91,7 @@ local rows = {
     add("  ", ("} %s;"):format(group))
     group = nil
   end,
-  MS_SIZE = function() add("  ", ("int struct_size; /* set by ms_%s_default */"):format(struct)) end,
+  MS_SIZE = function() add("  ", "int struct_size; /* set by ms_config_default */") end,
   MS_SETTING = function(_, type, name, initial, range)
     add_comment()
     add(indentation(), ("%s %s;"):format(type, name:match("[^.]+$")))

@@ -47,15 +47,13 @@ int ms_mesh_over(ms_mesh_root *root, int ndim, const ms_axis *axes, const char *
     made->size[d] = ms_axis_size(&axes[d]);
   }
   if (copy_names(ndim, names, made->name)) {
-    ms_mesh_free(made);
+    ms_free(made);
     return MS_ENOMEM;
   }
   ms_mesh_write_label(made->label, ndim, made->size, names);
   *mesh = made;
   return MS_OK;
 }
-
-void ms_mesh_free(ms_mesh *mesh) { ms_handle_release(mesh, MS_HANDLE_MESH); }
 
 /* Row-major: the last dimension has stride 1. The caller releases *out, also after an error; it may be NULL then. */
 static int make_root(int ndim, const int *sizes, const char *const *names, int world, ms_mesh_root **out) {

@@ -63,6 +63,18 @@ MS_API const char *ms_status_name(int status);
 MS_API int ms_abi_version(void);
 MS_API const char *ms_version(void);
 
+/* ---- objects and structs ----------------------------------------------------------------------------------------- */
+
+/* Releases an object that another call has made: a handle of any kind. NULL, and one that was released before, are
+ * allowed. A world is left, without communicating. */
+MS_API void ms_free(void *object);
+/* Fills a struct that begins with struct_size with its defaults; type is its name, "ms_plan_config", and size its
+ * sizeof. MS_ENAME if no struct is called so. */
+MS_API int ms_config_default(const char *type, void *config, int size);
+/* Checks the values in an ms_cluster or a struct of moonshard/settings.h, and that those that are set go together, as
+ * every call that takes one does before anything else. The error names the field. MS_ENAME for other structs. */
+MS_API int ms_config_check(const char *type, const void *config);
+
 /* ---- element types ---------------------------------------------------------------------------------------------- */
 
 /* The first four are computed in. Tensors can hold the next four, and ops that only move bytes take them; the op cast
@@ -108,13 +120,7 @@ typedef struct ms_dtype_info {
   double lowest, largest;       /* finite values */
 } ms_dtype_info;
 
-MS_API int ms_dtype_describe(int dtype, ms_dtype_info *info); /* MS_EDTYPE if there is no such type */
-MS_API const char *ms_dtype_name(int dtype);                  /* "f32", "bf16", "i32", "u8", ... */
-MS_API int ms_dtype_parse(const char *name, int *dtype);      /* a name to its number */
-/* Bytes of one element; 0 if there is no such type, and for packed types, of which ms_dtype_bytes says the bytes. */
-MS_API int ms_dtype_size(int dtype);
-/* Bytes of n elements of any type. MS_ESHAPE if packed elements would not fill the last byte. */
-MS_API int ms_dtype_bytes(int dtype, int64_t n, int64_t *bytes);
+MS_API int ms_dtype_describe(int dtype, ms_dtype_info *info, int size); /* MS_EDTYPE if there is no such type */
 
 /* ---- memory of the host ----------------------------------------------------------------------------------------- */
 
@@ -126,7 +132,7 @@ typedef struct ms_memory_info {
   int64_t limit;         /* of the group that leaves the least: this process's own, or one above it; -1: none limits */
   char limit_file[1024]; /* the file that says this limit; "" if none does */
 } ms_memory_info;
-MS_API int ms_memory_describe(ms_memory_info *memory);
+MS_API int ms_memory_describe(ms_memory_info *memory, int size);
 
 /* ---- devices ---------------------------------------------------------------------------------------------------- */
 
@@ -151,7 +157,7 @@ typedef struct ms_device_info {
 
 /* The number of GPUs that this process can use, and the properties of one of them. device: enum ms_device_kind. */
 MS_API int ms_device_count(int device, int *count);
-MS_API int ms_device_describe(int device, int index, ms_device_info *info);
+MS_API int ms_device_describe(int device, int index, ms_device_info *info, int size);
 /* MS_OK if a rank can open this GPU; otherwise the error says why not, for example because the device's library
  * contains no code for its compute capability. */
 MS_API int ms_device_check(int device, int index);
@@ -170,8 +176,15 @@ enum ms_gpu_library {
 /* Writes the version of a library as text, "" if it is not found; version is [bytes]. */
 MS_API int ms_device_library(int device, int library, char *version, int bytes);
 
-/* The next note that a program should show its user once: something works, but not as well as it could, because a
- * library is missing, for example. NULL if there is none. Binding a plan can add notes. The text stays valid. */
+/* ---- notes ------------------------------------------------------------------------------------------------------- */
+
+/* What a program should show its user once: something works, but not as well as it could, because a library is missing,
+ * for example. Binding a plan can add notes. Each is given once: to the log, if one is set, in the thread that adds it;
+ * else to the next caller of ms_note_next, which returns NULL if there is none. Texts stay valid. A log may call the
+ * library. */
+typedef void (*ms_note_log)(void *user, const char *text);
+/* Also gives the log, in this call, the notes that are there and were not given yet. log NULL: none. */
+MS_API void ms_set_log(ms_note_log log, void *user);
 MS_API const char *ms_note_next(void);
 
 /* ---- hashing ---------------------------------------------------------------------------------------------------- */

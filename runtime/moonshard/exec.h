@@ -18,38 +18,34 @@ extern "C" {
 
 /* ---- state ------------------------------------------------------------------------------------------------------ */
 
+/* After ms_free its memory is returned once the execs and saves of the state are released, too. */
 typedef struct ms_state ms_state;
 typedef struct ms_exec ms_exec;
 
 /* Allocates this rank's part of parameters, gradients and optimizer state. Parameters get their initial values from the
  * model's seed, the rest zeros. Collective; from here on that means: for all ranks of the model's mesh. The ranks
  * compare their meshes, models and optimizers; MS_EMISMATCH if they differ. The k-th state of a rank belongs to the
- * k-th of the others. MS_ENOMEM: this rank would map more memory than the machine has, or than a
- * control group allows. */
-MS_API int ms_state_new(ms_world *world, const ms_model *model, const ms_plan_config *config, ms_state **state);
-/* ms_state_new in two parts. ms_state_open compares and reserves memory, but writes none of it. Pages are committed
- * when they are first written, so there is time to ask whether the host has room for the state (ms_state_arena_bytes)
- * and for a plan (ms_state_growth). Until ms_state_draw writes the initial values, all parameters are 0. Both are
- * collective. */
-MS_API int ms_state_open(ms_world *world, const ms_model *model, const ms_plan_config *config, ms_state **state);
-MS_API int ms_state_draw(ms_state *state);
-/* The memory is returned once the execs and saves of the state are released, too. */
-MS_API void ms_state_free(ms_state *state);
-/* The bytes of the state's arenas that this rank counts. Binding a plan that needs more enlarges them; with one plan
- * they are its peak_bytes. */
-MS_API int ms_state_arena_bytes(const ms_state *state, int64_t *bytes);
-/* The bytes by which binding a plan would enlarge the host's memory use, this rank's share. */
-MS_API int ms_state_growth(const ms_state *state, const ms_plan *plan, int64_t *bytes);
+ * k-th of the others. MS_ENOMEM: this rank would map more memory than the machine has, or than a control group allows.
+ * draw 0: reserves memory, but writes none of it. All parameters are 0 until ms_state_restart writes the initial
+ * values. Pages are committed when they are first written, so there is time to ask whether the host has room for the
+ * state and for a plan (ms_state_memory). */
+MS_API int ms_state_new(ms_world *world, const ms_model *model, const ms_plan_config *config, int draw,
+                        ms_state **state);
 
-/* Memory of a device, in bytes; all 0 on the CPU. */
-typedef struct ms_device_memory {
+/* The memory of a state, in bytes. The last six are of its device, and 0 on the CPU. */
+typedef struct ms_state_memory_info {
+  /* Of the state's arenas, as this rank counts them. Binding a plan that needs more enlarges them; with one plan they
+   * are its peak_bytes. */
+  int64_t arena_bytes;
+  int64_t growth;        /* by which binding the plan would enlarge the host's memory use, this rank's share */
   int64_t total, free;   /* of the device, now */
   int64_t arenas;        /* of all states of this process, with a few control words */
   int64_t context;       /* in use by any process when this process had created its context */
   int64_t communicators; /* allocated while communicators were opened */
   int64_t pinned;        /* host memory that stages inputs and outputs */
-} ms_device_memory;
-MS_API int ms_state_memory(const ms_state *state, ms_device_memory *memory);
+} ms_state_memory_info;
+/* plan: what growth is asked of; can be NULL. */
+MS_API int ms_state_memory(const ms_state *state, const ms_plan *plan, ms_state_memory_info *info, int size);
 /* Gathers `bytes` bytes, at most 4096, from every rank that trains this model: all is [ranks][bytes], in the order of
  * ms_mesh_ranks. Collective. */
 MS_API int ms_state_all_gather_bytes(ms_state *state, const void *mine, int bytes, void *all);
@@ -72,7 +68,7 @@ typedef struct ms_step_inputs {
 
 typedef struct ms_step_outputs {
   double loss;      /* NORM: mean over micro-batches and ranks, or the ranks of this replica if a unit has a fragment;
-                       EVALUATE: mean over ranks; with weights, see ms_graph_set_loss_weight */
+                       EVALUATE: mean over ranks; with weights, see ms_graph_set_loss */
   double grad_norm; /* NORM: norm of the mean gradient, before clipping; of units with a fragment, this replica's */
   double divisor;   /* what the sums were divided by: the number of losses, or the sum of their weights */
   double divisor_of_synced; /* the same for gradients of units without a fragment, if others have one; else divisor */
@@ -90,14 +86,22 @@ typedef struct ms_exec_counters {
   int64_t allocations; /* made by the engine while phases ran: stays 0 */
   /* The part of wait_seconds in which kernels waited for a collective along each mesh dimension; on cuda 0. */
   double waited_for[MS_MAX_MESH_DIMS];
+  /* What collectives over each mesh dimension have moved, as in ms_plan_traffic. */
+  ms_traffic traffic[MS_MAX_MESH_DIMS];
+  /* How many collectives the host has given to an asynchronous device's library, and how long that took it; a captured
+   * phase counts once. Zeros on the CPU. */
+  int64_t issued;
+  double issue_seconds;
+  /* How many kernels and collectives the host has launched on an asynchronous device, kernels that run together as one,
+   * and how long that took it; without those of captured phases. Zeros on the CPU. */
+  int64_t launches;
+  double launch_seconds;
+  int64_t host_bytes; /* memory that the exec and its plan take outside the arenas, without what libraries keep */
 } ms_exec_counters;
 
 /* Binds a plan to a state: enlarges the arenas, opens communicators, and compares the plans of all ranks. Collective.
  */
 MS_API int ms_exec_new(ms_state *state, const ms_plan *plan, ms_exec **exec);
-MS_API void ms_exec_free(ms_exec *exec);
-/* The bytes of memory that an exec and its plan take outside the arenas, without what libraries keep for kernels. */
-MS_API int ms_exec_host_bytes(const ms_exec *exec, int64_t *bytes);
 /* Where to write an input before a phase, in its declared shape and dtype; NULL if there is no such input. On the CPU
  * it is the input itself; elsewhere it is host memory that the phase copies first. It can be overwritten as soon as
  * ms_exec_run returns. */
@@ -118,15 +122,7 @@ MS_API int ms_exec_run(ms_exec *exec, int phase, const ms_step_inputs *inputs, m
 /* After MS_ENONFINITE: runs FIRST again on the same inputs, checks what every instruction writes, and returns a message
  * that names the first op or parameter with a NaN or an infinity. Collective. */
 MS_API int ms_exec_find_nonfinite(ms_exec *exec, const ms_step_inputs *inputs, const char **message);
-MS_API int ms_exec_counts(const ms_exec *exec, ms_exec_counters *counters);
-/* What its collectives over a dimension of the mesh have moved since ms_exec_new, as in ms_plan_traffic. */
-MS_API int ms_exec_traffic(const ms_exec *exec, int mesh_dim, ms_traffic *traffic);
-/* How many collectives the host has given to an asynchronous device's library since ms_exec_new, and how long that took
- * it; a captured phase counts once. Zeros on the CPU. */
-MS_API int ms_exec_issued(const ms_exec *exec, int64_t *collectives, double *seconds);
-/* How many kernels and collectives the host has launched on an asynchronous device since ms_exec_new, kernels that run
- * together as one, and how long that took it; without those of captured phases. Zeros on the CPU. */
-MS_API int ms_exec_launched(const ms_exec *exec, int64_t *launches, double *seconds);
+MS_API int ms_exec_counts(const ms_exec *exec, ms_exec_counters *counters, int size);
 
 /* ---- profiles --------------------------------------------------------------------------------------------------- */
 
@@ -134,7 +130,6 @@ typedef struct ms_profile ms_profile;
 
 /* Records what this rank does from now on: its barriers and all-gathers of bytes, and the execs that it is set for. */
 MS_API int ms_profile_new(ms_world *world, ms_profile **profile);
-MS_API void ms_profile_free(ms_profile *profile);
 /* Records the phases that exec runs from now on; profile NULL: no longer. */
 MS_API void ms_exec_set_profile(ms_exec *exec, ms_profile *profile);
 /* Records what the program did from `began` (seconds of CLOCK_MONOTONIC) until now: "step 12", "data". */
@@ -157,12 +152,6 @@ typedef struct ms_profile_item {
 /* This rank's kernels and collectives, stream by stream in the order in which they ran: list gets the first `capacity`;
  * *n is their total number. A profile of several plans does not say to which one an instruction belongs. */
 MS_API int ms_profile_items(const ms_profile *profile, int capacity, ms_profile_item *list, int *n);
-/* What the program did: steps, phases ("phase first"), barriers. The world owns the texts. */
-typedef struct ms_profile_activity {
-  const char *name;
-  double begin, end;
-} ms_profile_activity;
-MS_API int ms_profile_activities(const ms_profile *profile, int capacity, ms_profile_activity *list, int *n);
 
 /* ---- parameters and optimizer state ----------------------------------------------------------------------------- */
 
@@ -199,34 +188,25 @@ enum ms_tensor_kind {
 /* In all of these, what is an enum ms_tensor_kind, elements are numbered in the flattened tensor, and values are f32 in
  * host memory, whatever the state's device and dtype.
  *
- * The elements [*first, *first + *count) that this rank owns. On the CPU *data points to them; elsewhere it points to a
- * copy that is valid until the next read of this state. Replicas that share one copy of the state
+ * What this rank has of a tensor: ms_tensor_info (moonshard/model.h). Replicas that share one copy of the state
  * (ms_plan_config.shared_masters) each own only the slice of the gradients that they update. Of units with
- * shard_over_replicate, each replica owns only its slice of every tensor. After writing parameters of a unit with
- * param_copy or MS_RESHARD_RUN through *data, call ms_state_seal. */
-MS_API int ms_state_shard(ms_state *state, int param, int what, int64_t *first, int64_t *count, float **data);
-/* The elements that ms_state_shard gives, without reading them. *sliced 1: no other replica has them; 0: all replicas
- * have the same. */
-MS_API int ms_state_kept(const ms_state *state, int param, int what, int64_t *first, int64_t *count, int *sliced);
-/* The part of a parameter that this rank has: ms_model_division of the state's model. */
-MS_API int ms_state_division(const ms_state *state, int param, ms_division *part);
+ * shard_over_replicate, each replica owns only its slice of every tensor. Waits for an asynchronous device, which
+ * counts the updates. */
+MS_API int ms_state_describe(const ms_state *state, int param, int what, ms_tensor_info *info, int size);
 /* Copy elements [first, first + count), all of which this rank must own. Not collective: other ranks can be reading
  * what ms_state_write changes, so all ranks must have finished a step, and know it of each other (ms_world_barrier).
  * Replicas that share one copy own the same elements: all can write if they write the same values. In units with
- * shard_over_replicate, every replica must write all elements of a parameter that ms_model_owned gives, as
- * ms_state_write allows there; one that writes only its slice of it calls ms_state_spread on all ranks afterwards. */
+ * shard_over_replicate, every replica must write all elements of a parameter that ms_model_describe gives,
+ * as ms_state_write allows there, or its slice. After all writing, ms_state_seal ends it. */
 MS_API int ms_state_read(const ms_state *state, int param, int what, int64_t first, int64_t count, float *out);
 MS_API int ms_state_write(ms_state *state, int param, int what, int64_t first, int64_t count, const float *values);
-/* Gives all replicas the parameters of which each has written its slice (shard_over_replicate). Collective.
- */
-MS_API int ms_state_spread(ms_state *state);
-/* Ends the writing of moments in 8 bits of which only a part of some 256 elements was written: the others keep their
- * values. Ends the writing of parameters that are kept in i8 or nf4, by ms_state_write or ms_state_load; functions that
- * write whole parameters do so themselves. The scales of nf4 need the mean over all ranks. MS_EINVAL if a rank has not
- * written all that it owns of a parameter. Without it no phase runs. Also forgets what rounding left of earlier
- * gradients (ms_unit_config.error_feedback), makes copies in bf16 (ms_unit_config.param_copy) of what a program has
- * written where ms_state_shard points, and has weights that stay gathered (MS_RESHARD_RUN) gathered again: without it
- * no phase runs after ms_state_write or ms_state_load changed one. Collective. */
+/* Ends the writing of elements, by ms_state_write or ms_state_load; functions that write whole parameters do so
+ * themselves. Gives all replicas the parameters of which each has written its slice (shard_over_replicate). Of moments
+ * in 8 bits of which only a part of some 256 elements was written, the others keep their values. Parameters that are
+ * kept in i8 or nf4 get their scales; those of nf4 need the mean over all ranks, and MS_EINVAL says that a rank has not
+ * written all that it owns of one. Weights that stay gathered (MS_RESHARD_RUN) will be gathered again. Without this
+ * call no phase runs after writes of these three. Also forgets what rounding left of earlier gradients
+ * (ms_unit_config.error_feedback). Collective. */
 MS_API int ms_state_seal(ms_state *state);
 /* Gathers elements [first, first + count) of a tensor on every rank, at least one; count -1: all from `first` on. out
  * gets them, or is NULL on a rank that only contributes its part. Where replicas take local steps, they are those of
@@ -237,10 +217,8 @@ MS_API int ms_state_gather(ms_state *state, int param, int what, int64_t first, 
  * whole parameter, full, which is NULL on the others; -1: all ranks have it. Collective, because other ranks can be
  * reading the old values. */
 MS_API int ms_state_scatter(ms_state *state, int param, int from, const float *full);
-/* The number of updates that a parameter has had, the same on all ranks. AdamW's bias corrections and SGD's first step
- * depend on it. An update skips parameters that the loss does not depend on: neither they, nor their optimizer state,
- * nor this number change. Set it when you restore a saved state. Not collective. */
-MS_API int ms_state_updates(const ms_state *state, int param, int64_t *updates);
+/* Sets the number of updates that a parameter has had (ms_tensor_info.updates), the same on all ranks, when you restore
+ * a saved state. AdamW's bias corrections and SGD's first step depend on it. Not collective. */
 MS_API int ms_state_set_updates(ms_state *state, int param, int64_t updates);
 /* Swaps the parameters and their averages (ms_plan_config.ema_decay), so that evaluating, reading and exporting use the
  * averages; a second call swaps back. Until then, training and saving are MS_EINVAL. The average of a frozen parameter
@@ -248,12 +226,14 @@ MS_API int ms_state_set_updates(ms_state *state, int param, int64_t updates);
  * which is meant for a rank whose work with the averages has failed (replicas that share one copy wait for each other
  * before their next phase). */
 MS_API int ms_state_swap_ema(ms_state *state, int alone);
-/* Restarts the averages from the present parameters. No other rank may be reading them: see ms_state_write. */
-MS_API int ms_state_restart_ema(ms_state *state);
-/* Makes the present parameters of units with a fragment those of the last sync, and clears the outer momentum and sums:
- * local SGD starts from here. ms_state_new, and the functions that overwrite whole parameters, do so for what they
- * write. All replicas must have the same parameters. */
-MS_API int ms_state_restart_outer(ms_state *state);
+/* Gives a tensor of all parameters what training starts with. No other rank may be reading them: see ms_state_write.
+ *
+ * MS_TENSOR_PARAM: the initial values that the model's seed gives. Collective.
+ * MS_TENSOR_EMA: averages start from the present parameters.
+ * MS_TENSOR_SYNCED: the present parameters of units with a fragment become those of the last sync, and the outer
+ * momentum and sums are cleared: local SGD starts from here. ms_state_new, and the functions that overwrite whole
+ * parameters, do so for what they write. All replicas must have the same parameters. */
+MS_API int ms_state_restart(ms_state *state, int what);
 
 /* ffi:end */
 

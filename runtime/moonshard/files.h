@@ -25,6 +25,7 @@ MS_API void ms_file_text_free(char *text);
 /* ---- safetensors ------------------------------------------------------------------------------------------------ */
 
 typedef struct ms_safetensors ms_safetensors;
+/* ms_free of a writer that was not finished removes what was written. */
 typedef struct ms_safetensors_writer ms_safetensors_writer;
 
 /* A tensor of a file. The handle owns texts and dims. ms_safetensors_create reads name, dtype, ndim and dims. */
@@ -37,20 +38,19 @@ typedef struct ms_safetensors_tensor {
   int64_t elements;
   int64_t offset, bytes; /* the position of its data in the file, and its size */
   const char *file;      /* the path of the file that contains it */
+  /* Its data in the mapped file, little-endian and row-major, aligned as in the file; only pages that are touched are
+   * read. The file must not be truncated while it is open. */
+  const void *data;
 } ms_safetensors_tensor;
 
 /* Opens one file, an index (a path that ends in ".index.json"), or a folder: its model.safetensors, the files listed in
  * its model.safetensors.index.json, or its only safetensors file. Reads only headers, and checks every rule of the
  * format. MS_EINVAL names file, tensor and field; MS_EIO is an error of the system. */
 MS_API int ms_safetensors_open(const char *path, ms_safetensors **file);
-MS_API void ms_safetensors_close(ms_safetensors *file);
 MS_API int ms_safetensors_count(const ms_safetensors *file);
 /* Tensors are sorted by name (bytes of UTF-8, ascending). */
-MS_API int ms_safetensors_describe(const ms_safetensors *file, int i, ms_safetensors_tensor *tensor);
+MS_API int ms_safetensors_describe(const ms_safetensors *file, int i, ms_safetensors_tensor *tensor, int size);
 MS_API int ms_safetensors_find(const ms_safetensors *file, const char *name); /* the tensor's index, or -1 */
-/* A tensor's data in the mapped file, little-endian and row-major, aligned as in the file; not NULL for a valid index.
- * Only pages that are touched are read. The file must not be truncated while it is open. */
-MS_API const void *ms_safetensors_data(const ms_safetensors *file, int i);
 /* Copies bytes [first, first + bytes) of a tensor. MS_EIO, not a signal, if the file was truncated or the disk fails.
  */
 MS_API int ms_safetensors_read(const ms_safetensors *file, int i, int64_t first, int64_t bytes, void *out);
@@ -64,18 +64,16 @@ typedef struct ms_safetensors_view {
  * F32, BF16, F16, F64, F8_E4M3, F8_E5M2 or F8_E8M0 (MS_EDTYPE). *bytes (can be NULL): bytes of the file it read. */
 MS_API int ms_safetensors_read_f32(const ms_safetensors *file, int i, const ms_safetensors_view *view, int64_t first,
                                    int64_t count, float *out, int64_t *bytes);
-/* XXH3 (64 bits) of a tensor's bytes; hex is [17]: 16 hexadecimal digits and a zero byte. */
-MS_API int ms_safetensors_checksum(const ms_safetensors *file, int i, char *hex);
-/* The same for its bytes [first, first + bytes). */
-MS_API int ms_safetensors_checksum_range(const ms_safetensors *file, int i, int64_t first, int64_t bytes, char *hex);
-/* The entries of __metadata__: those of the index, whose values can be any JSON, then those of each file. MS_EINVAL if
- * there is no entry i. */
-MS_API int ms_safetensors_metadata_count(const ms_safetensors *file);
+/* XXH3 (64 bits) of bytes [first, first + bytes) of a tensor; bytes -1: of all from `first` on. hex is [17]: 16
+ * hexadecimal digits and a zero byte. */
+MS_API int ms_safetensors_checksum(const ms_safetensors *file, int i, int64_t first, int64_t bytes, char *hex);
+/* The i-th entry of __metadata__: those of the index, whose values can be any JSON, then those of each file. *key is
+ * NULL after the last one. */
 MS_API int ms_safetensors_metadata(const ms_safetensors *file, int i, const char **key, const char **value,
                                    const char **path);
 
 typedef struct ms_safetensors_config {
-  int struct_size;                  /* set by ms_safetensors_config_default */
+  int struct_size;                  /* set by ms_config_default */
   int metadata;                     /* number of entries of __metadata__; 0 (default): none */
   const char *const *metadata_text; /* [2 * metadata]: key, value, key, value, ... */
   int atomic; /* 1 (default): the path changes only when the file is complete; 0: writes to the path itself */
@@ -83,7 +81,6 @@ typedef struct ms_safetensors_config {
   int direct; /* 1: data start at a multiple of 4096 bytes, to bypass the page cache; 0 (default): of 8 bytes */
 } ms_safetensors_config;
 
-MS_API void ms_safetensors_config_default(ms_safetensors_config *config, int size);
 /* Creates a file of n tensors, and writes its header. config can be NULL. Data are in the order of the reference
  * library, by alignment and then by name, so each tensor is aligned to its elements. */
 MS_API int ms_safetensors_create(const char *path, int n, const ms_safetensors_tensor *tensors,
@@ -96,8 +93,6 @@ MS_API int ms_safetensors_write_f32(ms_safetensors_writer *writer, int i, const 
 /* Completes the file and releases the writer. On an error it removes the file and releases the writer, too; MS_EINVAL
  * names a tensor with missing bytes. */
 MS_API int ms_safetensors_finish(ms_safetensors_writer *writer);
-/* Removes what was written, and releases the writer. NULL is allowed. */
-MS_API void ms_safetensors_abort(ms_safetensors_writer *writer);
 
 /* ---- token data ------------------------------------------------------------------------------------------------- */
 
@@ -112,7 +107,6 @@ enum ms_token_kind { MS_TOKEN_FILES = 0, MS_TOKEN_BYTES = 1 };
 /* Maps files as one stream of tokens, in this order. MS_EINVAL names a file that does not exist, or the field that is
  * wrong (too short, too long, another format); MS_EIO is an error of the system. */
 MS_API int ms_tokens_open(int files, const char *const *paths, int kind, ms_tokens **tokens);
-MS_API void ms_tokens_close(ms_tokens *tokens);
 MS_API int ms_tokens_count(const ms_tokens *tokens, int64_t *count); /* of the whole stream */
 /* Copies tokens [first, first + count). MS_EIO if a file was truncated after it was opened. */
 MS_API int ms_tokens_read(const ms_tokens *tokens, int64_t first, int64_t count, int32_t *out);
@@ -120,7 +114,6 @@ MS_API int ms_tokens_read(const ms_tokens *tokens, int64_t first, int64_t count,
 /* Starts a thread that reads batches ahead, each of `rows` samples of `columns` tokens. At most `slots` batches can be
  * requested and not yet taken. */
 MS_API int ms_token_reader_new(ms_tokens *tokens, int rows, int columns, int slots, ms_token_reader **reader);
-MS_API void ms_token_reader_free(ms_token_reader *reader);
 /* Requests a batch and returns at once. first is [rows]: where each sample begins. MS_EINVAL if no slot is free. */
 MS_API int ms_token_reader_request(ms_token_reader *reader, const int64_t *first);
 /* Takes the oldest requested batch: tokens is [rows][columns], and targets are the same shifted by one. Waits at most
@@ -139,13 +132,16 @@ typedef struct ms_tokenizer ms_tokenizer;
  * the reference library gives them: that of the vocabulary, or the next number after it; those in the list have no
  * effect. */
 MS_API int ms_tokenizer_open(const char *path, ms_tokenizer **tokenizer);
-MS_API void ms_tokenizer_close(ms_tokenizer *tokenizer);
-MS_API int ms_tokenizer_vocab(const ms_tokenizer *tokenizer); /* the largest id + 1 */
+/* The tokenizer owns the lists. */
+typedef struct ms_tokenizer_info {
+  int vocab; /* the largest id + 1 */
+  /* The tokens that the post_processor of tokenizer.json puts before and behind one text. */
+  const int32_t *before, *behind;
+  int64_t n_before, n_behind;
+} ms_tokenizer_info;
+MS_API int ms_tokenizer_describe(const ms_tokenizer *tokenizer, ms_tokenizer_info *info, int size);
 /* The id of a token in the spelling of tokenizer.json; -1 if there is none. */
 MS_API int ms_tokenizer_find(const ms_tokenizer *tokenizer, const char *token);
-/* The tokens that the post_processor of tokenizer.json puts before and behind one text. The tokenizer owns them. */
-MS_API int ms_tokenizer_around(const ms_tokenizer *tokenizer, const int32_t **before, int64_t *n_before,
-                               const int32_t **behind, int64_t *n_behind);
 /* The tokens of a text. Added (special) tokens that occur in the text become their ids; none are put around it. The
  * tokenizer owns ids, which are valid until its next call. MS_EINVAL for text that is not UTF-8. */
 MS_API int ms_tokenizer_encode(ms_tokenizer *tokenizer, const char *text, int64_t bytes, const int32_t **ids,
@@ -156,7 +152,7 @@ MS_API int ms_tokenizer_decode(ms_tokenizer *tokenizer, const int32_t *ids, int6
                                int64_t *bytes);
 
 typedef struct ms_tokenize_config {
-  int struct_size; /* set by ms_tokenize_config_default */
+  int struct_size; /* set by ms_config_default */
   int begin, end;  /* ids put before and after each file; -1 (default): none */
   int threads;     /* 0 (default): all cores that this process may use */
   int replace;     /* 1: invalid UTF-8 becomes U+FFFD; 0 (default): it is MS_EINVAL, which names the place */
@@ -167,7 +163,6 @@ typedef struct ms_tokenize_result {
   int width;             /* bytes per token: 2 if the vocabulary fits, else 4 */
 } ms_tokenize_result;
 
-MS_API void ms_tokenize_config_default(ms_tokenize_config *config, int size);
 /* Writes the tokens of text files, one document each, to the token file `out`, which appears when it is complete. The
  * result does not depend on the number of threads. config can be NULL. MS_EINTERRUPT after Ctrl-C. */
 MS_API int ms_tokenize_files(const ms_tokenizer *tokenizer, int files, const char *const *paths, const char *out,
@@ -193,7 +188,7 @@ typedef struct ms_save_piece {
 } ms_save_piece;
 
 typedef struct ms_save_config {
-  int struct_size;    /* set by ms_save_config_default */
+  int struct_size;    /* set by ms_config_default */
   const char *folder; /* the temporary folder, which must exist and be empty */
   int writer;         /* the index of this rank among those that write: 3 writes rank-00003.safetensors */
   int asynchronous;   /* 1: copies the state, and a thread writes the copy while training continues */
@@ -210,33 +205,28 @@ typedef struct ms_save_config {
   const int *awaits;     /* [writers] the indices of the ranks whose parts the commit waits for; NULL: all from 0 */
 } ms_save_config;
 
-MS_API void ms_save_config_default(ms_save_config *config, int size); /* sets all to 0 and NULL */
-
 typedef struct ms_save ms_save;
-enum ms_save_stage { MS_SAVE_WRITTEN = 0, MS_SAVE_COMMITTED = 1 };
+enum ms_save_stage { MS_SAVE_WRITTEN = 0, MS_SAVE_COMMITTED = 1, MS_SAVE_ENDED = 2 };
 
 /* Prepares saving: the pieces that this rank writes in every checkpoint of a state. */
 MS_API int ms_save_new(ms_state *state, int n, const ms_save_piece *pieces, ms_save **save);
-MS_API void ms_save_free(ms_save *save);
 /* Starts a save; the previous one must have ended. Synchronous: returns when this rank's file is on disk. Asynchronous:
  * returns when the state is copied; the rank that commits does so in the background once all files exist. Not
  * collective. */
 MS_API int ms_save_start(ms_save *save, const ms_save_config *config);
 /* Waits until this rank's file is on disk (WRITTEN), or, on the rank that commits, until the checkpoint has its final
  * name (COMMITTED). Synchronous saves commit in this call, so all ranks must have told each other that they have
- * written. Returns the error if writing failed, or MS_ETIMEOUT if writing makes no progress for the world's timeout. */
-MS_API int ms_save_wait(ms_save *save, int stage);
-/* Waits until a save in the background has ended on this rank, whatever has become of others: before the process ends
- * with an error. Gives up after `patience` seconds without progress (0: the timeout of the world; at most 2 s once a
- * rank has failed), of this rank or of others of its host that wait so, too. Not collective. A launcher lets ranks that
- * are in this call go on for up to 30 s. */
-MS_API int ms_save_drain(ms_save *save, double patience);
+ * written. Returns the error if writing failed, or MS_ETIMEOUT after `patience` seconds without progress; 0: the
+ * timeout of the world. Not collective.
+ *
+ * ENDED: until a save in the background has ended on this rank, whatever has become of others, before the process ends
+ * with an error. Progress is then that of this rank, or of others of its host that wait so, too, and patience at most
+ * 2 s once a rank has failed. A launcher lets ranks that wait so go on for up to 30 s. */
+MS_API int ms_save_wait(ms_save *save, int stage, double patience);
 /* 1 while a save runs in the background. */
 MS_API int ms_save_running(const ms_save *save);
 /* Stops a save that is running; there will be no checkpoint. */
 MS_API void ms_save_stop(ms_save *save);
-/* The bytes of the copy: 0 before the first asynchronous save. */
-MS_API int ms_save_snapshot_bytes(const ms_save *save, int64_t *bytes);
 /* Makes a folder and its missing parents. fresh 1: the folder must not exist yet; 0: it may, and it is synced to disk.
  */
 MS_API int ms_checkpoint_make_folder(const char *path, int fresh);
@@ -244,10 +234,9 @@ MS_API int ms_checkpoint_make_folder(const char *path, int fresh);
  * Does not touch a folder without a manifest, unless its name begins with a dot. Follows no symbolic link: removes the
  * link itself, also one in the folder's place, and nothing of another file system. */
 MS_API int ms_checkpoint_remove(const char *path);
-/* Reads a manifest and verifies the checksum at its end. Release the text with ms_file_text_free. */
-MS_API int ms_checkpoint_read_manifest(const char *folder, char **text);
-/* The same for the part of writer `writer`, which is a file only if it was saved with part_head. */
-MS_API int ms_checkpoint_read_part(const char *folder, int writer, char **text);
+/* Reads the manifest (writer -1) and verifies the checksum at its end; or the part of a writer, which is a file only if
+ * it was saved with part_head. Release the text with ms_file_text_free. */
+MS_API int ms_checkpoint_read(const char *folder, int writer, char **text);
 
 /* Elements of a parameter, or of a part of it, that a tensor of a file contains. */
 typedef struct ms_saved_piece {

@@ -22,7 +22,6 @@ typedef struct ms_rules ms_rules;
 
 /* An ordered list of patterns for names; the first match decides. policy: what errors call the list. */
 MS_API int ms_rules_new(const char *policy, ms_rules **rules);
-MS_API void ms_rules_free(ms_rules *rules);
 /* is_regex 1: a PCRE2 pattern that can match anywhere in a name (anchor it with ^ and $); 0: a name, or the first parts
  * of a dotted name. where: "recipe.lua:12", quoted in errors. optional 1: the rule may match no name. */
 MS_API int ms_rules_add(ms_rules *rules, const char *pattern, int is_regex, int optional, const char *where);
@@ -79,7 +78,7 @@ enum ms_local_kind {
 
 /* What the dimensions of a mesh are for: a dimension of the mesh for each role, or -1 (default): none. */
 typedef struct ms_model_dims {
-  int struct_size; /* set by ms_model_dims_default */
+  int struct_size; /* set by ms_config_default */
   int replicate;   /* ranks have the same shards, and sum their gradients */
   int shard;       /* ranks own parts of every parameter, which are gathered for use */
   int tensor;      /* ranks divide the work of a layer: each has parts of the parameters that have a tensor_axis */
@@ -109,34 +108,34 @@ MS_API int ms_storage_read(int dtype, int64_t elements, const void *records, int
 MS_API int ms_storage_copy(int dtype, int64_t elements, const void *records, int64_t first, int64_t count,
                            int64_t to_elements, void *to, int64_t to_first);
 
-/* ---- settings --------------------------------------------------------------------------------------------------- */
-
-/* Checks the values in a struct of moonshard/settings.h ("ms_plan_config"), and that those that are set go together, as
- * every call that takes one does before anything else. */
-MS_API int ms_config_check(const char *type, const void *config);
-
 /* ---- model ------------------------------------------------------------------------------------------------------ */
 
 MS_API int ms_model_new(uint64_t seed, ms_model **model);
-MS_API void ms_model_free(ms_model *model);
-MS_API void ms_unit_config_default(ms_unit_config *config, int size);
-MS_API void ms_param_config_default(ms_param_config *config, int size);
-MS_API void ms_model_dims_default(ms_model_dims *dims, int size);
 /* A unit is gathered as a whole; *unit is its index, from 0. Each parameter belongs to one unit. */
 MS_API int ms_model_add_unit(ms_model *model, const char *name, const ms_unit_config *config, int *unit);
 MS_API int ms_model_add_param(ms_model *model, int unit, const char *name, int ndim, const int64_t *dims,
                               const ms_param_config *config, int *param);
-MS_API int ms_model_params(const ms_model *model); /* how many there are */
-MS_API int ms_model_units(const ms_model *model);
 /* Decides what rank `rank` of the mesh owns. Dimensions of the mesh without a role must have size 1; dims NULL: none
  * has one. If the mesh is a slice, each copy trains a model of its own: collectives, comparisons and means involve only
  * the ranks of ms_mesh_ranks. Needs no device and no other rank. */
 MS_API int ms_model_shard(ms_model *model, const ms_mesh *mesh, int rank, const ms_model_dims *dims);
-/* The elements [first, first + count) of a flattened parameter that this rank owns; after ms_model_shard. Of a
- * parameter that is divided over the tensor dimension: of the flattened part. */
-MS_API int ms_model_owned(const ms_model *model, int param, int64_t *first, int64_t *count);
-/* The part of a parameter that this rank's place in the tensor dimension has; after ms_model_shard. */
-MS_API int ms_model_division(const ms_model *model, int param, ms_division *part);
+/* What a rank has of a tensor of a parameter: elements [first, first + count) of it flattened, or of the part of it
+ * that the rank's place in the tensor dimension has. */
+typedef struct ms_tensor_info {
+  int64_t first, count;
+  int sliced;       /* 1: no other replica has them; 0: all replicas have the same */
+  ms_division part; /* of the parameter */
+  /* Of a state; else 0. The number of updates that the parameter has had, the same on all ranks. An update skips
+   * parameters that the loss does not depend on: neither they, nor their optimizer state, nor this number change. */
+  int64_t updates;
+  /* Of a plan; else -1 and 0. The rank of the world that orthogonalises the parameter in UPDATE; -1: it does not take
+   * Muon, or has no gradient. muon_flops: of all steps of that. */
+  int muon_owner;
+  double muon_flops;
+} ms_tensor_info;
+/* What this rank owns of a parameter; after ms_model_shard. What states and plans have of it can be a slice of that
+ * (ms_state_describe, ms_plan_describe), so `sliced` is 0 here. */
+MS_API int ms_model_describe(const ms_model *model, int param, ms_tensor_info *info, int size);
 /* These change settings for plans compiled from now on, over the same state; earlier plans keep theirs. After an error,
  * nothing has changed. reshard and reshard_size are [units], as in ms_unit_config; reshard_size can be NULL: zeros. */
 MS_API int ms_model_set_reshard(ms_model *model, const int *reshard, const int *reshard_size);
@@ -172,10 +171,11 @@ typedef struct ms_op_info {
   int min_inputs, max_inputs, outputs;
   int differentiable; /* 1: has a gradient */
   int internal;       /* 1: inserted by the compiler, not meant for programs */
+  int kernel_shape;   /* enum ms_kernel_shape: what the work of its kernels is counted in */
 } ms_op_info;
 
 MS_API int ms_op_count(void);
-MS_API int ms_op_describe(int op, ms_op_info *info);
+MS_API int ms_op_describe(int op, ms_op_info *info, int size);
 MS_API int ms_op_find(const char *name);                    /* the op's index, or -1 */
 MS_API int ms_op_defaults(const char *op, ms_attrs *attrs); /* the row's default attributes */
 /* Sets one attribute of an op: an integer, flag or axis, or a real number. MS_ENAME when the op has none of this name,
@@ -193,7 +193,6 @@ typedef struct ms_value_info {
 
 /* A graph over the parameters of a model. Values of a graph are ints >= 0. */
 MS_API int ms_graph_new(const ms_model *model, ms_graph **graph);
-MS_API void ms_graph_free(ms_graph *graph);
 /* Sets the module path of the nodes that follow ("layers.3.attn"); "" or NULL: none. */
 MS_API int ms_graph_set_scope(ms_graph *graph, const char *path);
 /* Activation checkpointing: nodes that follow belong to recompute region `region`; 0: none. Only values that leave the
@@ -205,25 +204,24 @@ MS_API int ms_graph_set_recompute(ms_graph *graph, int region, const char *ops);
  * the dimension share one on a host. */
 enum ms_regather { MS_REGATHER_DEFAULT = 0, MS_REGATHER_ALWAYS = 1, MS_REGATHER_NEVER = 2 };
 MS_API int ms_graph_set_regather(ms_graph *graph, int when);
-/* An input that the program writes before each phase (tokens, targets, ...), by name. */
-MS_API int ms_graph_input(ms_graph *graph, const char *name, int dtype, int ndim, const int64_t *dims, int *value);
-/* How many rows of the batch an input has along its first axis, which each take size / rows indices. Default: the
- * axis's size; 0: none, the input is the same for all rows and ranks. Results have the rows of their inputs as long as
- * the ops keep rows separate. Dropout depends on the row's place in the global batch, so it does not depend on which
- * rank computes the row; a value without rows has the same mask everywhere. */
-MS_API int ms_graph_set_input_rows(ms_graph *graph, int value, int64_t rows);
+/* An input that the program writes before each phase (tokens, targets, ...), by name. rows: how many rows of the batch
+ * it has along its first axis, which each take size / rows indices; -1: the axis's size; 0: none, the input is the same
+ * for all rows and ranks. Results have the rows of their inputs as long as the ops keep rows separate. Dropout depends
+ * on the row's place in the global batch, so it does not depend on which rank computes the row; a value without rows
+ * has the same mask everywhere. */
+MS_API int ms_graph_input(ms_graph *graph, const char *name, int dtype, int ndim, const int64_t *dims, int64_t rows,
+                          int *value);
 /* The unsharded parameter, in the dtype that kernels read. Calls with the same parameter return the same value. */
 MS_API int ms_graph_param(ms_graph *graph, int param, int *value);
 /* Adds a node; outputs is [ms_op_info.outputs]. attrs NULL: the row's defaults. */
 MS_API int ms_graph_op(ms_graph *graph, const char *op, int n_inputs, const int *inputs, const ms_attrs *attrs,
                        int *outputs);
-MS_API int ms_graph_describe(const ms_graph *graph, int value, ms_value_info *info);
-/* Sets the f32 scalar to differentiate. A graph without a loss has only the phase evaluate. */
-MS_API int ms_graph_set_loss(ms_graph *graph, int value);
-/* Sets the weight of this micro-batch's loss among those of all ranks and micro-batches: an f32 scalar, not negative,
- * without a gradient. The loss of a step, which is differentiated, is then sum(weight * loss) / sum(weight), or 0 if
- * all weights are 0. Without a weight, all losses count equally. */
-MS_API int ms_graph_set_loss_weight(ms_graph *graph, int value);
+MS_API int ms_graph_describe(const ms_graph *graph, int value, ms_value_info *info, int size);
+/* Sets the f32 scalar to differentiate. A graph without a loss has only the phase evaluate. weight: that of this
+ * micro-batch's loss among those of all ranks and micro-batches, an f32 scalar, not negative, without a gradient; -1:
+ * none. With weights the loss of a step, which is differentiated, is sum(weight * loss) / sum(weight), or 0 if all
+ * weights are 0. Without, all losses count equally. */
+MS_API int ms_graph_set_loss(ms_graph *graph, int loss, int weight);
 /* Makes a value readable after a phase, by name (ms_exec_output). */
 MS_API int ms_graph_output(ms_graph *graph, const char *name, int value);
 /* The bytes of memory that a graph takes, with what compilations have left in it for the next one. */

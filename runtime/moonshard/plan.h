@@ -92,19 +92,16 @@ typedef struct ms_plan_summary {
   double compile_ms;
 } ms_plan_summary;
 
-MS_API void ms_plan_config_default(ms_plan_config *config, int size);
 /* Compiles a plan for the rank that was passed to ms_model_shard. MS_ERACE if the verifier rejects the result. */
 MS_API int ms_plan_compile(const ms_graph *graph, const ms_plan_config *config, ms_plan **plan);
-MS_API void ms_plan_free(ms_plan *plan);
 /* Moves what compilations of `earlier` have left for the next one to `graph`, if both are the same program over alike
  * parameters, divided alike over tensor and context: *taken is 1. Their models can be on other meshes, as in a list of
  * prices, whose plans then begin with lowering. Changes no plan. *taken is 0 for other graphs, and for those that have
  * been compiled. Both models must have been sharded. */
 MS_API int ms_graph_take_compiled(ms_graph *graph, ms_graph *earlier, int *taken);
-/* Who orthogonalises a parameter in UPDATE: *owner is a rank of the world; -1: the parameter does not take Muon, or has
- * no gradient. *flops: of all steps. */
-MS_API int ms_plan_muon(const ms_plan *plan, int param, int *owner, double *flops);
-MS_API int ms_plan_summarize(const ms_plan *plan, ms_plan_summary *summary);
+/* What a state of this plan has on this rank of a parameter, and of its optimizer state; and who orthogonalises it. */
+MS_API int ms_plan_describe(const ms_plan *plan, int param, ms_tensor_info *info, int size);
+MS_API int ms_plan_summarize(const ms_plan *plan, ms_plan_summary *summary, int size);
 /* A pass of the compiler: its time, and the plan's size before [0] and after [1] it. nodes: of the graphs for training
  * and evaluation. bytes: the sum of all buffers until they are laid out; then the peak. */
 enum { MS_PLAN_PASSES = 14 };
@@ -128,9 +125,6 @@ typedef struct ms_traffic {
 /* What a step of one micro-batch (FIRST + LAST + NORM + UPDATE) moves over a dimension of the mesh, by this rank and by
  * all ranks of its node together. */
 MS_API int ms_plan_traffic(const ms_plan *plan, int mesh_dim, ms_traffic *rank, ms_traffic *node);
-/* The bytes of all arenas on a node, 0 to nodes - 1, if all its ranks have plans like this one. Arenas that ranks share
- * count once for each copy. */
-MS_API int ms_plan_node_bytes(const ms_plan *plan, int node, int64_t *bytes);
 /* The plan as text (json 0), or as one JSON object. The plan owns the text, which is valid until the next call. */
 MS_API int ms_plan_dump(ms_plan *plan, int json, const char **text);
 
@@ -147,16 +141,12 @@ typedef struct ms_unit_cost {
   /* Of copies in bf16 (ms_unit_config.param_copy), also in parameter_bytes; 0 where replicas shard the optimizer, whose
    * chunks are in bf16 anyway. */
   int64_t copy_bytes;
+  /* What the phase moves for it: to gather its weights, the part of that in gathers after the first of the phase, and
+   * to sum its gradients over ranks. */
+  ms_traffic gathered, gathered_again, reduced;
 } ms_unit_cost;
 /* MS_EINVAL if the plan does not have the phase (enum ms_phase), or the model the unit. */
-MS_API int ms_plan_unit_cost(const ms_plan *plan, int phase, int unit, ms_unit_cost *cost);
-/* What a phase moves for a unit: to gather its weights, the part of that in gathers after the first of the phase, and
- * to sum its gradients over ranks. */
-MS_API int ms_plan_unit_traffic(const ms_plan *plan, int phase, int unit, ms_traffic *gathers, ms_traffic *again,
-                                ms_traffic *sums);
-/* The elements [*first, *first + *count) of a parameter, and of its optimizer state, that a state of this plan has on
- * this rank: see ms_state_kept. */
-MS_API int ms_plan_kept(const ms_plan *plan, int param, int64_t *first, int64_t *count, int *sliced);
+MS_API int ms_plan_unit_cost(const ms_plan *plan, int phase, int unit, ms_unit_cost *cost, int size);
 /* Bytes of activations that the forward pass of a module, and of the modules in it, keeps for backward; module "": of
  * all. */
 MS_API int ms_plan_kept_activations(const ms_plan *plan, const char *module, int64_t *bytes);

@@ -33,9 +33,6 @@ enum ms_kernel_shape {
   MS_SHAPES = 3
 };
 
-/* What the kernels of an op are counted in: enum ms_kernel_shape; -1: there is no such op. */
-MS_API int ms_op_kernel_shape(int op);
-
 enum ms_kernel_variant {
   MS_VARIANT_TRANS_A = 1, /* of products */
   MS_VARIANT_TRANS_B = 2,
@@ -63,24 +60,6 @@ typedef struct ms_kernel_point {
   ms_kernel_work work;
   double seconds;
 } ms_kernel_point;
-
-/* The rate of matrix products: peak * efficiency * filled * k / (k + k_half), where `filled` is the part of the
- * device's last wave of tiles that has work. Small products take smaller tiles, which fill a device better and compute
- * slower.
- */
-typedef struct ms_product_rate {
-  double efficiency;     /* of the peak, for the largest products */
-  double tile_m, tile_n; /* of the result; 0: no tiles (the CPU) */
-  double units;          /* tiles that run at once: a GPU's multiprocessors */
-  double half_tile;      /* the part of its rate that a tile keeps when one side is halved */
-  double k_half;         /* the inner size at which half of the rate is reached */
-} ms_product_rate;
-
-typedef struct ms_attention_rate {
-  double forward, backward; /* of the peak, for the longest sequences */
-  double keys_half;         /* the number of keys at which half of that is reached */
-  double causal;            /* the part of the work that a causal mask leaves: 0.5 to 1 */
-} ms_attention_rate;
 
 /* Ways in which the ranks of a group communicate; a collective takes the fastest. `passes` is 2 for all_reduce, which
  * sums and then gathers, and 1 for the others; a step is the time from a rank to the next one. */
@@ -121,8 +100,9 @@ typedef struct ms_link {
 
 enum { MS_MAX_LINKS = 8 };
 
+/* By default of one rank with no rates: every rate must be set. */
 typedef struct ms_cluster {
-  int struct_size; /* set by ms_cluster_default */
+  int struct_size; /* set by ms_config_default */
   int device;      /* enum ms_device_kind: how kernels are issued and collectives run */
   int ranks_per_node;
   double cores; /* cpu: processors of a node; its ranks share them */
@@ -131,8 +111,22 @@ typedef struct ms_cluster {
   double memory;          /* bytes */
   double peak[MS_DTYPES]; /* FLOP/s of products, by dtype (enum ms_dtype); 0: it has no products of this dtype */
   double clock;           /* the part of the peak clock that it keeps up in a long run: 0 to 1 */
-  ms_product_rate product;
-  ms_attention_rate attention;
+  /* The rate of matrix products: peak * efficiency * filled * k / (k + k_half), where `filled` is the part of the
+   * device's last wave of tiles that has work. Small products take smaller tiles, which fill a device better and
+   * compute slower.
+   */
+  struct ms_product_rate {
+    double efficiency;     /* of the peak, for the largest products */
+    double tile_m, tile_n; /* of the result; 0: no tiles (the CPU) */
+    double units;          /* tiles that run at once: a GPU's multiprocessors */
+    double half_tile;      /* the part of its rate that a tile keeps when one side is halved */
+    double k_half;         /* the inner size at which half of the rate is reached */
+  } product;
+  struct ms_attention_rate {
+    double forward, backward; /* of the peak, for the longest sequences */
+    double keys_half;         /* the number of keys at which half of that is reached */
+    double causal;            /* the part of the work that a causal mask leaves: 0.5 to 1 */
+  } attention;
   double memory_rate;  /* bytes/s */
   double memory_half;  /* bytes at which a kernel reads at half that rate */
   double kernel_start; /* of a kernel on the device */
@@ -146,11 +140,6 @@ typedef struct ms_cluster {
   const ms_kernel_point *point; /* [points] measured kernels; read during the call */
   int points;
 } ms_cluster;
-
-/* A cluster of one rank with no rates: every rate must be set. */
-MS_API void ms_cluster_default(ms_cluster *cluster, int size);
-/* MS_EINVAL, naming the field, if a number is out of range. */
-MS_API int ms_cluster_check(const ms_cluster *cluster);
 
 /* The work of a kernel of a phase, by its number in ms_plan_dump; MS_EINVAL if that is not a kernel. */
 MS_API int ms_plan_kernel_work(const ms_plan *plan, int phase, int instruction, ms_kernel_work *work);
@@ -173,25 +162,31 @@ MS_API int ms_cluster_collective_time(const ms_cluster *cluster, const ms_collec
 
 /* ---- price ------------------------------------------------------------------------------------------------------ */
 
-typedef struct ms_price_phase {
-  int runs;             /* in a step */
-  double seconds;       /* of one run */
-  double computing;     /* in which a kernel runs */
-  double waiting[6];    /* in which kernels wait for collectives, by mesh dimension */
-  double issuing;       /* in which kernels wait for the thread that issues them */
-  double comm_bytes[6]; /* sent and received by this rank in one run, by mesh dimension, as in ms_plan_summary */
-} ms_price_phase;
-
 typedef struct ms_price {
   double step; /* seconds of a step: all runs of its phases, and the gaps */
   double gaps;
-  ms_price_phase phase[MS_PHASES]; /* by enum ms_phase */
-  double flops;                    /* that the kernels of a step compute on this rank, with recomputation */
-  double bytes;                    /* of this rank's memory that the plan uses: ms_plan_summary.peak_bytes */
+  struct ms_price_phase {
+    int runs;             /* in a step */
+    double seconds;       /* of one run */
+    double computing;     /* in which a kernel runs */
+    double waiting[6];    /* in which kernels wait for collectives, by mesh dimension */
+    double issuing;       /* in which kernels wait for the thread that issues them */
+    double comm_bytes[6]; /* sent and received by this rank in one run, by mesh dimension, as in ms_plan_summary */
+  } phase[MS_PHASES];     /* by enum ms_phase */
+  double flops;           /* that the kernels of a step compute on this rank, with recomputation */
+  double bytes;           /* of this rank's memory that the plan uses: ms_plan_summary.peak_bytes */
+  /* What the critical path of the step consists of, in seconds. */
+  struct ms_price_critical {
+    double kernels;
+    double collectives[6]; /* by mesh dimension */
+    double others;         /* collectives of no mesh dimension */
+  } critical;
 } ms_price;
 /* Prices a step of a number of micro-batches, for a plan of a rank on the cluster's kind of device. All ranks are
- * assumed to do what this one does. */
-MS_API int ms_plan_price(const ms_plan *plan, const ms_cluster *cluster, int micro_batches, ms_price *price);
+ * assumed to do what this one does. The price is that of a step that has the phase MS_PHASE_OUTER; outer: of how many
+ * steps, from 0 to 1, one has it, which is how often the critical path has it. */
+MS_API int ms_plan_price(const ms_plan *plan, const ms_cluster *cluster, int micro_batches, double outer,
+                         ms_price *price, int size);
 
 /* An instruction in simulated time. */
 typedef struct ms_price_event {
@@ -207,20 +202,6 @@ typedef struct ms_price_event {
   double flops, bytes;
   const char *name, *scope; /* op or collective; module or unit. The plan owns the texts */
 } ms_price_event;
-/* What a step's critical path consists of, in seconds. */
-typedef struct ms_price_critical {
-  double kernels;
-  double collectives[6]; /* by mesh dimension */
-  double others;         /* collectives of no mesh dimension */
-} ms_price_critical;
-/* As ms_plan_price, and the critical path of the step from the same simulation. outer: of how many steps, from 0 to 1,
- * one has the phase MS_PHASE_OUTER, which the path has as often; `price` is of a step that has it. */
-MS_API int ms_plan_price_critical(const ms_plan *plan, const ms_cluster *cluster, int micro_batches, double outer,
-                                  ms_price *price, ms_price_critical *critical);
-/* Adds the critical path of a phase that runs `runs` times in a step. */
-MS_API int ms_plan_add_critical(const ms_plan *plan, const ms_cluster *cluster, int phase, double runs,
-                                ms_price_critical *critical);
-
 /* Kernels and collectives of a phase, in program order: list gets the first `capacity`; *n is their total number. */
 MS_API int ms_plan_timeline(const ms_plan *plan, const ms_cluster *cluster, int phase, int capacity,
                             ms_price_event *list, int *n);

@@ -18,17 +18,20 @@ extern "C" {
 
 typedef struct ms_world ms_world;
 
+typedef struct ms_world_config {
+  int struct_size; /* set by ms_config_default */
+  int alone;       /* 1: a world of this rank only, whatever launched the process; default 0 */
+  double timeout;  /* seconds after which waiting for another rank is an error, also while ranks join; 0 (default):
+                      MOONSHARD_TIMEOUT, or 300 */
+} ms_world_config;
+
 /* Joins the world that the environment describes: as a rank of `moonshard run`, torchrun, mpirun, mpiexec or srun; as a
  * rank that was started by hand (RANK, WORLD_SIZE, and MASTER_ADDR with MASTER_PORT, or MOONSHARD_RENDEZVOUS); or as a
- * world of one rank. MS_ETIMEOUT names the ranks that did not arrive. MS_EMISMATCH: the world refused this rank.
- * MS_EINVAL: the variables of two launchers contradict each other, or those of a world of several ranks contain no
- * meeting point. Opens /dev/null as any of the standard descriptors 0 to 2 that is closed; otherwise the shared memory
- * of the ranks would get that number, and output of the program would overwrite it. */
-MS_API int ms_world_join(ms_world **world);
-/* Joins a world of this rank only, whatever launched the process: for work without other ranks. */
-MS_API int ms_world_join_alone(ms_world **world);
-/* Leaves without communicating. NULL, and a world that was left before, are allowed. */
-MS_API void ms_world_leave(ms_world *world);
+ * world of one rank. config NULL: the defaults. MS_ETIMEOUT names the ranks that did not arrive. MS_EMISMATCH: the
+ * world refused this rank. MS_EINVAL: the variables of two launchers contradict each other, or those of a world of
+ * several ranks contain no meeting point. Opens /dev/null as any of the standard descriptors 0 to 2 that is closed;
+ * otherwise the shared memory of the ranks would get that number, and output of the program would overwrite it. */
+MS_API int ms_world_join(const ms_world_config *config, ms_world **world);
 
 enum { MS_ENTRY_BYTES = 200, MS_HOST_NAME = 64 };
 /* Nodes are hosts: ranks of one node share memory. Nodes have numbers from 0 on, in the order of their lowest ranks.
@@ -66,10 +69,6 @@ MS_API void ms_world_note_failure(ms_world *world, const char *why);
  * function, the waiting rank fails with MS_EMISMATCH. MS_EPEER: a rank has died; MS_ETIMEOUT: not all ranks arrived
  * before the timeout. Ignores Ctrl-C. Collective. */
 MS_API int ms_world_recover(ms_world *world);
-/* Sets the seconds after which waiting for another rank is an error: 300 by default, or MOONSHARD_TIMEOUT. Values
- * that are not above 0 are ignored, and recorded as MS_EINVAL. */
-MS_API void ms_world_set_timeout(ms_world *world, double seconds);
-
 /* How ranks of different hosts move bytes. */
 enum ms_transport_fact {
   MS_TRANSPORT_CHOSEN =
@@ -119,7 +118,6 @@ typedef struct ms_mesh ms_mesh;
  * of ranks. names is [ndim], or NULL if ndim is 1. device: enum ms_device_kind. */
 MS_API int ms_mesh_new(int device, int ndim, const int *sizes, const char *const *names, int world, int n,
                        const int *ranks, ms_mesh **mesh);
-MS_API void ms_mesh_free(ms_mesh *mesh);
 /* The mesh owns the names. */
 typedef struct ms_mesh_info {
   int ndim;

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/numbers/dtype.h"
 #include "base/text/hash.h"
 #include "base/text/xxh3.h"
 #include "plan/layout/factors.h"

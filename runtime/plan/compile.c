@@ -267,8 +267,8 @@ static int compile_all(compilation *c) {
   MS_GOTO(ms_plan_keep_conversions(c->plan, c->training.graph ? c->training.graph : c->evaluation.graph));
   return run_passes(c, GRAPH_PASSES, MS_PLAN_PASSES);
 fail:
-  ms_graph_free(graph_of(&c->training));
-  ms_graph_free(graph_of(&c->evaluation));
+  ms_free(graph_of(&c->training));
+  ms_free(graph_of(&c->evaluation));
   return rc;
 }
 
@@ -307,7 +307,7 @@ int ms_plan_compile(const ms_graph *graph, const ms_plan_config *given, ms_plan 
   *out = plan;
   return MS_OK;
 fail:
-  ms_plan_free(plan);
+  ms_free(plan);
   return rc;
 }
 

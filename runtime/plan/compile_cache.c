@@ -28,7 +28,7 @@ typedef struct cache {
 static void drop_graphs(cache *c) {
   for (int evaluate = 0; evaluate < 2; evaluate++)
     for (int fusing = 0; fusing < MS_FUSINGS; fusing++) {
-      ms_graph_free(c->lowered[evaluate][fusing]);
+      ms_free(c->lowered[evaluate][fusing]);
       c->lowered[evaluate][fusing] = NULL;
     }
 }
@@ -86,7 +86,7 @@ int ms_cache_graph(const ms_graph *traced, int evaluate, enum ms_fusing fusing, 
   c->outputs = traced->n_outputs;
   c->loss = traced->loss;
   c->loss_weight = traced->loss_weight;
-  ms_graph_free(c->lowered[evaluate != 0][fusing]);
+  ms_free(c->lowered[evaluate != 0][fusing]);
   c->lowered[evaluate != 0][fusing] = graph;
   c->again[evaluate != 0][fusing] = *again;
   return MS_OK;

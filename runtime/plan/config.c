@@ -1,8 +1,6 @@
-/* config.c - the settings of a plan: defaults, and checks that their rows cannot say (settings.def). */
+/* config.c - the settings of a plan: checks that their rows cannot say (settings.def). */
 #include "base/settings/settings.h"
 #include "plan/optimizer.h"
-
-void ms_plan_config_default(ms_plan_config *config, int size) { ms_settings_give("ms_plan_config", config, size); }
 
 static int check_norm_groups(const ms_plan_config *c) {
   if ((c->norm_groups > 0) != (c->norm_group && c->max_norms))

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/numbers/dtype.h"
 #include "base/settings/settings.h"
 #include "base/text/hash.h"
 #include "base/numbers/number.h"

@@ -179,8 +179,6 @@ int ms_plan_blocks(const ms_plan *plan, int arena, int node) {
 }
 
 int ms_plan_node_bytes(const ms_plan *plan, int node, int64_t *bytes) {
-  MS_HANDLE(plan, PLAN);
-  MS_GIVEN(bytes);
   if (node < 0 || node >= plan->topology.nodes)
     return MS_FAIL(MS_EINVAL, "node %d: the plan has nodes 0 to %d", node, plan->topology.nodes - 1);
   *bytes = 0;

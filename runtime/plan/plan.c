@@ -98,22 +98,9 @@ int ms_plan_new(const ms_model *model, const ms_plan_config *config, ms_plan **o
   plan->streams = 1;
   plan->evaluated.buffer = plan->norm.buffer = plan->norm_of_synced.buffer = plan->norms_of_groups.buffer = -1;
   int rc = start_between(plan);
-  if (rc) ms_plan_free(plan);
+  if (rc) ms_free(plan);
   else *out = plan;
   return rc;
-}
-
-void ms_plan_free(ms_plan *plan) { ms_handle_release(plan, MS_HANDLE_PLAN); }
-
-int ms_plan_kept(const ms_plan *plan, int param, int64_t *first, int64_t *count, int *sliced) {
-  MS_HANDLE(plan, PLAN);
-  MS_GIVEN(sliced);
-  MS_TRY(ms_model_owned(plan->model, param, first, count));
-  const ms_param *p = &plan->model->param[param];
-  int64_t place;
-  *sliced = ms_param_is_sliced(plan->model, p, plan->replicas);
-  if (*sliced) *count = ms_param_slice(plan->model, p, plan->replicas, first, &place);
-  return MS_OK;
 }
 
 int64_t ms_plan_peak(const ms_plan *plan) {

@@ -274,6 +274,9 @@ ms_ref ms_plan_weights(const ms_plan *plan, int unit, int s, int64_t local, int6
 int64_t ms_plan_bytes(const ms_plan *plan);
 /* Bytes that this rank counts in all arenas. */
 int64_t ms_plan_peak(const ms_plan *plan);
+/* The bytes of all arenas on a node, 0 to nodes - 1, if all its ranks have plans like this one. Arenas that ranks share
+ * count once for each copy. */
+int ms_plan_node_bytes(const ms_plan *plan, int node, int64_t *bytes);
 /* The most bytes of each category, [MS_CATEGORIES], in use at one time; each category reaches its maximum at a
  * different instruction (cost_report.c). */
 int ms_plan_category_peaks(const ms_plan *plan, int64_t *bytes);

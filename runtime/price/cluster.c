@@ -1,18 +1,10 @@
-/* cluster.c - the description of a cluster: its defaults, and checks that its numbers are in range. */
+/* cluster.c - the description of a cluster: checks that its numbers are in range. */
 #include <math.h>
 #include <stdio.h>
 
 #include "base/config.h"
+#include "base/numbers/dtype.h"
 #include "price/price.h"
-
-void ms_cluster_default(ms_cluster *cluster, int size) {
-  static const ms_cluster defaults = {.ranks_per_node = 1,
-                                      .cores = 1,
-                                      .clock = 1,
-                                      .product = {.efficiency = 1, .half_tile = 1},
-                                      .attention = {.forward = 1, .backward = 1, .causal = 1}};
-  ms_config_give(cluster, size, &defaults, sizeof defaults, "ms_cluster");
-}
 
 typedef struct range {
   const char *name;
@@ -107,7 +99,6 @@ static int check_points(const ms_cluster *c) {
 }
 
 int ms_cluster_check(const ms_cluster *cluster) {
-  MS_GIVEN(cluster);
   MS_TAKE_CLUSTER(c, cluster);
   if (c.device != MS_DEVICE_CPU && c.device != MS_DEVICE_CUDA)
     return MS_FAIL(MS_EINVAL, "cluster: device %d: it must be cpu (%d) or cuda (%d)", c.device, MS_DEVICE_CPU,

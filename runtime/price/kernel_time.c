@@ -8,6 +8,7 @@
 #include <math.h>
 
 #include "base/error.h"
+#include "base/numbers/dtype.h"
 #include "price/price.h"
 
 /* ---- the roofline ----------------------------------------------------------------------------------------------- */
@@ -15,14 +16,14 @@
 static double memory_time(const ms_cluster *c, double bytes) { return (bytes + c->memory_half) / c->memory_rate; }
 
 /* The part of the device that tiles of one size keep busy. */
-static double filled(const ms_product_rate *rate, const double *size, double tile_m, double tile_n) {
+static double filled(const struct ms_product_rate *rate, const double *size, double tile_m, double tile_n) {
   const double tiles = size[0] * ceil(size[1] / tile_m) * ceil(size[2] / tile_n);
   const double room = ceil(tiles / rate->units) * rate->units * tile_m * tile_n;
   return size[0] * size[1] * size[2] / room;
 }
 
 /* Libraries choose the tile for each product, so the best of the full one and of three smaller ones counts. */
-static double best_filled(const ms_product_rate *rate, const double *size) {
+static double best_filled(const struct ms_product_rate *rate, const double *size) {
   double best = 0, kept = 1, tile_m = rate->tile_m, tile_n = rate->tile_n;
   if (tile_m <= 0) return 1;
   for (int halvings = 0; halvings < 4; halvings++, kept *= rate->half_tile) {

@@ -11,10 +11,14 @@
 #include "base/config.h"
 #include "plan/plan.h"
 
+/* What the kernels of an op are counted in: enum ms_kernel_shape; -1: there is no such op. */
+int ms_op_kernel_shape(int op);
+
 /* Declares `own` and copies the caller's description to it. */
 #define MS_TAKE_CLUSTER(own, given) MS_TAKE_CONFIG(ms_cluster, own, given)
 
 /* MS_EINVAL, naming the field and the link's number, if a number is out of range. */
+int ms_cluster_check(const ms_cluster *cluster);
 int ms_link_check(const ms_link *link, int number);
 int ms_links_check(const ms_cluster *cluster);
 

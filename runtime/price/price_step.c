@@ -44,7 +44,7 @@ static int mesh_dim_of(const ms_plan *plan, const ms_instr *instr) {
   return instr->coll ? plan->model->dim[instr->coll->dim].mesh_dim : -1;
 }
 
-static void add_up(const ms_plan *plan, int phase, const ms_simulated *simulated, ms_price_phase *price) {
+static void add_up(const ms_plan *plan, int phase, const ms_simulated *simulated, struct ms_price_phase *price) {
   const ms_plan_phase *p = &plan->phase[phase];
   price->seconds = simulated->end;
   price->issuing = simulated->issuing;
@@ -110,7 +110,7 @@ fail:
 
 /* Adds a phase's critical path that was marked; runs: in a step. */
 static void add_critical(const ms_plan *plan, int phase, const ms_simulated *simulated, const char *critical,
-                         double runs, ms_price_critical *sum) {
+                         double runs, struct ms_price_critical *sum) {
   const ms_plan_phase *p = &plan->phase[phase];
   for (int i = 0; i < p->n; i++) {
     const double seconds = runs * (simulated->moment[i].end - simulated->moment[i].begin);
@@ -132,87 +132,52 @@ static int simulate_critical(const ms_plan *plan, const ms_cluster *cluster, int
   return MS_OK;
 }
 
-/* path: the critical path of the step, or NULL; outer: the part of the steps that have the phase OUTER there. */
-static int price_phase(const ms_plan *plan, const ms_cluster *cluster, int phase, double outer, ms_price_phase *price,
-                       ms_price_critical *path) {
+/* path: the critical path of the step; outer: the part of the steps that have the phase OUTER there. */
+static int price_phase(const ms_plan *plan, const ms_cluster *cluster, int phase, double outer,
+                       struct ms_price_phase *price, struct ms_price_critical *path) {
   ms_simulated simulated = {0};
   char *critical = NULL;
   int rc;
   MS_GOTO(simulate_critical(plan, cluster, phase, &simulated, &critical));
   add_up(plan, phase, &simulated, price);
   const double runs = phase == MS_PHASE_OUTER ? price->runs * outer : price->runs;
-  if (path) add_critical(plan, phase, &simulated, critical, runs, path);
+  add_critical(plan, phase, &simulated, critical, runs, path);
 fail:
   ms_simulated_free(&simulated);
   free(critical);
   return rc;
 }
 
-static int price_step(const ms_plan *plan, const ms_cluster *cluster, int micro_batches, double outer, ms_price *price,
-                      ms_price_critical *path) {
-  MS_TRY(check(plan, cluster, micro_batches));
-  *price = (ms_price){.gaps = cluster->step_gap, .bytes = (double)ms_plan_peak(plan)};
-  if (path) *path = (ms_price_critical){0};
-  for (int phase = 0; phase < MS_PHASES; phase++) {
-    ms_price_phase *of = &price->phase[phase];
-    of->runs = runs_of(plan, phase, micro_batches);
-    if (!of->runs) continue;
-    MS_TRY(price_phase(plan, cluster, phase, outer, of, path));
-    price->step += of->runs * of->seconds;
-    price->gaps += of->runs * cluster->phase_gap;
-    price->flops += of->runs * flops_of(&plan->phase[phase]);
-  }
-  price->step += price->gaps;
-  return MS_OK;
-}
-
-int ms_plan_price(const ms_plan *plan, const ms_cluster *cluster, int micro_batches, ms_price *price) {
+int ms_plan_price(const ms_plan *plan, const ms_cluster *cluster, int micro_batches, double outer, ms_price *price,
+                  int size) {
   MS_HANDLE(plan, PLAN);
   MS_GIVEN(cluster);
   MS_GIVEN(price);
-  MS_TAKE_CLUSTER(own, cluster);
-  return price_step(plan, &own, micro_batches, 1, price, NULL);
-}
-
-int ms_plan_price_critical(const ms_plan *plan, const ms_cluster *cluster, int micro_batches, double outer,
-                           ms_price *price, ms_price_critical *critical) {
-  MS_HANDLE(plan, PLAN);
-  MS_GIVEN(cluster);
-  MS_GIVEN(price);
-  MS_GIVEN(critical);
-  MS_TAKE_CLUSTER(own, cluster);
+  MS_TAKE_CLUSTER(taken, cluster);
   if (!(outer >= 0 && outer <= 1))
     return MS_FAIL(MS_EINVAL, "outer, the part of the steps that have the phase, must be from 0 to 1, not %g", outer);
-  return price_step(plan, &own, micro_batches, outer, price, critical);
+  MS_TRY(check(plan, &taken, micro_batches));
+  ms_price own = {.gaps = taken.step_gap, .bytes = (double)ms_plan_peak(plan)};
+  for (int phase = 0; phase < MS_PHASES; phase++) {
+    struct ms_price_phase *of = &own.phase[phase];
+    of->runs = runs_of(plan, phase, micro_batches);
+    if (!of->runs) continue;
+    MS_TRY(price_phase(plan, &taken, phase, outer, of, &own.critical));
+    own.step += of->runs * of->seconds;
+    own.gaps += of->runs * taken.phase_gap;
+    own.flops += of->runs * flops_of(&plan->phase[phase]);
+  }
+  own.step += own.gaps;
+  MS_GIVE_INFO(price, size, own);
 }
 
-/* ---- the critical path of a phase ------------------------------------------------------------------------------- */
+/* ---- a timeline ------------------------------------------------------------------------------------------------- */
 
 static int check_phase(const ms_plan *plan, const ms_cluster *cluster, int phase) {
   if (phase < 0 || phase >= MS_PHASES || !plan->phase[phase].present)
     return MS_FAIL(MS_EINVAL, "the plan has no phase %d", phase);
   return check(plan, cluster, 1 + plan->phase[MS_PHASE_LAST].present);
 }
-
-int ms_plan_add_critical(const ms_plan *plan, const ms_cluster *cluster, int phase, double runs,
-                         ms_price_critical *sum) {
-  MS_HANDLE(plan, PLAN);
-  MS_GIVEN(cluster);
-  MS_GIVEN(sum);
-  MS_TAKE_CLUSTER(own, cluster);
-  MS_TRY(check_phase(plan, &own, phase));
-  ms_simulated simulated = {0};
-  char *critical = NULL;
-  int rc;
-  MS_GOTO(simulate_critical(plan, &own, phase, &simulated, &critical));
-  add_critical(plan, phase, &simulated, critical, runs, sum);
-fail:
-  ms_simulated_free(&simulated);
-  free(critical);
-  return rc;
-}
-
-/* ---- a timeline ------------------------------------------------------------------------------------------------- */
 
 static void describe(const ms_plan *plan, int phase, int i, const ms_moment *moment, int critical,
                      ms_price_event *event) {

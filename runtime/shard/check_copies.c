@@ -1,6 +1,7 @@
 /* check_copies.c - whether a unit's parameters can be kept in bf16 next to their f32 masters
  * (ms_unit_config.param_copy). Codes cannot: they are made of masters, with scales that only a gather knows.
  */
+#include "base/numbers/dtype.h"
 #include "shard/model.h"
 
 int ms_copies_check_param(const ms_model *model, int unit, const char *name, const ms_param_config *config) {

@@ -22,13 +22,3 @@ int64_t ms_division_below(const ms_division *part, int64_t index) {
   const int64_t within = index % part->stride - part->origin;
   return index / part->stride * part->run + (within < 0 ? 0 : within > part->run ? part->run : within);
 }
-
-int ms_model_division(const ms_model *model, int param, ms_division *part) {
-  MS_HANDLE(model, MODEL);
-  MS_GIVEN(part);
-  if (!model->sharded) return MS_FAIL(MS_EINVAL, "call ms_model_shard before ms_model_division");
-  if (param < 0 || param >= model->params)
-    return MS_FAIL(MS_EINVAL, "parameter %d: the model has parameters 0 to %d", param, model->params - 1);
-  *part = ms_param_division(model, &model->param[param], model->dim[MS_DIM_TENSOR].place);
-  return MS_OK;
-}

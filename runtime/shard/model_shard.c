@@ -93,17 +93,6 @@ int ms_storage_copy(int dtype, int64_t elements, const void *records, int64_t fi
   return MS_OK;
 }
 
-void ms_model_free(ms_model *model) { ms_handle_release(model, MS_HANDLE_MODEL); }
-
-void ms_unit_config_default(ms_unit_config *config, int size) { ms_settings_give("ms_unit_config", config, size); }
-
-void ms_param_config_default(ms_param_config *config, int size) { ms_settings_give("ms_param_config", config, size); }
-
-void ms_model_dims_default(ms_model_dims *dims, int size) {
-  static const ms_model_dims defaults = {.replicate = -1, .shard = -1, .tensor = -1, .context = -1};
-  ms_config_give(dims, size, &defaults, sizeof defaults, "ms_model_dims");
-}
-
 /* ms_model_shard fixes all offsets, so nothing can be added after it. */
 static int check_open(const ms_model *model, const char *what, const char *name) {
   if (!model->sharded) return MS_OK;
@@ -176,25 +165,18 @@ int ms_model_add_param(ms_model *model, int unit, const char *name, int ndim, co
   return MS_OK;
 }
 
-int ms_model_params(const ms_model *model) {
-  MS_HANDLE_OR(0, model, MODEL);
-  return model->params;
-}
-int ms_model_units(const ms_model *model) {
-  MS_HANDLE_OR(0, model, MODEL);
-  return model->units;
-}
-
-int ms_model_owned(const ms_model *model, int param, int64_t *first, int64_t *count) {
+int ms_model_describe(const ms_model *model, int param, ms_tensor_info *info, int size) {
   MS_HANDLE(model, MODEL);
-  MS_GIVEN(first);
-  MS_GIVEN(count);
-  if (!model->sharded) return MS_FAIL(MS_EINVAL, "call ms_model_shard before ms_model_owned");
+  MS_GIVEN(info);
+  if (!model->sharded) return MS_FAIL(MS_EINVAL, "call ms_model_shard before ms_model_describe");
   if (param < 0 || param >= model->params)
     return MS_FAIL(MS_EINVAL, "parameter %d: the model has parameters 0 to %d", param, model->params - 1);
-  *first = model->param[param].first;
-  *count = model->param[param].owned;
-  return MS_OK;
+  const ms_param *p = &model->param[param];
+  ms_tensor_info own = {.first = p->first,
+                        .count = p->owned,
+                        .part = ms_param_division(model, p, model->dim[MS_DIM_TENSOR].place),
+                        .muon_owner = -1};
+  MS_GIVE_INFO(info, size, own);
 }
 
 static int refuse_uneven(const ms_model *model, const ms_param *p) {

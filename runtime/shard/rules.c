@@ -55,14 +55,12 @@ int ms_rules_new(const char *policy, ms_rules **rules) {
   if (!made) return MS_ENOMEM;
   made->policy = ms_strdup(policy && *policy ? policy : "rules");
   if (!made->policy) {
-    ms_rules_free(made);
+    ms_free(made);
     return MS_ENOMEM;
   }
   *rules = made;
   return MS_OK;
 }
-
-void ms_rules_free(ms_rules *rules) { ms_handle_release(rules, MS_HANDLE_RULES); }
 
 int ms_rules_add(ms_rules *rules, const char *pattern, int is_regex, int optional, const char *where) {
   MS_HANDLE(rules, RULES);

@@ -8,6 +8,7 @@
  */
 #include <stdlib.h>
 
+#include "base/numbers/dtype.h"
 #include "kernels/formats/moments.h"
 #include "kernels/formats/quantised_sum.h"
 #include "shard/model.h"

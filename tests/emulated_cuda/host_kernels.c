@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/numbers/dtype.h"
 #include "emulated_log.h"
 #include "emulated_runtime.h"
 #include "kernels/cuda/architectures.h"

@@ -6,6 +6,7 @@
 #include <stddef.h>
 
 #include "base/error.h"
+#include "base/numbers/dtype.h"
 #include "kernels/cpu/matmul/bf16_block.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/matmul/split_panel.h"

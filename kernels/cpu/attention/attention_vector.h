@@ -13,6 +13,7 @@
 #include <immintrin.h>
 #include <math.h>
 
+#include "base/numbers/dtype.h"
 #include "kernels/cpu/attention/attention.h"
 #include "kernels/cpu/attention/attention_cap.h"
 

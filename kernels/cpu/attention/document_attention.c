@@ -8,6 +8,7 @@
 #include "kernels/cpu/attention/attention.h"
 
 #include "base/error.h"
+#include "base/numbers/dtype.h"
 #include "kernels/cpu/parallel.h"
 
 enum { TOKENS_FORWARD = 3, TOKENS_BACKWARD = 6, LSE = 4 };

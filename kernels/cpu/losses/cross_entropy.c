@@ -19,6 +19,7 @@
 
 #include "base/error.h"
 #include "base/least.h"
+#include "base/numbers/dtype.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/shape.h"
 

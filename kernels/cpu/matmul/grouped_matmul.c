@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/numbers/dtype.h"
 #include "kernels/op.h"
 
 enum { BITS = 31, ALIGNMENT = 64 };

@@ -2,6 +2,7 @@
 #ifndef MS_KERNELS_CPU_MATMUL_H
 #define MS_KERNELS_CPU_MATMUL_H
 
+#include "base/numbers/dtype.h"
 #include "kernels/products/product.h"
 
 /* oneDNN, the implementation for most products (matmul_onednn.c). */

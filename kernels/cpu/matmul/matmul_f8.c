@@ -10,6 +10,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
+#include "base/numbers/dtype.h"
 #include "kernels/cpu/elementwise/activation.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/team.h"

@@ -1,6 +1,7 @@
 /* broadcast_to.c - repeats a tensor to a larger shape, with NumPy's rules. Elements of any dtype. */
 #include <string.h>
 
+#include "base/numbers/dtype.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/shape.h"
 

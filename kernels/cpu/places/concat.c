@@ -2,6 +2,7 @@
  * after the other. Elements of any dtype. */
 #include <string.h>
 
+#include "base/numbers/dtype.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/shape.h"
 

@@ -1,6 +1,7 @@
 /* copy.c - copies bytes unchanged: computes reshape where its output cannot be an alias of its input. */
 #include <string.h>
 
+#include "base/numbers/dtype.h"
 #include "kernels/cpu/parallel.h"
 
 static void copy_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {

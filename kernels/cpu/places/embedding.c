@@ -12,6 +12,7 @@
 #include "kernels/cpu/block.h"
 
 #include "base/error.h"
+#include "base/numbers/dtype.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/team.h"
 #include "kernels/shape.h"

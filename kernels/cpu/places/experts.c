@@ -7,6 +7,7 @@
 #include "kernels/cpu/block.h"
 
 #include "base/error.h"
+#include "base/numbers/dtype.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/shape.h"
 

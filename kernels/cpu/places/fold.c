@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+#include "base/numbers/dtype.h"
 #include "kernels/cpu/parallel.h"
 
 static void fold_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {

@@ -2,6 +2,7 @@
  * bytes, or two to roll; pad also zeroes the bytes around it. Elements of any dtype. */
 #include <string.h>
 
+#include "base/numbers/dtype.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/shape.h"
 

@@ -3,6 +3,7 @@
  * in L1, so that every cache line is read or written only once. */
 #include <string.h>
 
+#include "base/numbers/dtype.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/shape.h"
 

@@ -18,6 +18,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/numbers/dtype.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/shared.h"
 #include "kernels/cpu/team.h"

@@ -19,6 +19,7 @@
 
 #include "base/env.h"
 #include "base/error.h"
+#include "base/numbers/dtype.h"
 #include "base/numbers/number.h"
 #include "kernels/cuda/matmul/cublaslt_cache.h"
 

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/numbers/dtype.h"
 #include "kernels/cuda/matmul/cublaslt_product.h"
 #include "kernels/cuda/workspace.h"
 

@@ -19,6 +19,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/numbers/dtype.h"
 #include "kernels/cuda/matmul/cublaslt_product.h"
 #include "kernels/cuda/matmul/matmul.h"
 #include "kernels/cuda/plan/plan.h"

@@ -56,7 +56,7 @@ dtypes.uses = USES
 local ids, short_names, known = {}, {}, {}
 for id = 0, tonumber(C.MS_DTYPES) - 1 do
   local info = ffi.new("ms_dtype_info")
-  engine.check(C.ms_dtype_describe(id, info))
+  engine.check(C.ms_dtype_describe(id, info, ffi.sizeof(info)))
   local name, long_name = ffi.string(info.name), ffi.string(info.long_name)
   ids[name], short_names[name], short_names[long_name], dtypes.long_names[name] = id, name, name, long_name
   dtypes.names[id], dtypes.ctypes[name], dtypes.sizes[name] = name, ffi.string(info.c_type), info.bits / 8

@@ -14,7 +14,7 @@ local host_memory = {}
 ---@return moonshard.HostMemory
 function host_memory.read()
   local info, found = ffi.new("ms_memory_info"), {}
-  check(C.ms_memory_describe(info))
+  check(C.ms_memory_describe(info, ffi.sizeof(info)))
   for _, name in ipairs({ "total", "available", "limit" }) do
     if info[name] >= 0 then found[name] = tonumber(info[name]) end
   end

@@ -108,7 +108,7 @@ local function inspect_gpus()
   local count, info, gpus = ffi.new("int[1]"), ffi.new("ms_device_info"), {}
   engine.check(C.ms_device_count(C.MS_DEVICE_CUDA, count))
   for i = 0, count[0] - 1 do
-    engine.check(C.ms_device_describe(C.MS_DEVICE_CUDA, i, info))
+    engine.check(C.ms_device_describe(C.MS_DEVICE_CUDA, i, info, ffi.sizeof(info)))
     local peers = {}
     for peer = 0, count[0] - 1 do
       if info.peer[peer] == 1 then peers[#peers + 1] = peer end

@@ -24,7 +24,7 @@ local function check_syntax(pattern, where)
   if known[pattern] then return end
   local out = ffi.new("ms_rules *[1]")
   engine.check(C.ms_rules_new("re", out))
-  local rules = ffi.gc(out[0], C.ms_rules_free)
+  local rules = ffi.gc(out[0], C.ms_free)
   engine.check(C.ms_rules_add(rules, pattern, 1, 0, where or ""))
   known[pattern] = true
 end

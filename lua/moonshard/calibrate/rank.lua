@@ -80,7 +80,7 @@ end
 function calibration_rank.new_profile()
   local out = ffi.new("ms_profile *[1]")
   check(C.ms_profile_new(world.handle, out))
-  return ffi.gc(out[0], C.ms_profile_free)
+  return ffi.gc(out[0], C.ms_free)
 end
 
 ---@param profile ffi.cdata*

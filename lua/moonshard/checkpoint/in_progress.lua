@@ -46,7 +46,7 @@ end
 function in_progress.drain(patience)
   local failures = {}
   for _, entry in ipairs(list) do
-    if C.ms_save_drain(entry.handle, patience or 0) ~= 0 then
+    if C.ms_save_wait(entry.handle, C.MS_SAVE_ENDED, patience or 0) ~= 0 then
       failures[#failures + 1] = ("the save of %s did not end, so there is no such checkpoint: %s"):format(entry.path,
         ffi.string(C.ms_error_message()))
       C.ms_error_clear()

@@ -122,13 +122,13 @@ end
 
 -- Averages that are missing in the checkpoint start from its weights.
 local function settle_averages(session, read)
-  if session.ema and not read.ema then check(C.ms_state_restart_ema(session.state)) end
+  if session.ema and not read.ema then check(C.ms_state_restart(session.state, C.MS_TENSOR_EMA)) end
 end
 
 -- Weights that all replicas read are those from which local SGD starts.
 local function settle_outer(session, wanted, read)
   if session.sharding.local_sync and not (wanted.optimizer and read.replicate_sync) then
-    check(C.ms_state_restart_outer(session.state))
+    check(C.ms_state_restart(session.state, C.MS_TENSOR_SYNCED))
   end
 end
 
@@ -183,8 +183,7 @@ function load.state(who, path, session, wanted)
   local whole, why = pcall(agreement.raise_first_failure, session, "of loading", ok, raised)
   session.half_loaded = not whole and path or nil
   if not whole then error(why, 0) end
-  check(C.ms_state_seal(session.state))
-  check(C.ms_state_spread(session.state)) -- of what only one replica has; others may not reach the files it is in
+  check(C.ms_state_seal(session.state)) -- also gives replicas what only one has, as others may not reach its file
   if told and world.rank == 0 then log.print(("checkpoint %s: %s"):format(path, told)) end
   return checkpoint.manifest, { path = path, bytes_read = bytes, skipped = skipped }
 end

@@ -5,6 +5,7 @@
 -- (rank_states.lua), or values beyond JSON's (state_values.lua); for the rest it is as the version that it would be.
 
 local args = require("moonshard.recipe.args")
+local division = require("moonshard.shard.division")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
 local hash = require("moonshard.base.hash")
@@ -37,10 +38,10 @@ local function parameter_text(param, updates)
 end
 
 local function parameters_text(session, step)
-  local texts, updates = {}, ffi.new("int64_t[1]")
+  local texts = {}
   for i, param in ipairs(session.sharding.params) do
-    check(C.ms_state_updates(session.state, i - 1, updates))
-    texts[i] = parameter_text(param, not param.frozen and tonumber(updates[0]) ~= step and tonumber(updates[0]) or nil)
+    local updates = division.kept(session.state, i - 1, C.MS_TENSOR_PARAM).updates
+    texts[i] = parameter_text(param, not param.frozen and updates ~= step and updates or nil)
   end
   return "[" .. table.concat(texts, ",") .. "]"
 end
@@ -138,7 +139,7 @@ end
 ---@return moonshard.Manifest
 function manifest.read(path)
   local out = ffi.new("char *[1]")
-  check(C.ms_checkpoint_read_manifest(path, out))
+  check(C.ms_checkpoint_read(path, -1, out))
   local text = ffi.string(out[0])
   C.ms_file_text_free(out[0])
   local read, why = json.decode(text)

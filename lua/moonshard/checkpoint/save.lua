@@ -75,7 +75,7 @@ local function saver_of(session, disk)
     bytes = bytes + 4 * range.count
   end
   check(C.ms_save_new(state, #ranges, list, out))
-  session.saver = { handle = ffi.gc(out[0], C.ms_save_free), state = state, bytes = bytes, disk = disk, older = {} }
+  session.saver = { handle = ffi.gc(out[0], C.ms_free), state = state, bytes = bytes, disk = disk, older = {} }
   return session.saver
 end
 
@@ -99,7 +99,7 @@ local function all_do(session, saver, what, call, ...)
   error(other, 0)
 end
 
-local function wait(saver, stage) check(C.ms_save_wait(saver.handle, stage)) end
+local function wait(saver, stage) check(C.ms_save_wait(saver.handle, stage, 0)) end
 
 ---Waits for the save in progress, if any, and raises its error if it failed. Collective.
 ---@param session moonshard.Session
@@ -187,7 +187,7 @@ end
 
 local function start(train, saver, o, head)
   local session, disk, config = train.session, saver.disk, ffi.new("ms_save_config")
-  C.ms_save_config_default(config, ffi.sizeof(config))
+  check(C.ms_config_default("ms_save_config", config, ffi.sizeof(config)))
   local writer = 0
   for place, rank in ipairs(session:ranks()) do
     if rank == session.sharding.rank then writer = place - 1 end

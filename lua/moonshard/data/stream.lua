@@ -40,7 +40,7 @@ function stream.open(paths, kind, shown)
   for i, path in ipairs(paths) do names[i - 1] = path end
   local status = C.ms_tokens_open(#paths, names, C[kind], out)
   if status ~= 0 then raise(status, paths, shown or paths) end
-  local handle = ffi.gc(out[0], C.ms_tokens_close)
+  local handle = ffi.gc(out[0], C.ms_free)
   local count = ffi.new("int64_t[1]")
   check(C.ms_tokens_count(handle, count))
   return setmetatable({ handle = handle, tokens = tonumber(count[0]) }, Stream)
@@ -86,7 +86,7 @@ Queue.__index = Queue
 function Stream:queue(columns, slots)
   local out = ffi.new("ms_token_reader *[1]")
   check(C.ms_token_reader_new(self.handle, 1, columns, slots, out))
-  return setmetatable({ handle = ffi.gc(out[0], C.ms_token_reader_free), first = ffi.new("int64_t[1]") }, Queue)
+  return setmetatable({ handle = ffi.gc(out[0], C.ms_free), first = ffi.new("int64_t[1]") }, Queue)
 end
 
 ---Has a sample read.
@@ -120,7 +120,7 @@ function Stream:reader(rows, columns)
   local out = ffi.new("ms_token_reader *[1]")
   check(C.ms_token_reader_new(self.handle, rows, columns, SLOTS, out))
   return setmetatable({
-    handle = ffi.gc(out[0], C.ms_token_reader_free),
+    handle = ffi.gc(out[0], C.ms_free),
     first = ffi.new("int64_t[?]", rows),
     rows = rows,
     asked = {},

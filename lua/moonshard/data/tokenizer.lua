@@ -27,16 +27,13 @@ end
 
 local function list_of(ids, count)
   local list = {}
-  for i = 1, tonumber(count[0]) do list[i] = ids[0][i - 1] end
+  for i = 1, tonumber(count) do list[i] = ids[i - 1] end
   return list
 end
 
 -- The tokens around a text: those of the post_processor, and those that tokenizer_config.json adds to its ends.
-local function around(handle, ends)
-  local ids = { ffi.new("const int32_t *[1]"), ffi.new("const int32_t *[1]") }
-  local counts = { ffi.new("int64_t[1]"), ffi.new("int64_t[1]") }
-  check(C.ms_tokenizer_around(handle, ids[1], counts[1], ids[2], counts[2]))
-  local before, behind = list_of(ids[1], counts[1]), list_of(ids[2], counts[2])
+local function around(info, ends)
+  local before, behind = list_of(info.before, info.n_before), list_of(info.behind, info.n_behind)
   if ends.before and before[1] ~= ends.before then table.insert(before, 1, ends.before) end
   if ends.behind and behind[#behind] ~= ends.behind then behind[#behind + 1] = ends.behind end
   return before, behind
@@ -56,11 +53,13 @@ function tokenizer.open(path)
     errors.invalid('%s: take the tokenizer.json of a model, or train one (recipes/guides/bring_your_data.md)', message)
   end
   check(status, status == C.MS_EUNSUPPORTED and with_advice or nil)
-  local handle = ffi.gc(out[0], C.ms_tokenizer_close)
+  local handle = ffi.gc(out[0], C.ms_free)
   local ends = tokenizer_config.read(path, function(token) return C.ms_tokenizer_find(handle, token) end)
-  local before, behind = around(handle, ends)
+  local info = ffi.new("ms_tokenizer_info")
+  check(C.ms_tokenizer_describe(handle, info, ffi.sizeof(info)))
+  local before, behind = around(info, ends)
   return setmetatable({
-    path = path, handle = handle, vocab = C.ms_tokenizer_vocab(handle), before = before, behind = behind,
+    path = path, handle = handle, vocab = info.vocab, before = before, behind = behind,
   }, Tokenizer)
 end
 
@@ -105,7 +104,7 @@ function Tokenizer:encode(text, o)
   o = options.parse("tokenizer:encode", o, { special = { "boolean", default = false } })
   local ids, count = ffi.new("const int32_t *[1]"), ffi.new("int64_t[1]")
   check(C.ms_tokenizer_encode(self.handle, text, #text, ids, count))
-  local list = list_of(ids, count)
+  local list = list_of(ids[0], count[0])
   if not o.special then return list end
   local ended = #list >= #self.behind and has_at(list, #list - #self.behind + 1, self.behind)
   list = self:begun(list)
@@ -156,7 +155,7 @@ function Tokenizer:tokenize_files(paths, out, o)
   o = o or {}
   local names, config = ffi.new("const char *[?]", #paths + 1), ffi.new("ms_tokenize_config")
   for i, path in ipairs(paths) do names[i - 1] = path end
-  C.ms_tokenize_config_default(config, ffi.sizeof(config))
+  check(C.ms_config_default("ms_tokenize_config", config, ffi.sizeof(config)))
   if o.begin then config.begin = self:id(o.begin) end
   -- `end` is a keyword.
   if o.finish then config["end"] = self:id(o.finish) end

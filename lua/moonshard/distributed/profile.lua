@@ -44,7 +44,7 @@ end
 local function begin()
   local out = ffi.new("ms_profile *[1]")
   engine.check(C.ms_profile_new(world.handle, out))
-  recorder = ffi.gc(out[0], C.ms_profile_free)
+  recorder = ffi.gc(out[0], C.ms_free)
 end
 
 -- Collective.

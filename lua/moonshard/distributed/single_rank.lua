@@ -12,8 +12,11 @@ local world, mesh
 function single_rank.world()
   if not world then
     local out = ffi.new("ms_world *[1]")
-    check(C.ms_world_join_alone(out))
-    world = ffi.gc(out[0], C.ms_world_leave)
+    local config = ffi.new("ms_world_config")
+    check(C.ms_config_default("ms_world_config", config, ffi.sizeof(config)))
+    config.alone = 1
+    check(C.ms_world_join(config, out))
+    world = ffi.gc(out[0], C.ms_free)
   end
   return world
 end

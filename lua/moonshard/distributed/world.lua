@@ -18,9 +18,9 @@ local world = { plan_only = false, described = false, training = false }
 
 local function join()
   local out = ffi.new("ms_world *[1]")
-  engine.check(C.ms_world_join(out))
+  engine.check(C.ms_world_join(nil, out))
   -- Leaving does not communicate, so the garbage collector can do it.
-  world.handle = ffi.gc(out[0], C.ms_world_leave)
+  world.handle = ffi.gc(out[0], C.ms_free)
   world.info = ffi.new("ms_world_info")
   engine.check(C.ms_world_describe(world.handle, world.info, ffi.sizeof(world.info)))
   world.rank, world.size = world.info.rank, world.info.size

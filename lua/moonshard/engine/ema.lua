@@ -58,7 +58,7 @@ end
 function ema.initialize(train)
   local session = train.session
   if session.ema and session.updates == 0 and not session.averaged then
-    check(C.ms_state_restart_ema(session:ensure_state()))
+    check(C.ms_state_restart(session:ensure_state(), C.MS_TENSOR_EMA))
   end
 end
 

@@ -53,7 +53,7 @@ function exec.bind(state, compiled)
   local out = ffi.new("ms_exec *[1]")
   check(C.ms_exec_new(state, compiled.handle, out))
   local self = setmetatable({
-    handle = ffi.gc(out[0], C.ms_exec_free),
+    handle = ffi.gc(out[0], C.ms_free),
     plan = compiled,
     state = state,
     step_inputs = ffi.new("ms_step_inputs"),
@@ -99,15 +99,14 @@ function Exec:run(phase) check(self:try(phase), classes.wrong_target) end
 ---Bytes of memory of the exec and its plan, and of its graph, outside the arenas.
 ---@return number, number
 function Exec:host_bytes()
-  local bytes = ffi.new("int64_t[2]")
-  check(C.ms_exec_host_bytes(self.handle, bytes))
-  check(C.ms_graph_host_bytes(self.plan.graph.handle, bytes + 1))
-  return tonumber(bytes[0]), tonumber(bytes[1])
+  local bytes = ffi.new("int64_t[1]")
+  check(C.ms_graph_host_bytes(self.plan.graph.handle, bytes))
+  return tonumber(self:counters().host_bytes), tonumber(bytes[0])
 end
 
 ---Frees the exec immediately, and its plan unless a recipe has it (Trainer:plan).
 function Exec:free()
-  C.ms_exec_free(ffi.gc(self.handle, nil))
+  C.ms_free(ffi.gc(self.handle, nil))
   self.handle = nil
   if not self.plan.is_lent then self.plan:free() end
 end
@@ -126,17 +125,18 @@ end
 ---@return ffi.cdata* counters ms_exec_counters
 function Exec:counters()
   local counters = ffi.new("ms_exec_counters")
-  check(C.ms_exec_counts(self.handle, counters))
+  check(C.ms_exec_counts(self.handle, counters, ffi.sizeof(counters)))
   return counters
 end
 
 ---What its collectives have moved since the exec was created, by mesh dimension.
+---@param counters ffi.cdata*? what Exec:counters gave; nil: now
 ---@return table<string, moonshard.Traffic>
-function Exec:traffic()
-  local moved, by = ffi.new("ms_traffic"), {}
+function Exec:traffic(counters)
+  local by = {}
+  counters = counters or self:counters()
   for dim = 0, self.plan.mesh.ndim - 1 do
-    check(C.ms_exec_traffic(self.handle, dim, moved))
-    by[self.plan.mesh:dim_name(dim)] = plan.traffic_of(moved)
+    by[self.plan.mesh:dim_name(dim)] = plan.traffic_of(counters.traffic[dim])
   end
   return by
 end
@@ -147,18 +147,15 @@ function Exec:report()
   local counters = self:counters()
   local report = {
     collectives = {}, comm_bytes = self.plan.mesh:by_dimension(counters.comm_bytes),
-    traffic = self:traffic(), allocations = tonumber(counters.allocations),
+    traffic = self:traffic(counters), allocations = tonumber(counters.allocations),
   }
   for name, phase in pairs(PHASE) do report.collectives[name] = tonumber(counters.collectives[tonumber(phase)]) end
   report.seconds = {
     kernels = counters.kernel_seconds, waits = counters.wait_seconds, collectives = counters.collective_seconds,
     total = counters.total_seconds,
   }
-  local issued, seconds = ffi.new("int64_t[1]"), ffi.new("double[1]")
-  check(C.ms_exec_issued(self.handle, issued, seconds))
-  report.issued = { collectives = tonumber(issued[0]), seconds = seconds[0] }
-  check(C.ms_exec_launched(self.handle, issued, seconds))
-  report.launched = { launches = tonumber(issued[0]), seconds = seconds[0] }
+  report.issued = { collectives = tonumber(counters.issued), seconds = counters.issue_seconds }
+  report.launched = { launches = tonumber(counters.launches), seconds = counters.launch_seconds }
   return report
 end
 

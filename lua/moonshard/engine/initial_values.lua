@@ -48,11 +48,8 @@ local function compare(session)
 end
 
 local function fill(session, index, source, scratch)
-  local first, count, bytes = ffi.new("int64_t[1]"), ffi.new("int64_t[1]"), 0
-  local model = session.sharding:handle()
-  local part = division.of(model, index)
-  check(C.ms_model_owned(model, index, first, count))
-  local begin, stop = tonumber(first[0]), tonumber(first[0] + count[0])
+  local owned, bytes = division.owned(session.sharding:handle(), index), 0
+  local part, begin, stop = owned.part, owned.first, owned.first + owned.count
   while begin < stop do
     world.check_interrupt()
     local at, run = division.index(part, begin)

@@ -2,6 +2,7 @@
 -- the shard that this rank owns; and setting parameters.
 
 local create = require("moonshard.tensor.create")
+local division = require("moonshard.shard.division")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
 local hash = require("moonshard.base.hash")
@@ -84,12 +85,14 @@ function inspect.shard_shape(around, param, begin, owned)
 end
 
 local function read_shard(around, index, param, what, factor)
-  local first, count, data = ffi.new("int64_t[1]"), ffi.new("int64_t[1]"), ffi.new("float *[1]")
-  check(C.ms_state_shard(around:ensure_state(), index, what, first, count, data))
-  local begin, owned = tonumber(first[0]), tonumber(count[0])
+  local state = around:ensure_state()
+  local kept = division.kept(state, index, what)
+  local begin, owned = kept.first, kept.count
+  local data = ffi.new("float[?]", math.max(1, owned))
+  check(C.ms_state_read(state, index, what, begin, owned, data))
   local shape, row = inspect.shard_shape(around, param, begin, owned)
   local placement = not around.sharding.single_rank and describe_shard(around.sharding, param, begin, owned, row) or nil
-  local shard = values.copy("f32", shape, data[0], placement)
+  local shard = values.copy("f32", shape, data, placement)
   if factor then values.scale(shard.data, owned, factor) end
   return shard
 end
@@ -135,9 +138,7 @@ end
 -- The number of updates of a parameter. A step in which it has no gradient does not update it.
 local function updates_of(trainer, name)
   local around, index = find(trainer.model, name)
-  local updates = ffi.new("int64_t[1]")
-  check(C.ms_state_updates(around:ensure_state(), index, updates))
-  return create.tensor(tonumber(updates[0]))
+  return create.tensor(division.kept(around:ensure_state(), index, C.MS_TENSOR_PARAM).updates)
 end
 
 ---The optimizer's state of a parameter. Collective, except with `own` and for "step".

@@ -48,16 +48,16 @@ end
 ---@param state ffi.cdata* ms_state*
 ---@return number
 function memory.arena_bytes(state)
-  local bytes = ffi.new("int64_t[1]")
-  check(C.ms_state_arena_bytes(state, bytes))
-  return tonumber(bytes[0])
+  local info = ffi.new("ms_state_memory_info")
+  check(C.ms_state_memory(state, nil, info, ffi.sizeof(info)))
+  return tonumber(info.arena_bytes)
 end
 
 -- Bytes that binding a plan to a state would add on this rank.
 local function growth(state, plan)
-  local bytes = ffi.new("int64_t[1]")
-  check(C.ms_state_growth(state, plan.handle, bytes))
-  return tonumber(bytes[0])
+  local info = ffi.new("ms_state_memory_info")
+  check(C.ms_state_memory(state, plan.handle, info, ffi.sizeof(info)))
+  return tonumber(info.growth)
 end
 
 -- Refuses a plan whose peak exceeds its own limit. Collective.

@@ -10,11 +10,10 @@ local storage = require("moonshard.shard.policies.storage")
 local C, ffi, check = engine.C, engine.ffi, engine.check
 
 -- Writes the elements of a whole tensor that this rank owns, changed by a function if one is given. part: of the
--- tensor, which this rank's shard group has. Returns whether no other replica has them.
+-- tensor, which this rank's shard group has.
 local function keep(state, part, index, what, whole, change)
-  local from, n, sliced = ffi.new("int64_t[1]"), ffi.new("int64_t[1]"), ffi.new("int[1]")
-  check(C.ms_state_kept(state, index, what, from, n, sliced))
-  local first, count, done = tonumber(from[0]), tonumber(n[0]), 0
+  local kept, done = division.kept(state, index, what), 0
+  local first, count = kept.first, kept.count
   local own = ffi.new("float[?]", count)
   while done < count do
     local at, run = division.index(part, first + done)
@@ -24,7 +23,6 @@ local function keep(state, part, index, what, whole, change)
     done = done + run
   end
   check(C.ms_state_write(state, index, what, first, count, own))
-  return sliced[0] ~= 0
 end
 
 local move_state = {}
@@ -36,24 +34,21 @@ local move_state = {}
 ---@param to ffi.cdata* ms_state*
 ---@param index integer its index there
 function move_state.copy_stored(from, old, to, index)
-  local first, n, sliced = ffi.new("int64_t[1]"), ffi.new("int64_t[1]"), ffi.new("int[1]")
-  check(C.ms_state_kept(from, old, C.MS_TENSOR_STORED, first, n, sliced))
-  local count = tonumber(n[0])
-  local words = ffi.new("float[?]", count)
-  check(C.ms_state_read(from, old, C.MS_TENSOR_STORED, first[0], count, words))
-  check(C.ms_state_write(to, index, C.MS_TENSOR_STORED, first[0], count, words))
+  local kept = division.kept(from, old, C.MS_TENSOR_STORED)
+  local words = ffi.new("float[?]", kept.count)
+  check(C.ms_state_read(from, old, C.MS_TENSOR_STORED, kept.first, kept.count, words))
+  check(C.ms_state_write(to, index, C.MS_TENSOR_STORED, kept.first, kept.count, words))
 end
 
 -- The same where ranks own other elements of it in the new state: each gathers the records, and keeps its own.
 local function redivide_stored(param, from, old, to, index)
-  local before, part = division.of_state(from, old), division.of_state(to, index)
+  local kept = division.kept(to, index, C.MS_TENSOR_PARAM)
+  local before, part = division.kept(from, old, C.MS_TENSOR_PARAM).part, kept.part
   if division.equals(before, part) then return move_state.copy_stored(from, old, to, index) end
   local saved, own = records.of_part(param.storage, before), records.of_part(param.storage, part)
   local whole = ffi.new("float[?]", records.count(saved, param.numel))
   check(C.ms_state_gather(from, old, C.MS_TENSOR_STORED, 0, -1, whole))
-  local first, n, sliced = ffi.new("int64_t[1]"), ffi.new("int64_t[1]"), ffi.new("int[1]")
-  check(C.ms_state_kept(to, index, C.MS_TENSOR_PARAM, first, n, sliced))
-  local at, count = tonumber(first[0]), tonumber(n[0])
+  local at, count = kept.first, kept.count
   local words = ffi.new("float[?]", records.count(own, count))
   records.take(saved, whole, 0, param.numel, own, part, at, count, words)
   check(C.ms_state_write(to, index, C.MS_TENSOR_STORED, records.count(own, at), records.count(own, count), words))
@@ -71,22 +66,21 @@ end
 ---@param move moonshard.StateMove? nil: both have the same parameters, and no value changes
 ---@return ffi.cdata* to
 function move_state.all(session, from, to, move)
-  local model, any_sliced, updates = session.sharding:handle(), false, ffi.new("int64_t[1]")
+  local model = session.sharding:handle()
   for i, param in ipairs(session.sharding.params) do
     local whole, old = ffi.new("float[?]", param.numel), move and move.index[param.parameter] or i - 1
     local function copy(what, change, is_whole)
       local part = is_whole and division.whole(param.numel) or division.of(model, i - 1)
       check(C.ms_state_gather(from, old, what, 0, -1, whole))
-      any_sliced = keep(to, part, i - 1, what, whole, change) or any_sliced
+      keep(to, part, i - 1, what, whole, change)
     end
     if storage.is_quantised(param) then redivide_stored(param, from, old, to, i - 1)
     else copy(C.MS_TENSOR_PARAM, move and move.change[param.parameter]) end
     local states = param.frozen and {} or owned_ranges.states_of(session.optimizer, session.ema, param)
     for _, state in ipairs(states) do copy(state.what, nil, state.shape ~= nil) end
-    check(C.ms_state_updates(from, old, updates))
-    check(C.ms_state_set_updates(to, i - 1, updates[0]))
+    check(C.ms_state_set_updates(to, i - 1, division.kept(from, old, C.MS_TENSOR_PARAM).updates))
   end
-  if any_sliced then check(C.ms_state_spread(to)) end
+  check(C.ms_state_seal(to))
   return to
 end
 

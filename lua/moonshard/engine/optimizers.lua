@@ -128,7 +128,7 @@ function optimizers.check(who, kind, o)
   end
   param_groups.check(who, { weight_decay = o.weight_decay })
   local config = ffi.new("ms_plan_config")
-  C.ms_plan_config_default(config, ffi.sizeof(config))
+  engine.check(C.ms_config_default("ms_plan_config", config, ffi.sizeof(config)))
   optimizers.configure(config, kind, o)
   settings.check(who, "ms_plan_config", config, names_of(kind, given))
 end

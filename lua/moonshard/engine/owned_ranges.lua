@@ -14,7 +14,7 @@ local optimizers = require("moonshard.engine.optimizers")
 local placements = require("moonshard.shard.policies.placements")
 local records = require("moonshard.shard.records")
 local storage = require("moonshard.shard.policies.storage")
-local C, ffi, check = engine.C, engine.ffi, engine.check
+local C = engine.C
 
 local owned_ranges = {}
 
@@ -114,8 +114,7 @@ end
 ---  from 0; nil: as without local SGD. plan: where there is no state
 ---@return moonshard.OwnedRange[]
 function owned_ranges.owned(session, optimizer, ema, o)
-  local list, first, count = {}, ffi.new("int64_t[1]"), ffi.new("int64_t[1]")
-  local plan, replica, sliced = o and o.plan, o and o.replica, ffi.new("int[1]")
+  local list, plan, replica = {}, o and o.plan, o and o.replica
   local state = not plan and session:ensure_state()
   local all = { { kind = "param", what = C.MS_TENSOR_PARAM }, unpack(owned_ranges.states(optimizer, ema)) }
   local sync = session.sharding.local_sync
@@ -132,11 +131,10 @@ function owned_ranges.owned(session, optimizer, ema, o)
       if kind and kind.shape then
         list[#list + 1] = whole_range(param, i - 1, kind)
       elseif kind and (kind.kind == "param" or not param.frozen) then
-        if plan then check(C.ms_plan_kept(plan.handle, i - 1, first, count, sliced))
-        else check(C.ms_state_kept(state, i - 1, kind.what, first, count, sliced)) end
+        local kept = plan and division.planned(plan.handle, i - 1) or division.kept(state, i - 1, kind.what)
         list[#list + 1] = as_stored({
           param = param, index = i - 1, part = parts[i], kind = kind.kind, what = kind.what, replica = kind.replica,
-          first = tonumber(first[0]), count = tonumber(count[0]), sliced = sliced[0] ~= 0,
+          first = kept.first, count = kept.count, sliced = kept.sliced,
         })
       end
     end

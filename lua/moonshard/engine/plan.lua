@@ -1,6 +1,7 @@
 -- Compiles graphs to plans, and reads plans: text, JSON, summary, passes, and a comparison of two.
 
 local bit = require("bit")
+local dtypes = require("moonshard.base.dtypes")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
 local op_places = require("moonshard.engine.trace.op_places")
@@ -63,7 +64,7 @@ function Plan:nodes() return (self:text():match("^[^\n]*\n  ([^\n]*)")) end
 function Plan:summary()
   if self.summarized then return self.summarized end
   local s = ffi.new("ms_plan_summary")
-  check(C.ms_plan_summarize(self.handle, s))
+  check(C.ms_plan_summarize(self.handle, s, ffi.sizeof(s)))
   local result = {
     instructions = s.instructions, peak_bytes = tonumber(s.peak_bytes), flops = s.flops, compile_ms = s.compile_ms,
     fingerprint = bit.tohex(s.fingerprint, 16),
@@ -161,7 +162,7 @@ function Plan:conversions()
     for d = 1, row.value.ndim do shape[d] = tonumber(row.value.dims[d - 1]) end
     local backward = ffi.string(row.backward)
     list[i] = { module = ffi.string(row.scope), dim = self.mesh:dim_name(row.mesh_dim), shape = shape,
-      dtype = ffi.string(C.ms_dtype_name(row.value.dtype)), from = ffi.string(row.from), to = ffi.string(row.to),
+      dtype = dtypes.names[row.value.dtype], from = ffi.string(row.from), to = ffi.string(row.to),
       forward = ffi.string(row.forward), backward = backward ~= "" and backward or nil,
       forward_bytes = row.forward_bytes, backward_bytes = row.backward_bytes,
       regathered = row.regathered ~= 0 }
@@ -205,15 +206,15 @@ end
 ---@param sharding moonshard.Sharding
 ---@return moonshard.MuonOwners?
 function Plan:muon_owners(sharding)
-  local owner, flops = ffi.new("int[1]"), ffi.new("double[1]")
+  local info = ffi.new("ms_tensor_info")
   local found, total, most = { of = {}, flops = {}, matrices = 0 }, 0, 0
   for i, param in ipairs(sharding.params) do
-    check(C.ms_plan_muon(self.handle, i - 1, owner, flops))
-    local rank = owner[0]
+    check(C.ms_plan_describe(self.handle, i - 1, info, ffi.sizeof(info)))
+    local rank, flops = info.muon_owner, info.muon_flops
     if rank >= 0 then
       found.of[param.fqn], found.matrices = rank, found.matrices + 1
-      found.flops[rank] = (found.flops[rank] or 0) + flops[0]
-      total, most = total + flops[0], math.max(most, found.flops[rank])
+      found.flops[rank] = (found.flops[rank] or 0) + flops
+      total, most = total + flops, math.max(most, found.flops[rank])
     end
   end
   if found.matrices == 0 then return nil end
@@ -255,7 +256,7 @@ end
 
 ---Frees the plan immediately, for callers that compile many. It must not be used again.
 function Plan:free()
-  C.ms_plan_free(ffi.gc(self.handle, nil))
+  C.ms_free(ffi.gc(self.handle, nil))
   self.handle = nil
 end
 
@@ -291,14 +292,14 @@ end
 ---@return moonshard.Plan
 function plan.compile(graph, mesh, configure)
   local config = ffi.new("ms_plan_config")
-  C.ms_plan_config_default(config, ffi.sizeof(config))
+  check(C.ms_config_default("ms_plan_config", config, ffi.sizeof(config)))
   configure(config)
   if list then take_compiled(graph) end
   local out = ffi.new("ms_plan *[1]")
   local status = C.ms_plan_compile(graph.handle, config, out)
   if status ~= 0 then engine.check(status, function(message) return op_places.put_in(graph.places, message) end) end
   return setmetatable({
-    handle = ffi.gc(out[0], C.ms_plan_free),
+    handle = ffi.gc(out[0], C.ms_free),
     config = config,
     graph = graph,
     mesh = mesh,

@@ -202,7 +202,7 @@ end
 -- Reserves memory for a state, of which nothing is written.
 local function open_state(self)
   local config, out = ffi.new("ms_plan_config"), ffi.new("ms_state *[1]")
-  C.ms_plan_config_default(config, ffi.sizeof(config))
+  check(C.ms_config_default("ms_plan_config", config, ffi.sizeof(config)))
   config.train = self.optimizer and 1 or 0
   ema.configure(config, self.ema)
   replicate_sync.configure(config, self.sharding.local_sync)
@@ -211,14 +211,14 @@ local function open_state(self)
   if self.optimizer then self.optimizer:configure(config) end
   local handle = self.sharding.single_rank and single_rank.world() or world.handle
   return agreement.uninterrupted(function()
-    check(C.ms_state_open(handle, self.sharding:handle(), config, out))
-    return ffi.gc(out[0], C.ms_state_free)
+    check(C.ms_state_new(handle, self.sharding:handle(), config, 0, out))
+    return ffi.gc(out[0], C.ms_free)
   end)
 end
 
 local function new_state(self)
   local state = open_state(self)
-  agreement.uninterrupted(function() check(C.ms_state_draw(state)) end)
+  agreement.uninterrupted(function() check(C.ms_state_restart(state, C.MS_TENSOR_PARAM)) end)
   return state
 end
 
@@ -259,14 +259,14 @@ function Session:ensure_state(first_plan)
   local state = self:open_state()
   if self.state then return state end
   memory.check_new(self, state, first_plan)
-  agreement.uninterrupted(function() check(C.ms_state_draw(state)) end)
+  agreement.uninterrupted(function() check(C.ms_state_restart(state, C.MS_TENSOR_PARAM)) end)
   self.state, self.opened = state, nil
   local ok, read = pcall(initial_values.read, self)
   if not ok then
     self.state = nil -- its values are incomplete
     error(read, 0)
   end
-  if self.sharding.local_sync then check(C.ms_state_restart_outer(self.state)) end
+  if self.sharding.local_sync then check(C.ms_state_restart(self.state, C.MS_TENSOR_SYNCED)) end
   self.loaded = read
   return self.state
 end
@@ -370,8 +370,8 @@ end
 ---@return { total: number, free: number, arenas: number, context: number, communicators: number, pinned: number }?
 function Session:device_memory()
   if self.sharding.mesh.device == "cpu" then return nil end
-  local m = ffi.new("ms_device_memory")
-  check(C.ms_state_memory(self:open_state(), m))
+  local m = ffi.new("ms_state_memory_info")
+  check(C.ms_state_memory(self:open_state(), nil, m, ffi.sizeof(m)))
   local bytes = {}
   for _, name in ipairs({ "total", "free", "arenas", "context", "communicators", "pinned" }) do
     bytes[name] = tonumber(m[name])

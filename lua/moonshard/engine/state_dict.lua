@@ -1,6 +1,7 @@
 -- A model's parameters as a table by name: each rank its own shards, or in full on the first rank.
 
 local agreement = require("moonshard.distributed.agreement")
+local division = require("moonshard.shard.division")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
 local hash = require("moonshard.base.hash")
@@ -12,7 +13,7 @@ local session = require("moonshard.engine.session")
 local tensor = require("moonshard.tensor")
 local values = require("moonshard.tensor.values")
 local world = require("moonshard.distributed.world")
-local C, check, ffi = engine.C, engine.check, engine.ffi
+local C, check = engine.C, engine.check
 
 local state_dict = {}
 
@@ -46,10 +47,8 @@ end
 -- The elements of a parameter that this rank needs: shape, count, first, and whether no replica has them.
 local function expected(around, i, param, full)
   if full then return param.shape, param.numel, 0 end
-  local first, count, sliced = ffi.new("int64_t[1]"), ffi.new("int64_t[1]"), ffi.new("int[1]")
-  check(C.ms_state_kept(around.state, i - 1, C.MS_TENSOR_PARAM, first, count, sliced))
-  local shape = inspect.shard_shape(around, param, tonumber(first[0]), tonumber(count[0]))
-  return shape, tonumber(count[0]), tonumber(first[0]), sliced[0] ~= 0
+  local kept = division.kept(around.state, i - 1, C.MS_TENSOR_PARAM)
+  return inspect.shard_shape(around, param, kept.first, kept.count), kept.count, kept.first, kept.sliced
 end
 
 local function check_entry(around, i, param, given, full, wrong)
@@ -145,22 +144,19 @@ end
 
 -- What replicas have in common changes with their weights, unless these are their own: those go on from what they have.
 local function write(around, dict, full, apart)
-  local any_sliced = false
   for i, param in ipairs(around.sharding.params) do
     local given = dict[param.fqn]
     if full then
       check(C.ms_state_scatter(around.state, i - 1, 0, is_first(around) and given.data or nil))
     else
-      local _, count, first, sliced = expected(around, i, param, false)
+      local _, count, first = expected(around, i, param, false)
       check(C.ms_state_write(around.state, i - 1, C.MS_TENSOR_PARAM, first, count, given.data))
       if owned_ranges.is_local(param) and around.optimizer and not apart[i] then
         check(C.ms_state_write(around.state, i - 1, C.MS_TENSOR_SYNCED, first, count, given.data))
       end
-      any_sliced = any_sliced or sliced
     end
   end
   check(C.ms_state_seal(around.state))
-  if any_sliced then check(C.ms_state_spread(around.state)) end
 end
 
 ---@param model moonshard.Module

@@ -1,5 +1,6 @@
 -- The cost of decisions, read from a compiled plan: bytes that one rank receives, sends and keeps in one step.
 
+local division = require("moonshard.shard.division")
 local engine = require("moonshard.base.ffi")
 local plans = require("moonshard.engine.plan")
 local C, ffi, check = engine.C, engine.ffi, engine.check
@@ -39,17 +40,15 @@ end
 local PER_PHASE = { "gathers", "gathered", "again", "reduced", "gathered_wire", "again_wire", "reduced_wire" }
 
 local engine_cost = ffi.new("ms_unit_cost")
-local moved = ffi.new("ms_traffic[3]")
 
 -- An ms_unit_cost of a phase as Lua numbers, under the names of moonshard.UnitCost.
 local function cost_of(plan, phase, unit)
   local c = engine_cost
-  check(C.ms_plan_unit_cost(plan.handle, phase, unit, c))
-  check(C.ms_plan_unit_traffic(plan.handle, phase, unit, moved, moved + 1, moved + 2))
+  check(C.ms_plan_unit_cost(plan.handle, phase, unit, c, ffi.sizeof(c)))
   return {
     copies = tonumber(c.copy_bytes),
-    gathered_wire = plans.wire_bytes(moved[0]), again_wire = plans.wire_bytes(moved[1]),
-    reduced_wire = plans.wire_bytes(moved[2]),
+    gathered_wire = plans.wire_bytes(c.gathered), again_wire = plans.wire_bytes(c.gathered_again),
+    reduced_wire = plans.wire_bytes(c.reduced),
     gathers = c.gathers, gathered = tonumber(c.gathered_bytes), again = tonumber(c.gathered_again_bytes),
     reduced = c.reduced_bytes, kept = tonumber(c.kept_bytes), ahead = tonumber(c.ahead_bytes),
     parameters = tonumber(c.parameter_bytes), gradients = tonumber(c.gradient_bytes),
@@ -104,9 +103,7 @@ end
 ---@param param integer the engine's index, from 0
 ---@return number
 function plan_costs.owned(handle, param)
-  local first, count = ffi.new("int64_t[1]"), ffi.new("int64_t[1]")
-  check(C.ms_model_owned(handle, param, first, count))
-  return tonumber(count[0])
+  return division.owned(handle, param).count
 end
 
 ---@class moonshard.Peak

@@ -21,7 +21,7 @@ local recompute = {}
 local function op_names()
   local names, info = {}, ffi.new("ms_op_info")
   for op = 0, C.ms_op_count() - 1 do
-    engine.check(C.ms_op_describe(op, info))
+    engine.check(C.ms_op_describe(op, info, ffi.sizeof(info)))
     if info.internal == 0 then names[ffi.string(info.name)] = true end
   end
   return names

@@ -98,7 +98,7 @@ end
 
 -- Refuses numbers that only the engine finds out of range, such as a small part of a small rate, with their place.
 local function check_numbers(self, to)
-  local ok, raised = pcall(check, C.ms_cluster_check(to))
+  local ok, raised = pcall(check, C.ms_config_check("ms_cluster", to))
   if ok then return end
   local message = raised.message:gsub("^cluster: ", "")
   message = message:gsub("^link (%d+)", function(number) return "links." .. self.link_names[tonumber(number) + 1] end)
@@ -111,7 +111,7 @@ end
 
 local function build(self, read)
   local to = ffi.new("ms_cluster")
-  C.ms_cluster_default(to, ffi.sizeof(to))
+  check(C.ms_config_default("ms_cluster", to, ffi.sizeof(to)))
   fill(to, fields.TREE, read)
   fill(to, fields.TREE.rows.device, read.device)
   to.device = C[fields.TREE.rows.device.rows.kind.words[read.device.kind]]

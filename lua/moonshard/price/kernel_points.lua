@@ -14,7 +14,7 @@ local dtypes = require("moonshard.base.dtypes")
 local engine = require("moonshard.base.ffi")
 local nearest = require("moonshard.base.names.nearest")
 local quantity = require("moonshard.price.quantity")
-local C, ffi = engine.C, engine.ffi
+local C, ffi, check = engine.C, engine.ffi, engine.check
 
 local kernel_points = {}
 
@@ -53,6 +53,8 @@ local function is_list(given)
   return count == #given
 end
 
+local info = ffi.new("ms_op_info")
+
 -- What is wrong with a point: a key and a text.
 local function fault(point)
   if type(point) ~= "table" then return nil, "a point is a table, not a " .. type(point) end
@@ -62,7 +64,8 @@ local function fault(point)
   if type(point.op) ~= "string" then return "op", "is missing" end
   if C.ms_op_find(point.op) < 0 then return "op", "there is no op " .. point.op end
   if not SHAPES[point.shape] then return "shape", nearest.advice(point.shape, SHAPES) end
-  local shape = SHAPE_NAMES[C.ms_op_kernel_shape(C.ms_op_find(point.op))]
+  check(C.ms_op_describe(C.ms_op_find(point.op), info, ffi.sizeof(info)))
+  local shape = SHAPE_NAMES[info.kernel_shape]
   if point.shape ~= shape then
     return "shape", ('is "%s", and sizes of %s are counted as "%s"'):format(point.shape, point.op, shape)
   end

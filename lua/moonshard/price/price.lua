@@ -26,7 +26,7 @@ local price = {}
 ---@class moonshard.Price
 ---@field plan moonshard.Plan
 ---@field cluster moonshard.Cluster
----@field path ffi.cdata* ms_price_critical
+---@field path ffi.cdata* ms_price_critical of an average step, a part of an ms_price that it keeps
 ---@field step number seconds of a step
 ---@field gaps number seconds between phases and steps
 ---@field phases moonshard.PricedPhase[] that run in a step
@@ -83,15 +83,14 @@ end
 ---@param trainer moonshard.Trainer
 ---@return ffi.cdata* row ms_price, whose step and gaps are those of an average step
 ---@return number outer how often an average step runs the phase `outer`
----@return ffi.cdata* path ms_price_critical of an average step
 function price.row(plan, cluster, trainer)
-  local row, path, part = ffi.new("ms_price"), ffi.new("ms_price_critical"), 1 / price.steps_of_outer(trainer)
-  check(C.ms_plan_price_critical(plan.handle, cluster:struct(), trainer.micro_batches, part, row, path))
+  local row, part = ffi.new("ms_price"), 1 / price.steps_of_outer(trainer)
+  check(C.ms_plan_price(plan.handle, cluster:struct(), trainer.micro_batches, part, row, ffi.sizeof(row)))
   local outer = row.phase[C.MS_PHASE_OUTER]
   local saved, gap = outer.runs * (1 - part), cluster:struct().phase_gap
   row.step, row.gaps = row.step - saved * (outer.seconds + gap), row.gaps - saved * gap
   if saved > 0 then row.flops = row.flops - saved * flops_of_outer(plan, cluster) end
-  return row, outer.runs * part, path
+  return row, outer.runs * part
 end
 
 local function phase_of(plan, number, row, runs)
@@ -136,8 +135,9 @@ function price.of(plan, cluster, trainer, batch)
       .. "ms.init_device_mesh the setting device (cfg.device), which follows the cluster", plan.mesh.device,
       cluster.name, cluster.device)
   end
-  local row, outer, path = price.row(plan, cluster, trainer)
-  local self = { plan = plan, cluster = cluster, path = path, step = row.step, gaps = row.gaps, flops = row.flops,
+  local row, outer = price.row(plan, cluster, trainer)
+  local self = { plan = plan, cluster = cluster, path = row.critical, row = row,
+    step = row.step, gaps = row.gaps, flops = row.flops,
     bytes = row.bytes, phases = {}, sync = trainer.session.sharding.local_sync }
   for number = 0, C.MS_PHASES - 1 do
     local of = row.phase[number]

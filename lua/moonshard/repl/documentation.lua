@@ -110,7 +110,7 @@ end
 
 local function describe_op(name, row)
   local info = ffi.new("ms_op_info")
-  engine.check(C.ms_op_describe(C.ms_op_find(row.name), info))
+  engine.check(C.ms_op_describe(C.ms_op_find(row.name), info, ffi.sizeof(info)))
   local attributes = ffi.string(info.attrs)
   local inputs = row.min_inputs == row.max_inputs and tostring(row.min_inputs)
     or ("%d to %d"):format(row.min_inputs, row.max_inputs)

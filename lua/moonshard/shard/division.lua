@@ -1,5 +1,5 @@
 -- Which elements of a parameter make up a part of it: runs of elements, at equal distances. The ranks of a tensor
--- dimension have such parts, and so do the files that they write. See ms_division.
+-- dimension have such parts, and so do the files that they write. See ms_division and ms_tensor_info.
 
 local engine = require("moonshard.base.ffi")
 local C, ffi, check = engine.C, engine.ffi, engine.check
@@ -15,23 +15,58 @@ local division = {}
 ---@return moonshard.Division
 function division.whole(elements) return { run = elements, stride = elements, origin = 0 } end
 
-local function read(get, of, index)
-  local out = ffi.new("ms_division")
-  check(get(of, index, out))
-  return { run = tonumber(out.run), stride = tonumber(out.stride), origin = tonumber(out.origin) }
+local function from_engine(part)
+  return { run = tonumber(part.run), stride = tonumber(part.stride), origin = tonumber(part.origin) }
+end
+
+---@class moonshard.TensorInfo what this rank has of a tensor
+---@field first number of the elements
+---@field count number
+---@field sliced boolean whether no other replica has them
+---@field part moonshard.Division of the parameter
+---@field updates number that the parameter has had
+
+local function read(info)
+  return { first = tonumber(info.first), count = tonumber(info.count), sliced = info.sliced ~= 0,
+    part = from_engine(info.part), updates = tonumber(info.updates) }
+end
+
+---What this rank owns of a parameter.
+---@param model ffi.cdata* ms_model*, after ms_model_shard
+---@param index integer of the parameter, from 0
+---@return moonshard.TensorInfo
+function division.owned(model, index)
+  local info = ffi.new("ms_tensor_info")
+  check(C.ms_model_describe(model, index, info, ffi.sizeof(info)))
+  return read(info)
 end
 
 ---The part of a parameter that this rank has.
 ---@param model ffi.cdata* ms_model*, after ms_model_shard
 ---@param index integer of the parameter, from 0
 ---@return moonshard.Division
-function division.of(model, index) return read(C.ms_model_division, model, index) end
+function division.of(model, index) return division.owned(model, index).part end
 
----The part of a parameter that this rank has in a state.
+---What this rank has of a tensor of a state.
 ---@param state ffi.cdata* ms_state*
 ---@param index integer of the parameter, from 0
----@return moonshard.Division
-function division.of_state(state, index) return read(C.ms_state_division, state, index) end
+---@param what integer enum ms_tensor_kind
+---@return moonshard.TensorInfo
+function division.kept(state, index, what)
+  local info = ffi.new("ms_tensor_info")
+  check(C.ms_state_describe(state, index, what, info, ffi.sizeof(info)))
+  return read(info)
+end
+
+---What a state of a plan has of a parameter, and of its optimizer state, on this rank.
+---@param plan ffi.cdata* ms_plan*
+---@param index integer of the parameter, from 0
+---@return moonshard.TensorInfo
+function division.planned(plan, index)
+  local info = ffi.new("ms_tensor_info")
+  check(C.ms_plan_describe(plan, index, info, ffi.sizeof(info)))
+  return read(info)
+end
 
 ---@param part moonshard.Division
 ---@return boolean

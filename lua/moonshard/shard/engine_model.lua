@@ -27,7 +27,7 @@ local POLICIES = {
 local function add_units(self, handle)
   local ids, out, config = {}, ffi.new("int[1]"), ffi.new("ms_unit_config")
   for _, unit in ipairs(self.units) do
-    C.ms_unit_config_default(config, ffi.sizeof(config))
+    engine.check(C.ms_config_default("ms_unit_config", config, ffi.sizeof(config)))
     settings.fill(config, "ms_unit_config", {
       param_dtype = unit.param_dtype, reduce_dtype = unit.reduce_dtype, replicate_dtype = unit.replicate_dtype,
       shard_dtype = unit.shard_dtype, error_feedback = unit.error_feedback, param_copy = unit.param_copy,
@@ -49,7 +49,7 @@ local function add_params(self, handle, unit_ids, groups, optimizer)
   local out, config, dims = ffi.new("int[1]"), ffi.new("ms_param_config"), ffi.new("int64_t[?]", C.MS_MAX_DIMS)
   for _, param in ipairs(self.params) do
     local group = groups[param.fqn] or NONE
-    C.ms_param_config_default(config, ffi.sizeof(config))
+    engine.check(C.ms_config_default("ms_param_config", config, ffi.sizeof(config)))
     settings.fill(config, "ms_param_config", {
       init = param.init.kind, init_a = param.init.a, init_b = param.init.b, frozen = param.frozen,
       param_dtype = param.dtype, storage_dtype = param.storage,
@@ -81,7 +81,7 @@ end
 
 local function dims_of(self)
   local dims = ffi.new("ms_model_dims")
-  C.ms_model_dims_default(dims, ffi.sizeof(dims))
+  engine.check(C.ms_config_default("ms_model_dims", dims, ffi.sizeof(dims)))
   dims.replicate, dims.shard = self.replicate_dim, self.shard_dim
   dims.context, dims.tensor = self.context_dim, self.tensor_dim
   dims.sequence_parallel = self.sequence_parallel and 1 or 0
@@ -95,7 +95,7 @@ end
 function engine_model.build(self, optimizer)
   local out = ffi.new("ms_model *[1]")
   engine.check(C.ms_model_new(self.seed, out))
-  local handle = ffi.gc(out[0], C.ms_model_free)
+  local handle = ffi.gc(out[0], C.ms_free)
   add_params(self, handle, add_units(self, handle), groups_of(self, optimizer), optimizer)
   engine.check(C.ms_model_shard(handle, self.mesh.handle, self.rank, dims_of(self)))
   prefetch.set(self, handle, self.decisions.prefetch)

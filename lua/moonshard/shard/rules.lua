@@ -146,7 +146,7 @@ end
 local function matches_any(rule, n, c_names)
   local out, decided = ffi.new("ms_rules *[1]"), ffi.new("int[?]", n + 1)
   engine.check(C.ms_rules_new("rules", out))
-  local handle = ffi.gc(out[0], C.ms_rules_free)
+  local handle = ffi.gc(out[0], C.ms_free)
   engine.check(C.ms_rules_add(handle, rule.pattern, rule.is_regex and 1 or 0, 1, rule.where or ""))
   engine.check(C.ms_rules_resolve(handle, n, c_names, decided))
   for i = 0, n - 1 do
@@ -255,7 +255,7 @@ end
 function Policy:resolve(names, default, tied, left_out)
   local out = ffi.new("ms_rules *[1]")
   engine.check(C.ms_rules_new(self.name, out))
-  local handle = ffi.gc(out[0], C.ms_rules_free)
+  local handle = ffi.gc(out[0], C.ms_free)
   for _, rule in ipairs(self.rules) do
     local is_regex, optional = rule.is_regex and 1 or 0, rule.optional and 1 or 0
     engine.check(C.ms_rules_add(handle, rule.pattern, is_regex, optional, rule.where or ""))

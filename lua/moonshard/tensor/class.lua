@@ -132,7 +132,7 @@ local info = ffi.new("ms_value_info")
 ---@param id integer
 ---@return moonshard.Tensor
 function tensor.new(trace, id)
-  engine.check(C.ms_graph_describe(trace.handle, id, info))
+  engine.check(C.ms_graph_describe(trace.handle, id, info, ffi.sizeof(info)))
   local shape = {}
   for d = 1, info.ndim do shape[d] = tonumber(info.dims[d - 1]) end
   return setmetatable({ trace = trace, id = id, shape = shape, dtype = dtypes.names[info.dtype] }, Tensor)

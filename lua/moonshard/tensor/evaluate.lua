@@ -22,19 +22,19 @@ local compiled, count_compiled = {}, 0
 local model, state
 
 local config = ffi.new("ms_plan_config")
-C.ms_plan_config_default(config, ffi.sizeof(config))
+check(C.ms_config_default("ms_plan_config", config, ffi.sizeof(config)))
 config.optimizer, config.train = C.MS_OPT_NONE, 0
 
 -- A model without parameters, and the state shared by the plans.
 local function make_place()
   local out_model, out_state = ffi.new("ms_model *[1]"), ffi.new("ms_state *[1]")
   check(C.ms_model_new(0, out_model))
-  model = ffi.gc(out_model[0], C.ms_model_free)
+  model = ffi.gc(out_model[0], C.ms_free)
   local dims = ffi.new("ms_model_dims")
-  C.ms_model_dims_default(dims, ffi.sizeof(dims))
+  check(C.ms_config_default("ms_model_dims", dims, ffi.sizeof(dims)))
   check(C.ms_model_shard(model, single_rank.mesh().handle, 0, dims))
-  check(C.ms_state_new(single_rank.world(), model, config, out_state))
-  state = ffi.gc(out_state[0], C.ms_state_free)
+  check(C.ms_state_new(single_rank.world(), model, config, 1, out_state))
+  state = ffi.gc(out_state[0], C.ms_free)
 end
 
 local id, info = ffi.new("int[1]"), ffi.new("ms_value_info")
@@ -44,7 +44,7 @@ local function add_inputs(graph, inputs, count)
   for i = 1, count do
     local input = inputs[i]
     local dims = ffi.new("int64_t[?]", #input.shape + 1, input.shape)
-    check(C.ms_graph_input(graph, input_names[i], (dtypes.id(input.dtype)), #input.shape, dims, id))
+    check(C.ms_graph_input(graph, input_names[i], (dtypes.id(input.dtype)), #input.shape, dims, -1, id))
     ids[i - 1] = id[0]
   end
   return ids
@@ -55,7 +55,7 @@ local function add_outputs(graph, row, results)
   local outputs = {}
   for i = 1, row.outputs do
     check(C.ms_graph_output(graph, output_names[i], results[i - 1]))
-    check(C.ms_graph_describe(graph, results[i - 1], info))
+    check(C.ms_graph_describe(graph, results[i - 1], info, ffi.sizeof(info)))
     local shape = {}
     for d = 1, info.ndim do shape[d] = tonumber(info.dims[d - 1]) end
     outputs[i] = { dtype = dtypes.names[info.dtype], shape = shape }
@@ -67,14 +67,14 @@ local function compile(row, inputs, count, attrs)
   if not state then make_place() end
   local out_graph, out_plan, out_exec = ffi.new("ms_graph *[1]"), ffi.new("ms_plan *[1]"), ffi.new("ms_exec *[1]")
   check(C.ms_graph_new(model, out_graph))
-  local graph = ffi.gc(out_graph[0], C.ms_graph_free)
+  local graph = ffi.gc(out_graph[0], C.ms_free)
   local ids, results = add_inputs(graph, inputs, count), ffi.new("int[?]", MAX_OUTPUTS)
   check(C.ms_graph_op(graph, row.name, count, ids, attrs, results))
   local outputs = add_outputs(graph, row, results)
   check(C.ms_plan_compile(graph, config, out_plan))
-  local plan = ffi.gc(out_plan[0], C.ms_plan_free)
+  local plan = ffi.gc(out_plan[0], C.ms_free)
   check(C.ms_exec_new(state, plan, out_exec))
-  return { exec = ffi.gc(out_exec[0], C.ms_exec_free), plan = plan, outputs = outputs }
+  return { exec = ffi.gc(out_exec[0], C.ms_free), plan = plan, outputs = outputs }
 end
 
 local function key_of(row, inputs, count, attrs)

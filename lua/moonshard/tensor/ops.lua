@@ -55,7 +55,7 @@ end
 
 local function read_row(index)
   local info = ffi.new("ms_op_info")
-  engine.check(C.ms_op_describe(index, info))
+  engine.check(C.ms_op_describe(index, info, ffi.sizeof(info)))
   local name = ffi.string(info.name)
   local attributes, lists = parse_attributes(ffi.string(info.attrs))
   local defaults = ffi.new("ms_attrs")

@@ -5,6 +5,7 @@
 -- token uses; a frozen parameter, of which no gradient is needed, counts 4. A model whose layers and width are unknown
 -- (model.config) counts what the ops of its plan compute instead, forward and backward.
 
+local dtypes = require("moonshard.base.dtypes")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
 local C, ffi = engine.C, engine.ffi
@@ -31,7 +32,7 @@ function utilisation.dtype(plan)
   local work = ffi.new("ms_kernel_work")
   for instruction = 0, plan:summary().instructions - 1 do
     local status = C.ms_plan_kernel_work(plan.handle, C.MS_PHASE_FIRST, instruction, work)
-    if status == 0 and work.shape == C.MS_SHAPE_PRODUCT then return ffi.string(C.ms_dtype_name(work.dtype)) end
+    if status == 0 and work.shape == C.MS_SHAPE_PRODUCT then return dtypes.names[work.dtype] end
   end
   C.ms_error_clear()
   return "f32"

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/machine/control_groups.h"
+#include "base/config.h"
 #include "base/error.h"
 
 /* The names of a group's files, and in memory.stat of cached pages of files, which the kernel frees when memory is
@@ -81,8 +82,9 @@ void ms_memory_read(const char *root, ms_memory_info *memory) {
   if (memory->limit >= 0 && (memory->available < 0 || found.left < memory->available)) memory->available = found.left;
 }
 
-int ms_memory_describe(ms_memory_info *memory) {
+int ms_memory_describe(ms_memory_info *memory, int size) {
   MS_GIVEN(memory);
-  ms_memory_read("", memory);
-  return MS_OK;
+  ms_memory_info own;
+  ms_memory_read("", &own);
+  MS_GIVE_INFO(memory, size, own);
 }

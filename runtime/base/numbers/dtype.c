@@ -124,26 +124,6 @@ int ms_dtype_bytes(int dtype, int64_t n, int64_t *bytes) {
   return MS_OK;
 }
 
-int ms_dtype_describe(int dtype, ms_dtype_info *info) {
-  MS_GIVEN(info);
-  const ms_dtype_row *row = ms_dtype_row_of(dtype);
-  if (!row) return MS_FAIL(MS_EDTYPE, "unknown element type %d; they are 0 to %d", dtype, MS_DTYPES - 1);
-  *info = row->info;
-  return MS_OK;
-}
-
-int ms_dtype_parse(const char *name, int *dtype) {
-  char known[MS_DTYPE_LIST];
-  MS_GIVEN(name);
-  MS_GIVEN(dtype);
-  for (int i = 0; i < MS_DTYPES; i++) {
-    if (strcmp(name, rows[i].info.name)) continue;
-    *dtype = i;
-    return MS_OK;
-  }
-  return MS_FAIL(MS_EDTYPE, "unknown element type \"%s\": it must be %s", name, ms_dtype_list(0, known));
-}
-
 /* ---- where it may be used --------------------------------------------------------------------------------------- */
 
 int ms_dtype_may(int dtype, int uses) {

@@ -42,6 +42,12 @@ typedef struct ms_dtype_row {
 /* NULL if there is no such dtype. */
 const ms_dtype_row *ms_dtype_row_of(int dtype);
 
+const char *ms_dtype_name(int dtype); /* "f32"; "unknown type" if there is no such dtype */
+/* Bytes of one element; 0 if there is no such type, and for packed types. */
+int ms_dtype_size(int dtype);
+/* Bytes of n elements of any type. MS_ESHAPE if packed elements would not fill the last byte. */
+int ms_dtype_bytes(int dtype, int64_t n, int64_t *bytes);
+
 /* 1 if the dtype exists and supports all of `uses`. */
 int ms_dtype_may(int dtype, int uses);
 /* MS_EDTYPE if the dtype does not support `uses`: "<what> is u8; it must be f32 or bf16". */

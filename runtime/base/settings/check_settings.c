@@ -97,10 +97,3 @@ int ms_settings_check(const char *type, const void *config) {
   }
   return MS_OK;
 }
-
-int ms_config_check(const char *type, const void *config) {
-  MS_GIVEN(type);
-  MS_GIVEN(config);
-  if (!ms_settings_of(type)) return MS_FAIL(MS_ENAME, "no struct of settings is called '%s'", type);
-  return ms_settings_check(type, config);
-}

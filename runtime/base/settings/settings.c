@@ -98,11 +98,10 @@ static void set_defaults(const ms_settings *settings, void *config) {
   }
 }
 
-void ms_settings_give(const char *type, void *config, int size) {
+int ms_settings_give(const ms_settings *settings, void *config, int size) {
   enum { MOST_BYTES = 1024 };
   _Static_assert(sizeof(ms_plan_config) <= MOST_BYTES, "the largest struct fits");
   _Alignas(double) char defaults[MOST_BYTES] = {0};
-  const ms_settings *settings = ms_settings_of(type);
   set_defaults(settings, defaults);
-  ms_config_give(config, size, defaults, (int)settings->bytes, type);
+  return ms_config_give(config, size, defaults, (int)settings->bytes, settings->type);
 }

@@ -51,7 +51,7 @@ static inline int ms_setting_is_number(const ms_setting *setting) {
 }
 
 /* Fills a caller's struct of `size` bytes with the defaults (base/config.h). */
-void ms_settings_give(const char *type, void *config, int size);
+int ms_settings_give(const ms_settings *settings, void *config, int size);
 /* Checks every value, then what excludes what. The messages name the setting; the caller puts whose it is before. */
 int ms_settings_check(const char *type, const void *config);
 /* Checks one value. */

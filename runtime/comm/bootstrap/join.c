@@ -1,12 +1,14 @@
 /* join.c - joins a process to its world, and leaves it: as a rank forked by the launcher, as a rank of another
  * launcher, on one node or several, or alone.
  */
+#include <math.h>
 #include <sodium.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/config.h"
 #include "base/env.h"
 #include "base/error.h"
 #include "base/interrupt.h"
@@ -87,23 +89,39 @@ static void destroy_world(void *object) {
   free(world->node_name);
 }
 
-/* Not yet with ranks or a flight recorder. */
-static int make_world(ms_world **world) {
+/* The world joined by a rendezvous, for the exit handler: a process that exits normally did not die. */
+static _Atomic(ms_world *) joined_world;
+
+/* Running work keeps the segment until it is released as well. */
+static void leave_world(void *object) {
+  ms_world *world = object, *left = world;
+  atomic_compare_exchange_strong(&joined_world, &left, NULL);
+  if (!world->control) return;
+  ms_termination_forget(&world->control->saves);
+  atomic_store(&world->control->rank[world->rank].state, MS_CONTROL_LEFT);
+  for (int rank = 0; rank < world->size; rank++)
+    if (rank != world->rank) ms_control_ring(world->control, rank);
+  ms_store_close(world->store); /* its thread uses the segment */
+  ms_mirror_close(world);
+  world->store = NULL;
+}
+
+/* Not yet with ranks or a flight recorder. timeout 0: what the environment says. */
+static int make_world(double timeout, ms_world **world) {
   ms_world *made = ms_handle_new(MS_HANDLE_WORLD, sizeof *made, destroy_world);
   if (!made) return MS_ENOMEM;
+  made->handle.leave = leave_world;
   made->fd = -1;
   made->diagnosis = &ms_report_diagnosis;
   ms_host_name(made->host, sizeof made->host);
-  int rc = ms_world_read_timeout(&made->timeout);
+  made->timeout = timeout;
+  int rc = timeout > 0 ? MS_OK : ms_world_read_timeout(&made->timeout);
   if (rc) ms_handle_release(made, MS_HANDLE_WORLD);
   else *world = made;
   return rc;
 }
 
 /* ---- ranks not forked by one launcher ---- */
-
-/* The world joined by a rendezvous, for the exit handler: a process that exits normally did not die. */
-static _Atomic(ms_world *) joined_world;
 
 static void leave_at_exit(void) {
   ms_world *world = atomic_exchange(&joined_world, NULL);
@@ -193,31 +211,20 @@ static int join_launched(ms_world *world) {
 
 int ms_world_attach(ms_control *control, int rank, ms_world **world) {
   ms_world *joined;
-  MS_TRY(make_world(&joined));
+  MS_TRY(make_world(0, &joined));
   int rc = take_place(joined, control, rank);
   if (rc) ms_handle_release(joined, MS_HANDLE_WORLD);
   else *world = joined;
   return rc;
 }
 
-int ms_world_join_alone(ms_world **world) {
-  MS_GIVEN(world);
-  ms_world *alone;
-  MS_TRY(make_world(&alone));
-  int rc = be_alone(alone);
-  if (rc) ms_handle_release(alone, MS_HANDLE_WORLD);
-  else *world = alone;
-  return rc;
-}
-
-int ms_world_join(ms_world **world) {
-  MS_GIVEN(world);
+static int join(const ms_world_config *config, ms_world **world) {
   int rc = MS_OK, launched = ms_env_string("MOONSHARD_JOB_FD", NULL) != NULL;
   ms_world *joined;
   MS_TRY(ms_descriptors_fill());
-  MS_TRY(make_world(&joined));
-  if (launched) MS_GOTO(join_launched(joined));
-  else MS_GOTO(join_by_environment(joined));
+  MS_TRY(make_world(config->timeout, &joined));
+  if (!config->alone && launched) MS_GOTO(join_launched(joined));
+  if (!config->alone && !launched) MS_GOTO(join_by_environment(joined));
   if (!joined->control) MS_GOTO(be_alone(joined));
   *world = joined;
   return MS_OK;
@@ -227,18 +234,17 @@ fail:
   return rc;
 }
 
-void ms_world_leave(ms_world *world) {
-  if (!ms_handle_is_live(world, MS_HANDLE_WORLD)) return;
-  ms_world *left = world;
-  atomic_compare_exchange_strong(&joined_world, &left, NULL);
-  if (world->control) {
-    ms_termination_forget(&world->control->saves);
-    atomic_store(&world->control->rank[world->rank].state, MS_CONTROL_LEFT);
-    for (int rank = 0; rank < world->size; rank++)
-      if (rank != world->rank) ms_control_ring(world->control, rank);
-    ms_store_close(world->store); /* its thread uses the segment */
-    ms_mirror_close(world);
-    world->store = NULL;
-  }
-  ms_handle_release(world, MS_HANDLE_WORLD); /* running work keeps the segment until it is released as well */
+int ms_world_join(const ms_world_config *given, ms_world **world) {
+  MS_GIVEN(world);
+  ms_world_config config;
+  MS_TRY(ms_config_default("ms_world_config", &config, sizeof config));
+  if (given) MS_TRY(ms_config_take(&config, sizeof config, given, "ms_world_config"));
+  if (config.timeout < 0 || !isfinite(config.timeout))
+    return MS_FAIL(MS_EINVAL, "timeout is %g; it must be above 0, or 0, the default", config.timeout);
+  return join(&config, world);
+}
+
+int ms_world_join_alone(ms_world **world) {
+  const ms_world_config alone = {.alone = 1};
+  return join(&alone, world);
 }

@@ -5,7 +5,7 @@
 #include "comm/group/world.h"
 
 /* Joins as `rank` of a job whose control segment is already mapped, so a test can run every rank as a thread of one
- * process. ms_world_leave does not unmap the segment. */
+ * process. ms_free does not unmap the segment. */
 int ms_world_attach(ms_control *control, int rank, ms_world **world);
 /* MOONSHARD_TIMEOUT, or the default. The launcher checks it before it starts ranks, so that the error is reported once
  * and not by every rank. */

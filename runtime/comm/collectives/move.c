@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "base/numbers/dtype.h"
 #include "base/slice.h"
 #include "comm/collectives/sum.h"
 #include "comm/group/world.h"

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/numbers/bf16.h"
+#include "base/numbers/dtype.h"
 #include "moonshard.h"
 
 /* The thread sanitizer does not see non-temporal stores. */

@@ -18,8 +18,11 @@ int ms_world_nodes(const ms_world *world);
 int ms_world_node_of(const ms_world *world, int rank);
 const char *ms_world_node_name(const ms_world *world, int node);
 int ms_world_local_rank(const ms_world *world);
+/* A world of this rank only (bootstrap/join.c). */
+int ms_world_join_alone(ms_world **world);
 int ms_world_fd(const ms_world *world);
 double ms_world_timeout(const ms_world *world);
+void ms_world_set_timeout(ms_world *world, double seconds);
 /* on: waits have no deadline, since others may wait for a person; they only end for ranks that a signal has stopped for
  * as long as the timeout. 0: the timeout holds again. */
 void ms_world_wait_for_person(ms_world *world, int on);

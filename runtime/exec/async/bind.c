@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/numbers/dtype.h"
 #include "exec/async/async.h"
 
 enum { ALIGNMENT = 256 };

@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/numbers/dtype.h"
 #include "exec/async/async.h"
 
 /* ---- one instruction ---- */
@@ -49,8 +50,8 @@ static int collect(ms_exec *exec, int phase, const ms_exec_instr *instr, int str
     MS_TRY(state->device->api->collective(state->device, comm, state->async->stream[stream], kind, n, part));
     MS_TRY(ms_async_comm_ready(exec->state, comm));
   }
-  exec->issued++;
-  exec->issue_seconds += ms_clock() - began;
+  exec->counters.issued++;
+  exec->counters.issue_seconds += ms_clock() - began;
   return MS_OK;
 }
 
@@ -223,7 +224,7 @@ static int issue_all(ms_exec *exec, int phase, ms_async_run *run, int captures) 
     launches += order[i]->kind == MS_INSTR_KERNEL || order[i]->kind == MS_INSTR_COLLECTIVE;
   }
   MS_TRY(join_streams(exec, phase, 0));
-  if (!captures) exec->launches += launches, exec->launch_seconds += ms_clock() - began;
+  if (!captures) exec->counters.launches += launches, exec->counters.launch_seconds += ms_clock() - began;
   return send_results(exec, phase);
 }
 

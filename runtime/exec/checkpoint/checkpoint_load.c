@@ -183,7 +183,7 @@ int ms_state_load(ms_state *state, int param, int what, int64_t first, int64_t c
   int rc;
   MS_TRY(ms_state_writable(state, param, what, first, count, &l.owned));
   l.last = first + count; /* a number: the rank owns them */
-  MS_TRY(ms_safetensors_describe(piece->file, piece->tensor, &l.tensor));
+  MS_TRY(ms_safetensors_describe(piece->file, piece->tensor, &l.tensor, sizeof l.tensor));
   MS_TRY(check(&l));
   MS_TRY(find_elements(&l, &state->model->param[param]));
   l.round = malloc(ROUND); /* not cleared: that would take longer than to load a small tensor */

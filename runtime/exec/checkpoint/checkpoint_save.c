@@ -20,6 +20,7 @@
 #include "exec/checkpoint/checkpoint_save.h"
 #include "exec/tensors/tensor_table.h"
 #include "io/checkpoint/checkpoint.h"
+#include "shard/divided.h"
 
 enum { NICENESS = 10 };
 
@@ -56,7 +57,7 @@ static int copy_piece(const ms_state *state, ms_save_piece *to, const ms_save_pi
 
 /* The part of the parameter whose elements a piece counts; what every rank has whole is not divided. */
 static int divide(const ms_model *model, const ms_save_piece *piece, ms_division *part) {
-  MS_TRY(ms_model_division(model, piece->param, part));
+  *part = ms_param_division(model, &model->param[piece->param], model->dim[MS_DIM_TENSOR].place);
   if (!ms_tensor_is_whole(piece->what)) return MS_OK;
   const int64_t whole = ms_params_factors(model, piece->param, piece->what);
   *part = (ms_division){.run = whole, .stride = whole};
@@ -91,13 +92,6 @@ static int place_pieces(ms_save *save) {
 }
 
 static int64_t copy_bytes(const ms_save *save) { return save->at[save->n] * (int64_t)sizeof(float); }
-
-int ms_save_snapshot_bytes(const ms_save *save, int64_t *bytes) {
-  MS_HANDLE(save, SAVE);
-  MS_GIVEN(bytes);
-  *bytes = save->copy ? copy_bytes(save) : 0;
-  return MS_OK;
-}
 
 static int take_copy(ms_save *save) {
   if (!save->copy && copy_bytes(save)) {
@@ -235,11 +229,6 @@ static int begin(ms_save *save, const ms_save_config *config) {
   return MS_OK;
 }
 
-void ms_save_config_default(ms_save_config *config, int size) {
-  static const ms_save_config defaults = {0};
-  ms_config_give(config, size, &defaults, sizeof defaults, "ms_save_config");
-}
-
 int ms_save_start(ms_save *save, const ms_save_config *given) {
   MS_HANDLE(save, SAVE);
   MS_TAKE_CONFIG(ms_save_config, own, given);
@@ -295,8 +284,6 @@ int ms_save_new(ms_state *state, int n, const ms_save_piece *pieces, ms_save **o
   *out = save;
   return MS_OK;
 fail:
-  ms_save_free(save);
+  ms_free(save);
   return rc;
 }
-
-void ms_save_free(ms_save *save) { ms_handle_release(save, MS_HANDLE_SAVE); }

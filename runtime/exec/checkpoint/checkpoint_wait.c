@@ -58,12 +58,12 @@ static int end_of_thread(ms_save *save) {
   return save->failure.code;
 }
 
-static int wait_for_thread(ms_save *save, int stage) {
+static int wait_for_thread(ms_save *save, int stage, double patience) {
   progress p = {.moved_at = ms_clock(), .writes = atomic_load(&save->writes)};
   while (!atomic_load(&save->ended) && atomic_load(&save->stage) < 1 + stage) {
     MS_TRY(ms_world_check(save->state->world));
     if (has_written(save, &p)) p.moved_at = ms_clock();
-    MS_TRY(check_patience(save, &p, save->deadline));
+    MS_TRY(check_patience(save, &p, patience));
   }
   return atomic_load(&save->ended) ? end_of_thread(save) : MS_OK;
 }
@@ -73,19 +73,6 @@ static int commit_now(ms_save *save) {
   MS_TRY(ms_save_commit(save));
   atomic_store(&save->stage, 1 + MS_SAVE_COMMITTED);
   return MS_OK;
-}
-
-int ms_save_wait(ms_save *save, int stage) {
-  MS_HANDLE(save, SAVE);
-  if (stage != MS_SAVE_WRITTEN && stage != MS_SAVE_COMMITTED)
-    return MS_FAIL(MS_EINVAL, "ms_save_wait: stage %d does not exist", stage);
-  if (!save->config.folder) return MS_OK;
-  ms_recorder *recorder = ms_world_recorder(save->state->world);
-  ms_recorder_enter(recorder, ms_recorder_number(recorder, "waiting for a checkpoint"));
-  int rc = save->config.asynchronous ? wait_for_thread(save, stage) : MS_OK;
-  if (!rc && !save->config.asynchronous && stage == MS_SAVE_COMMITTED) rc = commit_now(save);
-  ms_recorder_leave(recorder, rc);
-  return rc;
 }
 
 void ms_save_cancel(ms_save *save) {
@@ -117,13 +104,27 @@ static int drain_thread(ms_save *save, double patience) {
   return end_of_thread(save);
 }
 
-int ms_save_drain(ms_save *save, double patience) {
-  MS_HANDLE(save, SAVE);
-  if (!(patience >= 0)) return MS_FAIL(MS_EINVAL, "ms_save_drain: patience is %g; it must be 0 or more", patience);
+static int drain(ms_save *save, double patience) {
   if (!save->threaded) return MS_OK;
   ms_world_count_finishing(save->state->world, 1);
-  int rc = drain_thread(save, patience > 0 ? ms_wait_scale * patience : save->deadline);
+  int rc = drain_thread(save, patience);
   ms_world_count_finishing(save->state->world, -1);
+  return rc;
+}
+
+int ms_save_wait(ms_save *save, int stage, double patience) {
+  MS_HANDLE(save, SAVE);
+  if (stage < MS_SAVE_WRITTEN || stage > MS_SAVE_ENDED)
+    return MS_FAIL(MS_EINVAL, "ms_save_wait: stage %d does not exist", stage);
+  if (!(patience >= 0)) return MS_FAIL(MS_EINVAL, "ms_save_wait: patience is %g; it must be 0 or more", patience);
+  patience = patience > 0 ? ms_wait_scale * patience : save->deadline;
+  if (stage == MS_SAVE_ENDED) return drain(save, patience);
+  if (!save->config.folder) return MS_OK;
+  ms_recorder *recorder = ms_world_recorder(save->state->world);
+  ms_recorder_enter(recorder, ms_recorder_number(recorder, "waiting for a checkpoint"));
+  int rc = save->config.asynchronous ? wait_for_thread(save, stage, patience) : MS_OK;
+  if (!rc && !save->config.asynchronous && stage == MS_SAVE_COMMITTED) rc = commit_now(save);
+  ms_recorder_leave(recorder, rc);
   return rc;
 }
 

@@ -28,8 +28,6 @@ int ms_profile_new(ms_world *world, ms_profile **out) {
   return MS_OK;
 }
 
-void ms_profile_free(ms_profile *profile) { ms_handle_release(profile, MS_HANDLE_PROFILE); }
-
 void ms_exec_set_profile(ms_exec *exec, ms_profile *profile) {
   MS_HANDLE_OR(, exec, EXEC);
   if (profile) MS_HANDLE_OR(, profile, PROFILE);

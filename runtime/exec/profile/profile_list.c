@@ -38,17 +38,3 @@ int ms_profile_items(const ms_profile *profile, int capacity, ms_profile_item *l
   }
   return MS_OK;
 }
-
-int ms_profile_activities(const ms_profile *profile, int capacity, ms_profile_activity *list, int *n) {
-  MS_HANDLE(profile, PROFILE);
-  MS_GIVEN(n);
-  if (capacity > 0) MS_GIVEN(list);
-  for (int i = 0; i < profile->spans && i < capacity; i++) {
-    const ms_profile_span *span = &profile->span[i];
-    list[i] = (ms_profile_activity){.name = ms_recorder_text(profile->recorder, (uint32_t)span->name),
-                                    .begin = seconds(span->begin),
-                                    .end = seconds(span->end)};
-  }
-  *n = profile->spans;
-  return MS_OK;
-}

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <sys/sysinfo.h>
 
+#include "base/config.h"
 #include "base/error.h"
 #include "exec/async/async.h"
 #include "exec/state/host_memory.h"
@@ -47,7 +48,7 @@ static int check_host_memory(const ms_state *state, int arena, int64_t bytes) {
     return MS_OK; /* unknown: let mmap decide */
   for (int other = 0; other < MS_ARENAS; other++)
     if (other != arena) mapped += (double)state->arena[other].bytes;
-  MS_TRY(ms_memory_describe(&memory));
+  MS_TRY(ms_memory_describe(&memory, sizeof memory));
   double most = memory.limit >= 0 ? (double)memory.limit : (double)host.totalram * host.mem_unit;
   most += (double)host.totalswap * host.mem_unit;
   if (mapped <= most) return MS_OK;
@@ -85,44 +86,42 @@ int ms_state_reserve(ms_state *state, const int64_t *bytes) {
   return MS_OK;
 }
 
-int ms_state_arena_bytes(const ms_state *state, int64_t *bytes) {
-  MS_HANDLE(state, STATE);
-  MS_GIVEN(bytes);
-  *bytes = 0;
-  for (int arena = 0; arena < MS_ARENAS; arena++) *bytes += state->arena_bytes[arena] - state->layout.peers[arena];
-  return MS_OK;
+int64_t ms_state_arena_bytes(const ms_state *state) {
+  int64_t bytes = 0;
+  for (int arena = 0; arena < MS_ARENAS; arena++) bytes += state->arena_bytes[arena] - state->layout.peers[arena];
+  return bytes;
 }
 
 /* The share of one of `ranks` ranks, rounded up. */
 static int64_t share_of(int64_t bytes, int ranks) { return (bytes + ranks - 1) / ranks; }
 
-int ms_state_growth(const ms_state *state, const ms_plan *plan, int64_t *bytes) {
-  MS_HANDLE(state, STATE);
-  MS_HANDLE(plan, PLAN);
-  MS_GIVEN(bytes);
-  *bytes = 0;
+int64_t ms_state_growth(const ms_state *state, const ms_plan *plan) {
+  int64_t bytes = 0;
   for (int arena = MS_ARENA_ACTIVATIONS; arena < MS_ARENAS; arena++) {
     int64_t more = plan->arena_bytes[arena] - state->arena_bytes[arena];
     int blocks = ms_arena_is_of_shards(arena) ? ms_host_memory_blocks(state, arena) : 0;
-    if (more > 0) *bytes += blocks ? share_of(more * blocks, state->host->size) : more;
+    if (more > 0) bytes += blocks ? share_of(more * blocks, state->host->size) : more;
   }
-  return MS_OK;
+  return bytes;
 }
 
-int ms_state_memory(const ms_state *state, ms_device_memory *memory) {
+int ms_state_memory(const ms_state *state, const ms_plan *plan, ms_state_memory_info *info, int size) {
   MS_HANDLE(state, STATE);
-  MS_GIVEN(memory);
-  ms_device_usage usage;
-  *memory = (ms_device_memory){0};
-  if (ms_device_has(state->device, MS_DEVICE_HOST_MEMORY)) return MS_OK;
-  MS_TRY(state->device->api->usage(state->device, &usage));
-  *memory = (ms_device_memory){.total = usage.total,
-                               .free = usage.free,
-                               .arenas = usage.arenas,
-                               .context = usage.context,
-                               .communicators = usage.communicators,
-                               .pinned = usage.pinned};
-  return MS_OK;
+  if (plan) MS_HANDLE(plan, PLAN);
+  MS_GIVEN(info);
+  ms_state_memory_info own = {.arena_bytes = ms_state_arena_bytes(state),
+                              .growth = plan ? ms_state_growth(state, plan) : 0};
+  if (!ms_device_has(state->device, MS_DEVICE_HOST_MEMORY)) {
+    ms_device_usage usage;
+    MS_TRY(state->device->api->usage(state->device, &usage));
+    own.total = usage.total;
+    own.free = usage.free;
+    own.arenas = usage.arenas;
+    own.context = usage.context;
+    own.communicators = usage.communicators;
+    own.pinned = usage.pinned;
+  }
+  MS_GIVE_INFO(info, size, own);
 }
 
 /* ---- addresses and copies ---- */
@@ -141,7 +140,8 @@ int ms_state_copy_in(ms_state *state, void *at, const void *host, int64_t bytes)
   return state->device->api->write(state->device, at, host, bytes);
 }
 
-int ms_state_room(ms_state *state, int64_t bytes, void **room) {
+/* *room: host memory of `bytes` that the state owns, valid until the next view. */
+static int make_room(ms_state *state, int64_t bytes, void **room) {
   if (bytes > state->view_bytes) {
     void *grown = ms_calloc(bytes, 1);
     if (!grown) return MS_ENOMEM;
@@ -156,7 +156,7 @@ int ms_state_room(ms_state *state, int64_t bytes, void **room) {
 int ms_state_view(ms_state *state, void *at, int64_t bytes, void **view) {
   *view = at;
   if (ms_device_has(state->device, MS_DEVICE_HOST_MEMORY)) return MS_OK;
-  MS_TRY(ms_state_room(state, bytes, view));
+  MS_TRY(make_room(state, bytes, view));
   return ms_state_copy_out(state, *view, at, bytes);
 }
 

@@ -94,8 +94,7 @@ int ms_ema_meet_replicas(ms_state *state) {
   return ms_params_spread(state);
 }
 
-int ms_state_restart_ema(ms_state *state) {
-  MS_HANDLE(state, STATE);
+int ms_ema_restart(ms_state *state) {
   MS_TRY(check_averages(state));
   MS_TRY(ms_progress_check_masters(state, "restart its averages"));
   return move_all(state, restart, 0);

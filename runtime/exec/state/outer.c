@@ -38,8 +38,7 @@ int ms_outer_take(ms_state *state, int param, int64_t first, int64_t count, cons
   return ms_params_copy_in(state, &synced, first, count, values);
 }
 
-int ms_state_restart_outer(ms_state *state) {
-  MS_HANDLE(state, STATE);
+int ms_outer_restart(ms_state *state) {
   MS_TRY(ms_progress_check_masters(state, "restart local SGD"));
   if (!ms_model_local_units(state->model)) return MS_OK;
   float *room = ms_calloc(AT_ONCE, sizeof *room);

@@ -83,7 +83,7 @@ int ms_progress_check(const ms_state *state, int phase) {
   if (!(place_of(state) & row->after)) return MS_FAIL(MS_EINVAL, "%s %s", ms_phase_name(phase), row->needs);
   if (refused_by & MS_SYNC_FAILED)
     return MS_FAIL(MS_EINVAL, "a sync of the replicas failed part-way, so their synced weights may differ: load a "
-                              "checkpoint, or give all replicas the same parameters and call ms_state_restart_outer");
+                              "checkpoint, or give all replicas the same parameters and call ms_state_restart");
   return MS_OK;
 }
 

@@ -82,6 +82,16 @@ void ms_state_free_arena(ms_state *state, int arena);
 /* Grows every transient arena to at least bytes[arena] ([MS_ARENAS]); persistent arenas are left alone. Collective,
  * with the same sizes on all ranks. */
 int ms_state_reserve(ms_state *state, const int64_t *bytes);
+/* The bytes of its arenas that this rank counts. */
+int64_t ms_state_arena_bytes(const ms_state *state);
+/* By how many bytes a plan would enlarge them. */
+int64_t ms_state_growth(const ms_state *state, const ms_plan *plan);
+
+/* ---- state_new.c ---- */
+
+/* Writes the initial values. Collective. */
+int ms_state_draw(ms_state *state);
+
 /* ---- in_flight.c ---- */
 
 /* Starts a gather that stays in flight; *begun: 0 if there is no room yet, as earlier ones have not ended. */
@@ -103,8 +113,6 @@ void ms_state_gathers_in_flight(ms_state *state);
 /* *view: bytes of an arena that the host can read: the arena itself in host memory, else a copy that is valid until the
  * next view. */
 int ms_state_view(ms_state *state, void *at, int64_t bytes, void **view);
-/* *room: host memory of `bytes` that the state owns, valid until the next view. */
-int ms_state_room(ms_state *state, int64_t bytes, void **room);
 /* Copy bytes from and to an arena, after all work in flight has finished. */
 int ms_state_copy_out(const ms_state *state, void *host, const void *at, int64_t bytes);
 int ms_state_copy_in(ms_state *state, void *at, const void *host, int64_t bytes);

@@ -122,7 +122,7 @@ static int check_nodes(const ms_state *state) {
     if (ms_world_node_of(world, holder[i]) != ms_world_node_of(world, holder[0]))
       return MS_FAIL(MS_EINVAL,
                      "ranks %d and %d would share one copy of the state, but they are on different hosts: set "
-                     "node_of in the config to each rank's node (ms_world_node_of)",
+                     "node_of in the config to each rank's node (ms_world_info.node_of)",
                      holder[0], holder[i]);
   return MS_OK;
 }
@@ -190,45 +190,34 @@ static int open_state(ms_world *world, const ms_model *model, const ms_plan_conf
   *out = state;
 fail:
   ms_recorder_leave(recorder, rc);
-  if (rc) ms_state_free(state);
+  if (rc) ms_free(state);
   return rc;
 }
 
-int ms_state_open(ms_world *world, const ms_model *model, const ms_plan_config *given, ms_state **out) {
-  MS_HANDLE(world, WORLD);
-  MS_HANDLE(model, MODEL);
-  MS_GIVEN(out);
-  MS_TAKE_CONFIG(ms_plan_config, config, given);
-  return open_state(world, model, &config, out);
-}
-
 int ms_state_draw(ms_state *state) {
-  MS_HANDLE(state, STATE);
   MS_TRY(ms_progress_check_masters(state, "draw initial values"));
   MS_TRY(ms_state_settle(state));
   ms_recorder *recorder = ms_world_recorder(state->world);
   ms_recorder_enter(recorder, ms_recorder_number(recorder, "drawing the parameters"));
   int rc = ms_params_init(state);
   if (!rc) rc = ms_stored_seal(state, 0, state->model->params);
-  if (!rc) rc = ms_state_restart_outer(state);
+  if (!rc) rc = ms_outer_restart(state);
   ms_recorder_leave(recorder, rc);
   return rc;
 }
 
-int ms_state_new(ms_world *world, const ms_model *model, const ms_plan_config *given, ms_state **out) {
+int ms_state_new(ms_world *world, const ms_model *model, const ms_plan_config *given, int draw, ms_state **out) {
   MS_HANDLE(world, WORLD);
   MS_HANDLE(model, MODEL);
   MS_GIVEN(out);
   MS_TAKE_CONFIG(ms_plan_config, config, given);
   ms_state *state;
   MS_TRY(open_state(world, model, &config, &state));
-  const int rc = ms_state_draw(state);
-  if (rc) ms_state_free(state);
+  const int rc = draw ? ms_state_draw(state) : MS_OK;
+  if (rc) ms_free(state);
   else *out = state;
   return rc;
 }
-
-void ms_state_free(ms_state *state) { ms_handle_release(state, MS_HANDLE_STATE); }
 
 int ms_state_all_gather_bytes(ms_state *state, const void *mine, int bytes, void *all) {
   MS_HANDLE(state, STATE);

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/config.h"
 #include "base/numbers/dtype.h"
 #include "base/error.h"
 #include "base/slice.h"
@@ -141,28 +142,6 @@ int ms_params_write(ms_state *state, int param, const ms_elements *to, int64_t f
   return ms_params_copy_in(state, &master, begin - master.first, end - begin, values + (begin - to->first - first));
 }
 
-int ms_state_shard(ms_state *state, int param, int what, int64_t *first, int64_t *count, float **data) {
-  MS_HANDLE(state, STATE);
-  MS_GIVEN(first);
-  MS_GIVEN(count);
-  MS_GIVEN(data);
-  ms_elements at;
-  void *view;
-  MS_TRY(ms_state_settle(state)); /* the caller can write there */
-  MS_TRY(ms_params_find(state, param, what, &at));
-  const int64_t bytes = at.count * (int64_t)sizeof **data;
-  if (at.dtype == MS_F32) {
-    MS_TRY(ms_state_view(state, at.data, bytes, &view));
-  } else {
-    MS_TRY(ms_state_room(state, bytes, &view));
-    MS_TRY(ms_params_copy_out(state, &at, 0, at.count, view));
-  }
-  *data = view;
-  *first = at.first;
-  *count = at.count;
-  return MS_OK;
-}
-
 /* Checks that elements [first, first + count) are among those that were found. */
 static int check_found(const ms_state *state, int param, const ms_elements *at, int64_t first, int64_t count) {
   const ms_param *p = &state->model->param[param];
@@ -217,24 +196,6 @@ int ms_state_write(ms_state *state, int param, int what, int64_t first, int64_t 
   return ms_params_write(state, param, &at, first - at.first, count, values);
 }
 
-int ms_state_kept(const ms_state *state, int param, int what, int64_t *first, int64_t *count, int *sliced) {
-  MS_HANDLE(state, STATE);
-  MS_GIVEN(first);
-  MS_GIVEN(count);
-  MS_GIVEN(sliced);
-  ms_elements at;
-  MS_TRY(ms_params_find(state, param, what, &at));
-  *first = at.first;
-  *count = at.count;
-  *sliced = at.sliced;
-  return MS_OK;
-}
-
-int ms_state_division(const ms_state *state, int param, ms_division *part) {
-  MS_HANDLE(state, STATE);
-  return ms_model_division(state->model, param, part);
-}
-
 /* ---- the number of updates of each parameter: an f32 in the STATE arena that kernels increment and read ---- */
 
 /* Exact in f32 up to here. */
@@ -249,14 +210,21 @@ static char *at_updates(const ms_state *state, int param) {
   return ms_state_block(state, MS_ARENA_STATE) + state->layout.updates + param * (int64_t)sizeof(float);
 }
 
-int ms_state_updates(const ms_state *state, int param, int64_t *updates) {
-  MS_GIVEN(updates);
-  float value;
+int ms_state_describe(const ms_state *state, int param, int what, ms_tensor_info *info, int size) {
   MS_HANDLE(state, STATE);
-  MS_TRY(check_param(state, param));
-  MS_TRY(ms_state_copy_out(state, &value, at_updates(state, param), sizeof value));
-  *updates = (int64_t)value;
-  return MS_OK;
+  MS_GIVEN(info);
+  ms_elements at;
+  float updates;
+  MS_TRY(ms_params_find(state, param, what, &at));
+  MS_TRY(ms_state_copy_out(state, &updates, at_updates(state, param), sizeof updates));
+  const ms_model *model = state->model;
+  ms_tensor_info own = {.first = at.first,
+                        .count = at.count,
+                        .sliced = at.sliced,
+                        .part = ms_param_division(model, &model->param[param], model->dim[MS_DIM_TENSOR].place),
+                        .updates = (int64_t)updates,
+                        .muon_owner = -1};
+  MS_GIVE_INFO(info, size, own);
 }
 
 int ms_state_set_updates(ms_state *state, int param, int64_t updates) {

@@ -58,11 +58,14 @@ int ms_params_copy_in(ms_state *state, const ms_elements *to, int64_t first, int
 /* Where elements [first, first + count) of it lie, which this rank must own, if they are f32 and the host may follow
  * pointers there; else *at is NULL. */
 int ms_state_owned(const ms_state *state, int param, int what, int64_t first, int64_t count, float **at);
+/* The same, if this rank may write them and they are in one place; else *at is NULL. */
+int ms_state_writable(ms_state *state, int param, int what, int64_t first, int64_t count, float **at);
 /* Overwrites owned elements, counted from the first owned one, of the weights of the last sync, as a program did those
  * of the parameter (outer.c). */
 int ms_outer_take(ms_state *state, int param, int64_t first, int64_t count, const float *values);
-/* The same, if this rank may write them and they are in one place; else *at is NULL. */
-int ms_state_writable(ms_state *state, int param, int what, int64_t first, int64_t count, float **at);
+/* What ms_state_restart does for weights of the last sync (outer.c), and for averages (ema.c). */
+int ms_outer_restart(ms_state *state);
+int ms_ema_restart(ms_state *state);
 
 /* 1 when this rank has masters and optimizer state only of its slice of a parameter (plan/layout/replica_slices.h). */
 int ms_params_is_sliced(const ms_state *state, const ms_param *p);

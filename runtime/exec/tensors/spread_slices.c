@@ -1,5 +1,5 @@
-/* spread_slices.c - gives every replica the parameters of sliced units (plan/layout/replica_slices.h) that were changed
- * slice by slice.
+/* spread_slices.c - ends the writing of a state's tensors, and gives every replica the parameters of sliced units
+ * (plan/layout/replica_slices.h) that were changed slice by slice.
  *
  * A plan gathers the slices after an update. Everything else that changes parameters gives every replica the whole
  * chunk, except a swap with the averages, of which a replica has only its slice, and a recovery, which can drop the
@@ -8,7 +8,9 @@
 #include <stdlib.h>
 
 #include "base/error.h"
+#include "exec/tensors/moments.h"
 #include "exec/tensors/params.h"
+#include "exec/tensors/stored.h"
 #include "shard/divided.h"
 
 enum { AT_ONCE = 8 << 20 }; /* elements: 32 MiB on each rank */
@@ -51,7 +53,12 @@ int ms_state_make_whole(ms_state *state) {
   return MS_OK;
 }
 
-int ms_state_spread(ms_state *state) {
+int ms_state_seal(ms_state *state) {
   MS_HANDLE(state, STATE);
+  MS_TRY(ms_state_settle(state));
+  ms_resident_forget(state);
+  MS_TRY(ms_moments_seal(state));
+  MS_TRY(ms_rests_clear(state));
+  MS_TRY(ms_stored_seal(state, 0, state->model->params));
   return ms_params_spread(state);
 }

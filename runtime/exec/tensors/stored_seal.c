@@ -215,14 +215,3 @@ int ms_stored_seal(ms_state *state, int first, int end) {
   }
   return n ? seal(state, n, list) : MS_OK;
 }
-
-int ms_state_seal(ms_state *state) {
-  MS_HANDLE(state, STATE);
-  MS_TRY(ms_state_settle(state));
-  ms_resident_forget(state);
-  MS_TRY(ms_moments_seal(state));
-  MS_TRY(ms_rests_clear(state));
-  /* A program can have written masters where they are (ms_state_shard). */
-  if (ms_device_has(state->device, MS_DEVICE_HOST_MEMORY)) MS_TRY(ms_params_copy(state, 0));
-  return ms_stored_seal(state, 0, state->model->params);
-}

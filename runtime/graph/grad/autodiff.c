@@ -9,6 +9,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
+#include "base/numbers/dtype.h"
 #include "graph/grad/grad.h"
 #include "graph/infer/infer.h"
 

@@ -4,6 +4,8 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+#include "base/numbers/dtype.h"
+
 char *ms_shape_text(const ms_value_info *info, char *text) {
   int used = snprintf(text, MS_SHAPE_TEXT, "[");
   for (int d = 0; d < info->ndim; d++)

@@ -1,6 +1,7 @@
 /* infer_elementwise.c - shape rules of elementwise ops. */
 #include <stdio.h>
 
+#include "base/numbers/dtype.h"
 #include "graph/infer/infer.h"
 
 static int64_t dim_from_end(const ms_value_info *x, int back) { return back <= x->ndim ? x->dims[x->ndim - back] : 1; }

@@ -2,6 +2,7 @@
  * in f32, and a chunk can be empty on ranks that own nothing. */
 #include <stdio.h>
 
+#include "base/numbers/dtype.h"
 #include "graph/infer/infer.h"
 #include "kernels/adafactor.h"
 #include "kernels/fold.h"

@@ -253,7 +253,7 @@ fail:
 }
 
 void ms_partition_free(ms_partition *partition) {
-  ms_graph_free(partition->graph);
+  ms_free(partition->graph);
   free(partition->params);
   *partition = (ms_partition){0};
 }

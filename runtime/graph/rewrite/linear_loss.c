@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/least.h"
+#include "base/numbers/dtype.h"
 #include "graph/grad/grad.h"
 #include "graph/infer/infer.h"
 #include "graph/rewrite/rewrite.h"

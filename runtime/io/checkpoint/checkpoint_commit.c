@@ -153,17 +153,11 @@ static int read_sealed(char *path, char **out) {
   return rc;
 }
 
-int ms_checkpoint_read_manifest(const char *folder, char **out) {
+int ms_checkpoint_read(const char *folder, int writer, char **out) {
   MS_GIVEN(folder);
   MS_GIVEN(out);
-  return read_sealed(ms_file_join(folder, MS_MANIFEST), out);
-}
-
-int ms_checkpoint_read_part(const char *folder, int writer, char **out) {
-  MS_GIVEN(folder);
-  MS_GIVEN(out);
-  if (writer < 0) return MS_FAIL(MS_EINVAL, "ms_checkpoint_read_part: writer is %d; it must be 0 or more", writer);
-  return read_sealed(part_path(folder, writer), out);
+  if (writer < -1) return MS_FAIL(MS_EINVAL, "ms_checkpoint_read: writer is %d; it must be 0 or more, or -1", writer);
+  return read_sealed(writer < 0 ? ms_file_join(folder, MS_MANIFEST) : part_path(folder, writer), out);
 }
 
 /* ---- folders ---- */

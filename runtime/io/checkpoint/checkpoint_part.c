@@ -43,6 +43,7 @@ static char *path_in(const char *folder, int writer, const char *ending) {
 static int declare(writing *w, const char *path) {
   const ms_part *part = w->part;
   ms_safetensors_config config;
+  MS_TRY(ms_config_default("ms_safetensors_config", &config, sizeof config));
   ms_safetensors_tensor *tensor = ms_calloc(part->n, sizeof *tensor);
   if (!tensor) return MS_ENOMEM;
   for (int i = 0; i < part->n; i++) {
@@ -52,7 +53,6 @@ static int declare(writing *w, const char *path) {
                                         .ndim = piece->ndim,
                                         .dims = piece->dims};
   }
-  ms_safetensors_config_default(&config, sizeof config);
   config.atomic = 0; /* the folder as a whole is */
   config.sync = 1;
   config.direct = part->copy != NULL;
@@ -170,7 +170,7 @@ int ms_part_write(const ms_part *part) {
   w.file = NULL;
   if (!rc) rc = publish(&w);
 fail:
-  ms_safetensors_abort(w.file);
+  ms_free(w.file);
   ms_text_free(&w.json);
   XXH3_freeState(w.hash);
   free(w.round);

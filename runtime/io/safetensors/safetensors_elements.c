@@ -241,7 +241,7 @@ int ms_safetensors_read_f32(const ms_safetensors *st, int i, const ms_safetensor
   if (count > 0) MS_GIVEN(out);
   ms_safetensors_tensor t;
   stream s = {.file = st, .tensor = i};
-  MS_TRY(ms_safetensors_describe(st, i, &t));
+  MS_TRY(ms_safetensors_describe(st, i, &t, sizeof t));
   MS_TRY(move(&s, &t, (span){.view = view, .first = first, .count = count, .memory = out}));
   if (bytes) *bytes = s.bytes;
   return MS_OK;

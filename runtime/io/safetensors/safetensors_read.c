@@ -3,6 +3,7 @@
  * The header is copied out of the file before it is parsed, so that checked values cannot change. The tensors of all
  * files of a model form one list, sorted by name.
  */
+#include "base/config.h"
 #include "base/error.h"
 #include "base/handle.h"
 #include "base/text/xxh3.h"
@@ -61,7 +62,7 @@ static int read_header(st_file *file) {
   return rc;
 }
 
-/* Takes ownership of path. ms_safetensors_close releases what was opened, also after an error. */
+/* Takes ownership of path. ms_free releases what was opened, also after an error. */
 static int add_file(ms_safetensors *st, char *path, const char *name) {
   st_file *file = &st->file[st->files++];
   *file = (st_file){.path = path, .name = name, .fd = -1};
@@ -198,11 +199,9 @@ int ms_safetensors_open(const char *path, ms_safetensors **file) {
   return MS_OK;
 
 fail:
-  ms_safetensors_close(st);
+  ms_free(st);
   return rc;
 }
-
-void ms_safetensors_close(ms_safetensors *st) { ms_handle_release(st, MS_HANDLE_SAFETENSORS); }
 
 int ms_safetensors_count(const ms_safetensors *st) {
   MS_HANDLE_OR(0, st, SAFETENSORS);
@@ -214,12 +213,13 @@ static int check_number(const ms_safetensors *st, int i) {
   return MS_FAIL(MS_EINVAL, "%s: tensor number %d: there are %d, from 0", st->path, i, st->n);
 }
 
-int ms_safetensors_describe(const ms_safetensors *st, int i, ms_safetensors_tensor *tensor) {
+int ms_safetensors_describe(const ms_safetensors *st, int i, ms_safetensors_tensor *tensor, int size) {
   MS_HANDLE(st, SAFETENSORS);
   MS_GIVEN(tensor);
   MS_TRY(check_number(st, i));
-  *tensor = st->place[i].tensor;
-  return MS_OK;
+  ms_safetensors_tensor own = st->place[i].tensor;
+  own.data = st->place[i].file->map + own.offset;
+  MS_GIVE_INFO(tensor, size, own);
 }
 
 int ms_safetensors_find(const ms_safetensors *st, const char *name) {
@@ -228,12 +228,6 @@ int ms_safetensors_find(const ms_safetensors *st, const char *name) {
   st_place key = {.tensor = {.name = name}};
   const st_place *found = bsearch(&key, st->place, (size_t)st->n, sizeof key, by_name);
   return found ? (int)(found - st->place) : -1;
-}
-
-const void *ms_safetensors_data(const ms_safetensors *st, int i) {
-  MS_HANDLE_OR(NULL, st, SAFETENSORS);
-  if (check_number(st, i)) return NULL;
-  return st->place[i].file->map + st->place[i].tensor.offset;
 }
 
 int ms_safetensors_read(const ms_safetensors *st, int i, int64_t first, int64_t bytes, void *out) {
@@ -248,11 +242,12 @@ int ms_safetensors_read(const ms_safetensors *st, int i, int64_t first, int64_t 
   return ms_file_read_at(t->file, st->place[i].file->fd, t->offset + first, bytes, out);
 }
 
-int ms_safetensors_checksum_range(const ms_safetensors *st, int i, int64_t first, int64_t bytes, char *hex) {
+int ms_safetensors_checksum(const ms_safetensors *st, int i, int64_t first, int64_t bytes, char *hex) {
   MS_HANDLE(st, SAFETENSORS);
   MS_GIVEN(hex);
   enum { PIECE = 1 << 18 }; /* stays in the second cache level */
   MS_TRY(check_number(st, i));
+  if (bytes == -1) bytes = st->place[i].tensor.bytes - first;
   uint8_t *piece = ms_calloc(bytes >= 0 && bytes < PIECE ? bytes : PIECE, 1);
   XXH3_state_t *state = XXH3_createState();
   int rc = piece && state ? MS_OK : MS_FAIL(MS_ENOMEM, "out of memory: a checksum");
@@ -268,25 +263,14 @@ int ms_safetensors_checksum_range(const ms_safetensors *st, int i, int64_t first
   return rc;
 }
 
-int ms_safetensors_checksum(const ms_safetensors *st, int i, char *hex) {
-  MS_HANDLE(st, SAFETENSORS);
-  MS_GIVEN(hex);
-  MS_TRY(check_number(st, i));
-  return ms_safetensors_checksum_range(st, i, 0, st->place[i].tensor.bytes, hex);
-}
-
-int ms_safetensors_metadata_count(const ms_safetensors *st) {
-  MS_HANDLE_OR(0, st, SAFETENSORS);
-  return st->notes;
-}
-
 int ms_safetensors_metadata(const ms_safetensors *st, int i, const char **key, const char **value, const char **path) {
   MS_HANDLE(st, SAFETENSORS);
   MS_GIVEN(key);
   MS_GIVEN(value);
   MS_GIVEN(path);
-  if (i < 0 || i >= st->notes)
-    return MS_FAIL(MS_EINVAL, "%s: metadata entry %d: there are %d, from 0", st->path, i, st->notes);
+  MS_NOT_NEGATIVE(i);
+  *key = *value = *path = NULL;
+  if (i >= st->notes) return MS_OK;
   *key = st->note[i].key;
   *value = st->note[i].value;
   *path = st->note[i].path;

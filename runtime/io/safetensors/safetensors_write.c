@@ -219,11 +219,6 @@ static void destroy_writer(void *object) {
 
 /* ---- the public calls ---- */
 
-void ms_safetensors_config_default(ms_safetensors_config *config, int size) {
-  static const ms_safetensors_config defaults = {.atomic = 1};
-  ms_config_give(config, size, &defaults, sizeof defaults, "ms_safetensors_config");
-}
-
 int ms_safetensors_create(const char *path, int n, const ms_safetensors_tensor *tensors,
                           const ms_safetensors_config *given, ms_safetensors_writer **writer) {
   MS_GIVEN(path);
@@ -234,7 +229,7 @@ int ms_safetensors_create(const char *path, int n, const ms_safetensors_tensor *
   uint8_t *header = NULL;
   int rc = MS_OK;
   *writer = NULL;
-  ms_safetensors_config_default(&own, sizeof own);
+  MS_TRY(ms_config_default("ms_safetensors_config", &own, sizeof own));
   if (given) MS_TRY(ms_config_take(&own, sizeof own, given, "ms_safetensors_config"));
   if (own.metadata < 0) return MS_FAIL(MS_EINVAL, "%s: metadata must be 0 or more, not %d", path, own.metadata);
   if (own.metadata && !own.metadata_text)
@@ -263,7 +258,7 @@ int ms_safetensors_create(const char *path, int n, const ms_safetensors_tensor *
 
 fail:
   free(header);
-  ms_safetensors_abort(w);
+  ms_free(w);
   return rc;
 }
 
@@ -364,8 +359,6 @@ int ms_safetensors_finish(ms_safetensors_writer *w) {
   if (!rc) rc = close_file(w);
   if (!rc) w->created = 0; /* now under its final name */
   if (!rc && w->sync) rc = sync_folder(w->path);
-  ms_safetensors_abort(w);
+  ms_free(w);
   return rc;
 }
-
-void ms_safetensors_abort(ms_safetensors_writer *w) { ms_handle_release(w, MS_HANDLE_SAFETENSORS_WRITER); }

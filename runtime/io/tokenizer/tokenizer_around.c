@@ -4,6 +4,7 @@
  * In a Sequence each processor puts its own around those of the earlier ones. The ids are those that the post_processor
  * gives, as in the reference library, which does not look the tokens up.
  */
+#include "base/config.h"
 #include "io/tokenizer/tokenizer_fields.h"
 
 #include "base/error.h"
@@ -124,16 +125,13 @@ int ms_around_read(ms_tokenizer *t, const json_t *part) {
   return MS_OK;
 }
 
-int ms_tokenizer_around(const ms_tokenizer *t, const int32_t **before, int64_t *n_before, const int32_t **behind,
-                        int64_t *n_behind) {
+int ms_tokenizer_describe(const ms_tokenizer *t, ms_tokenizer_info *info, int size) {
   MS_HANDLE(t, TOKENIZER);
-  MS_GIVEN(before);
-  MS_GIVEN(n_before);
-  MS_GIVEN(behind);
-  MS_GIVEN(n_behind);
-  *before = t->around[FRONT].id;
-  *n_before = t->around[FRONT].count;
-  *behind = t->around[BACK].id;
-  *n_behind = t->around[BACK].count;
-  return MS_OK;
+  MS_GIVEN(info);
+  const ms_tokenizer_info own = {.vocab = t->vocab,
+                                 .before = t->around[FRONT].id,
+                                 .n_before = t->around[FRONT].count,
+                                 .behind = t->around[BACK].id,
+                                 .n_behind = t->around[BACK].count};
+  MS_GIVE_INFO(info, size, own);
 }

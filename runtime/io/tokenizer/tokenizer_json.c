@@ -249,7 +249,7 @@ int ms_tokenizer_parse(const char *path, const char *text, int64_t length, ms_to
   if (!rc && (rc = read_root(t, root))) ms_error_prefix("%s", path);
   json_decref(root);
   if (rc) {
-    ms_tokenizer_close(t);
+    ms_free(t);
     return rc;
   }
   *tokenizer = t;
@@ -288,13 +288,6 @@ int ms_tokenizer_open(const char *path, ms_tokenizer **tokenizer) {
   int rc = read_file(inside, tokenizer);
   free(inside);
   return rc;
-}
-
-void ms_tokenizer_close(ms_tokenizer *t) { ms_handle_release(t, MS_HANDLE_TOKENIZER); }
-
-int ms_tokenizer_vocab(const ms_tokenizer *t) {
-  MS_HANDLE_OR(0, t, TOKENIZER);
-  return t->vocab;
 }
 
 int ms_tokenizer_find(const ms_tokenizer *t, const char *token) {

@@ -132,14 +132,12 @@ int ms_token_reader_new(ms_tokens *tokens, int rows, int columns, int slots, ms_
   int rc = make_slots(made);
   if (!rc) rc = start(made);
   if (rc) {
-    ms_token_reader_free(made);
+    ms_free(made);
     return rc;
   }
   *reader = made;
   return MS_OK;
 }
-
-void ms_token_reader_free(ms_token_reader *reader) { ms_handle_release(reader, MS_HANDLE_TOKEN_READER); }
 
 int ms_token_reader_request(ms_token_reader *reader, const int64_t *first) {
   MS_HANDLE(reader, TOKEN_READER);

@@ -183,11 +183,6 @@ static int tokenize_file(work *w, const ms_tokenize_config *config) {
 
 /* ---- the public calls ---- */
 
-void ms_tokenize_config_default(ms_tokenize_config *config, int size) {
-  static const ms_tokenize_config defaults = {.begin = -1, .end = -1};
-  ms_config_give(config, size, &defaults, sizeof defaults, "ms_tokenize_config");
-}
-
 static int all_cores(void) {
   ms_cores *cores = ms_calloc(1, sizeof *cores);
   if (!cores) return 1;
@@ -231,7 +226,7 @@ int ms_tokenize_files(const ms_tokenizer *tokenizer, int files, const char *cons
   ms_tokenize_config own;
   const ms_tokenize_config *config = &own;
   int rc;
-  ms_tokenize_config_default(&own, sizeof own);
+  MS_TRY(ms_config_default("ms_tokenize_config", &own, sizeof own));
   if (given) MS_TRY(ms_config_take(&own, sizeof own, given, "ms_tokenize_config"));
   MS_TRY(check_config(tokenizer, config));
   for (int i = 0; i < files; i++) MS_GIVEN(paths[i]);

@@ -99,11 +99,9 @@ int ms_tokens_open(int files, const char *const *paths, int kind, ms_tokens **to
   *tokens = t;
   return MS_OK;
 fail:
-  ms_tokens_close(t);
+  ms_free(t);
   return rc;
 }
-
-void ms_tokens_close(ms_tokens *tokens) { ms_handle_release(tokens, MS_HANDLE_TOKENS); }
 
 int ms_tokens_count(const ms_tokens *tokens, int64_t *count) {
   MS_HANDLE(tokens, TOKENS);

@@ -1,6 +1,7 @@
 /* replica_slices.c - how replicas divide a unit's chunks, and where the masters and weights of a sliced unit are. */
 #include "plan/layout/replica_slices.h"
 
+#include "base/numbers/dtype.h"
 #include "base/slice.h"
 
 int ms_replica_copies(const ms_model *model, int replicas) { return ms_model_replicas(model) / replicas; }

@@ -2,6 +2,7 @@
 #include "plan/layout/rests.h"
 
 #include "base/error.h"
+#include "base/numbers/dtype.h"
 #include "kernels/formats/quantised_sum.h"
 
 static int64_t of_shards(const ms_model *model, int unit) {

@@ -6,6 +6,7 @@
  */
 #include <limits.h>
 
+#include "base/numbers/dtype.h"
 #include "kernels/fold.h"
 #include "plan/lower/lower.h"
 

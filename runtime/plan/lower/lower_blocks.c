@@ -11,6 +11,7 @@
  */
 #include "kernels/formats/quantised_sum.h"
 
+#include "base/numbers/dtype.h"
 #include "plan/lower/lower.h"
 
 static ms_pieces block_of(void) { return ms_pieces_each(MS_I8, MS_PIECE_BLOCK); }

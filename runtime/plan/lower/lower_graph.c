@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/numbers/dtype.h"
 #include "plan/lower/lower.h"
 
 static int is_alias(const ms_node *node) {

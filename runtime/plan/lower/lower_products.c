@@ -7,6 +7,7 @@
  * and write. Only the first product that reads a gathered value waits for it, so only that one is divided. On GPUs it
  * stays whole: whether the overlap outweighs what smaller products cost has not been measured there.
  */
+#include "base/numbers/dtype.h"
 #include "plan/lower/lower.h"
 
 /* The rows of a product of [ranks * rows, k] by [k, n]. */

@@ -4,6 +4,7 @@
 #include "plan/lower/lower.h"
 #include "plan/optimizer.h"
 #include "base/least.h"
+#include "base/numbers/dtype.h"
 #include "plan/layout/moment_layout.h"
 
 static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }

@@ -2,6 +2,7 @@
  * the shards, cast (one shard), gathered among neighbours from slices kept for that, or read in place. What is resident
  * is gathered in a phase of its own (lower_resident.c).
  */
+#include "base/numbers/dtype.h"
 #include "plan/lower/lower.h"
 
 /* Returns the end of the run of segments from `first` on with the same dtype. With one shard these are contiguous,

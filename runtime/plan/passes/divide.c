@@ -86,7 +86,7 @@ static int divide_along(const ms_model *model, int dim, ms_graph **graph, unsign
   if (dim == MS_DIM_CONTEXT)
     rc = ms_emit_scale(result.graph, result.graph->loss, model->dim[dim].size, &result.graph->loss);
   if (!rc) {
-    ms_graph_free(*graph);
+    ms_free(*graph);
     *graph = result.graph;
     result.graph = NULL;
   }

@@ -2,6 +2,7 @@
 #include "kernels/products/linear_cross_entropy.h"
 
 #include "base/error.h"
+#include "base/numbers/dtype.h"
 #include "plan/plan.h"
 
 /* 1 when the instruction makes logits for the first time. */

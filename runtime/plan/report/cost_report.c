@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/config.h"
 #include "plan/lower/lower.h"
 #include "plan/report/dump.h"
 
@@ -136,13 +137,14 @@ int64_t ms_plan_copy_bytes(const ms_plan *plan, int unit) {
   return sliced ? 0 : counted(plan, &plan->buffer[ms_state_buffer(unit, MS_SLOT_WEIGHTS)]);
 }
 
-int ms_plan_unit_cost(const ms_plan *plan, int phase, int unit, ms_unit_cost *cost) {
+int ms_plan_unit_cost(const ms_plan *plan, int phase, int unit, ms_unit_cost *given, int size) {
   MS_HANDLE(plan, PLAN);
-  MS_GIVEN(cost);
+  MS_GIVEN(given);
   const ms_model *model = plan->model;
   MS_TRY(ms_plan_check_unit(plan, phase, unit));
-  *cost = (ms_unit_cost){0};
+  ms_unit_cost own = {0}, *cost = &own;
   add_collectives(plan, phase, unit, cost);
+  ms_plan_unit_traffic(plan, phase, unit, cost);
   program p;
   MS_TRY(read_program(plan, phase, &p));
   for (int i = 0; i < plan->buffers; i++) {
@@ -158,7 +160,7 @@ int ms_plan_unit_cost(const ms_plan *plan, int phase, int unit, ms_unit_cost *co
   cost->gradient_bytes = plan->buffer[ms_state_buffer(unit, MS_SLOT_GRADIENT)].bytes;
   for (int which = MS_SLOT_MOMENT; which <= MS_SLOT_RESTS; which++)
     cost->optimizer_bytes += counted(plan, &plan->buffer[ms_state_buffer(unit, which)]);
-  return MS_OK;
+  MS_GIVE_INFO(given, size, own);
 }
 
 /* ---- activations of a module ------------------------------------------------------------------------------------ */

@@ -5,11 +5,14 @@
 
 #include <stdlib.h>
 
+#include "base/config.h"
+#include "base/numbers/dtype.h"
+
 /* comm_bytes leaves out EVALUATE, and NEXT, which a step runs any number of times. */
-int ms_plan_summarize(const ms_plan *plan, ms_plan_summary *s) {
+int ms_plan_summarize(const ms_plan *plan, ms_plan_summary *summary, int size) {
   MS_HANDLE(plan, PLAN);
-  MS_GIVEN(s);
-  *s = (ms_plan_summary){0};
+  MS_GIVEN(summary);
+  ms_plan_summary own = {0}, *s = &own;
   for (int p = 0; p < MS_PHASES; p++) {
     const ms_plan_phase *phase = &plan->phase[p];
     s->instructions += phase->n;
@@ -25,7 +28,7 @@ int ms_plan_summarize(const ms_plan *plan, ms_plan_summary *s) {
   s->fingerprint = plan->fingerprint;
   s->flops = plan->phase[plan->phase[MS_PHASE_FIRST].present ? MS_PHASE_FIRST : MS_PHASE_EVALUATE].flops;
   s->compile_ms = 1e3 * plan->compile_seconds;
-  return MS_OK;
+  MS_GIVE_INFO(summary, size, own);
 }
 
 /* ---- text ------------------------------------------------------------------------------------------------------- */
@@ -120,7 +123,7 @@ static void overlapped(const ms_plan *plan, ms_text *text) {
 static int head(const ms_plan *plan, ms_text *text) {
   const ms_model *model = plan->model;
   ms_plan_summary summary;
-  MS_TRY(ms_plan_summarize(plan, &summary));
+  MS_TRY(ms_plan_summarize(plan, &summary, sizeof summary));
   int instructions = 0;
   for (int p = 0; p < MS_PHASES; p++) instructions += plan->phase[p].n;
   ms_text_append(text, "plan: rank %d of %d, mesh %s, fingerprint %016llx, %d instructions, peak ", model->rank,

@@ -19,6 +19,8 @@ int64_t ms_plan_all_copies(const ms_plan *plan);
 int ms_plan_joins_nodes(const ms_plan *plan, const ms_plan_coll *coll);
 /* Lists the losses that are made in chunks. */
 int ms_plan_listed_losses(const ms_plan *plan, ms_chunked_loss loss[MS_LISTED_LOSSES], int *n);
+/* Adds what the collectives of a phase move for a unit. */
+void ms_plan_unit_traffic(const ms_plan *plan, int phase, int unit, ms_unit_cost *cost);
 /* Appends the JSON object. */
 int ms_plan_json(const ms_plan *plan, ms_text *text);
 

@@ -1,4 +1,5 @@
 /* dump_facts.c - what the text of a plan and its JSON object both say (dump.h). */
+#include "base/numbers/dtype.h"
 #include "plan/report/dump.h"
 
 int ms_plan_dims_in_order(const ms_plan *plan, int dim[MS_DIMS]) {

@@ -1,4 +1,5 @@
 /* dump_json.c - a finished plan as one JSON object, for programs: the facts of the text (dump.c). */
+#include "base/numbers/dtype.h"
 #include "plan/report/dump.h"
 
 static void json_bytes(ms_text *text, const char *name, int64_t bytes, int first) {

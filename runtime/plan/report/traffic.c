@@ -9,7 +9,7 @@
 
 #include "base/slice.h"
 #include "comm/collectives/hosts/hosts_plan.h"
-#include "plan/plan.h"
+#include "plan/report/dump.h"
 
 /* ---- the ranks of a collective ---------------------------------------------------------------------------------- */
 
@@ -255,20 +255,12 @@ fail:
   return rc;
 }
 
-int ms_plan_unit_traffic(const ms_plan *plan, int phase, int unit, ms_traffic *gathers, ms_traffic *again,
-                         ms_traffic *sums) {
-  MS_HANDLE(plan, PLAN);
-  MS_GIVEN(gathers);
-  MS_GIVEN(again);
-  MS_GIVEN(sums);
-  MS_TRY(ms_plan_check_unit(plan, phase, unit));
-  *gathers = *again = *sums = (ms_traffic){0};
+void ms_plan_unit_traffic(const ms_plan *plan, int phase, int unit, ms_unit_cost *cost) {
   for (int i = 0, gathered = 0; i < plan->phase[phase].colls; i++) {
     const ms_plan_coll *coll = plan->phase[phase].coll[i];
     const int is_gather = coll->kind == MS_COLL_ALL_GATHER && !coll->of_sums;
     if (coll->unit != unit) continue;
-    ms_traffic_add(is_gather ? gathers : sums, &coll->moved);
-    if (is_gather && gathered++) ms_traffic_add(again, &coll->moved);
+    ms_traffic_add(is_gather ? &cost->gathered : &cost->reduced, &coll->moved);
+    if (is_gather && gathered++) ms_traffic_add(&cost->gathered_again, &coll->moved);
   }
-  return MS_OK;
 }

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/numbers/dtype.h"
 #include "plan/lower/lower.h"
 
 /* ---- bytes: those in a row, such as the parts of a collective, are one access ----------------------------------- */

@@ -184,7 +184,7 @@ end
 -- The links that gather first: sums can take the short one, too.
 local function fit_cluster(rows)
   local cluster = ffi.new("ms_cluster")
-  engine.C.ms_cluster_default(cluster, ffi.sizeof(cluster))
+  engine.check(engine.C.ms_config_default("ms_cluster", cluster, ffi.sizeof(cluster)))
   fit_links(cluster, 0, RINGS, where(rows, function(row) return is_fitted(row) and row.op ~= "allreduce" end))
   fit_links(cluster, #RINGS, SUMS, where(rows, function(row) return is_fitted(row) and row.op == "allreduce" end))
   return cluster

@@ -97,7 +97,7 @@ end
 
 local function price_ms(train)
   local price = ffi.new("ms_price")
-  check(C.ms_plan_price(train:plan().handle, described:struct(), 1, price))
+  check(C.ms_plan_price(train:plan().handle, described:struct(), 1, 1, price, ffi.sizeof("ms_price")))
   return 1e3 * price.step
 end
 

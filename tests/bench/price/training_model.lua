@@ -51,7 +51,7 @@ local price = ffi.new("ms_price")
 ---@return number
 function training_model.predict(run, struct)
   local row = run.row
-  check(C.ms_plan_price(run.plan.handle, struct, row.grad_accum, price))
+  check(C.ms_plan_price(run.plan.handle, struct, row.grad_accum, 1, price, ffi.sizeof("ms_price")))
   return row.grad_accum * row.micro_batch * row.seq / row.tensor / price.step
 end
 

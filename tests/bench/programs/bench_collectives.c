@@ -122,10 +122,10 @@ fail:
 static int rank_main(void *context) {
   (void)context;
   ms_world *world;
-  if (ms_world_join(&world)) return FAILED_RUN;
+  if (ms_world_join(NULL, &world)) return FAILED_RUN;
   int rc = run_all(world);
   if (rc) ms_world_abort(world, ms_error_message());
-  ms_world_leave(world);
+  ms_free(world);
   return rc ? FAILED_RUN : 0;
 }
 

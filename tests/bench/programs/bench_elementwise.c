@@ -10,6 +10,7 @@
 
 #include "base/numbers/bf16.h"
 #include "base/clock.h"
+#include "base/numbers/dtype.h"
 #include "graph/graph.h"
 #include "kernels/formats/moments.h"
 #include "kernels/op.h"

@@ -35,7 +35,7 @@ static void trace(bench *b, const int *param) {
   ms_attrs attrs;
   int x;
   must(ms_graph_new(b->model, &b->graph));
-  must(ms_graph_input(b->graph, "x", MS_F32, 1, dims, &x));
+  must(ms_graph_input(b->graph, "x", MS_F32, 1, dims, -1, &x));
   must(ms_op_defaults("scale", &attrs));
   for (int k = 0; k < KERNELS; k++) {
     must(ms_attrs_set("scale", &attrs, "alpha", 1.0 + 1e-6 * k));
@@ -56,8 +56,8 @@ static void build(bench *b, ms_world *world) {
   ms_model_dims dims;
   ms_plan_config config;
   char name[32];
-  ms_unit_config_default(&unit_config, sizeof unit_config);
-  ms_param_config_default(&param_config, sizeof param_config);
+  must(ms_config_default("ms_unit_config", &unit_config, sizeof unit_config));
+  must(ms_config_default("ms_param_config", &param_config, sizeof param_config));
   must(ms_model_new(1, &b->model));
   for (int u = 0; u < UNITS; u++) {
     snprintf(name, sizeof name, "layers.%d", u);
@@ -66,25 +66,25 @@ static void build(bench *b, ms_world *world) {
     must(ms_model_add_param(b->model, unit, name, 1, (int64_t[]){ELEMENTS}, &param_config, &param[u]));
   }
   must(ms_mesh_new(MS_DEVICE_CPU, 1, &ranks, NULL, ranks, 0, NULL, &b->mesh));
-  ms_model_dims_default(&dims, sizeof dims);
+  must(ms_config_default("ms_model_dims", &dims, sizeof dims));
   dims.shard = 0;
   must(ms_model_shard(b->model, b->mesh, ms_world_rank(world), &dims));
   trace(b, param);
-  ms_plan_config_default(&config, sizeof config);
+  must(ms_config_default("ms_plan_config", &config, sizeof config));
   config.train = 0;
   config.threads = 1;
   must(ms_plan_compile(b->graph, &config, &b->plan));
-  must(ms_state_new(world, b->model, &config, &b->state));
+  must(ms_state_new(world, b->model, &config, 1, &b->state));
   must(ms_exec_new(b->state, b->plan, &b->exec));
 }
 
 static void drop(bench *b) {
-  ms_exec_free(b->exec);
-  ms_state_free(b->state);
-  ms_plan_free(b->plan);
-  ms_graph_free(b->graph);
-  ms_model_free(b->model);
-  ms_mesh_free(b->mesh);
+  ms_free(b->exec);
+  ms_free(b->state);
+  ms_free(b->plan);
+  ms_free(b->graph);
+  ms_free(b->model);
+  ms_free(b->mesh);
 }
 
 /* The kernels of the plan without the executor. */
@@ -124,9 +124,9 @@ static void measure_as_rank(int rank, int fd) {
   setenv("WORLD_SIZE", "2", 1);
   snprintf(text, sizeof text, "%d", fd);
   setenv("MOONSHARD_JOB_FD", text, 1);
-  must(ms_world_join(&world));
+  must(ms_world_join(NULL, &world));
   measure(world, "executor/2 ranks/instruction");
-  ms_world_leave(world);
+  ms_free(world);
 }
 
 int main(void) {
@@ -142,8 +142,8 @@ int main(void) {
     wait(&status);
     failed |= status != 0;
   }
-  must(ms_world_join(&world));
+  must(ms_world_join(NULL, &world));
   measure(world, "executor/1 rank/instruction");
-  ms_world_leave(world);
+  ms_free(world);
   return failed ? 3 : 0;
 }

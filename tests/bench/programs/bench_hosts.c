@@ -93,11 +93,11 @@ static _Noreturn void become_rank(int rank, int n, int per_host) {
   set_number("WORLD_SIZE", n);
   set_number("MASTER_PORT", 29500);
   set_number("MOONSHARD_NODE", rank / per_host);
-  int rc = ms_world_join(&world);
+  int rc = ms_world_join(NULL, &world);
   if (!rc) rc = measure(world, per_host);
   if (rc) fprintf(stderr, "bench_hosts: rank %d: %s\n", rank, ms_error_message());
   if (rc) atomic_store(&all->failed, 1);
-  if (world) ms_world_leave(world);
+  if (world) ms_free(world);
   exit(rc != 0);
 }
 

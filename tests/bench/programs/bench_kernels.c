@@ -13,6 +13,7 @@
 
 #include "base/numbers/bf16.h"
 #include "base/clock.h"
+#include "base/numbers/dtype.h"
 #include "base/numbers/philox.h"
 #include "kernels/op.h"
 

@@ -23,13 +23,13 @@ static int lay_out(void) {
       if (mask >> d & 1) some[n++] = names[d];
     MS_GOTO(ms_mesh_slice(mesh, n, some, &slice));
     MS_GOTO(ms_mesh_ranks(slice, -1, RANKS / 3, ranks));
-    ms_mesh_free(slice);
+    ms_free(slice);
     slice = NULL;
   }
   for (int d = 0; d < NDIM; d++) MS_GOTO(ms_mesh_ranks(mesh, d, -1, ranks));
 fail:
-  ms_mesh_free(slice);
-  ms_mesh_free(mesh);
+  ms_free(slice);
+  ms_free(mesh);
   return rc;
 }
 

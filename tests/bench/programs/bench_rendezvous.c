@@ -24,11 +24,11 @@ static void set_number(const char *name, int value) {
 static _Noreturn void become_rank(int rank, double *joined) {
   ms_world *world = NULL;
   set_number("RANK", rank);
-  int rc = ms_world_join(&world);
+  int rc = ms_world_join(NULL, &world);
   *joined = ms_clock();
   if (!rc) rc = ms_world_barrier(world);
   if (rc) fprintf(stderr, "bench_rendezvous: rank %d: %s\n", rank, ms_error_message());
-  ms_world_leave(world);
+  ms_free(world);
   _exit(rc != 0);
 }
 

@@ -20,18 +20,18 @@ static int find(void *library, const char *name, void *function) {
 }
 
 static int join_and_leave(void *library) {
-  int (*join)(ms_world **);
-  void (*leave)(ms_world *);
+  int (*join)(const ms_world_config *, ms_world **);
+  void (*leave)(void *);
   int (*barrier)(ms_world *);
   void (*install)(void);
   const char *(*message)(void);
   ms_world *world;
-  if (find(library, "ms_world_join", &join) || find(library, "ms_world_leave", &leave) ||
+  if (find(library, "ms_world_join", &join) || find(library, "ms_free", &leave) ||
       find(library, "ms_world_barrier", &barrier) || find(library, "ms_interrupt_install", &install) ||
       find(library, "ms_error_message", &message))
     return 1;
   install();
-  if (join(&world) || barrier(world)) {
+  if (join(NULL, &world) || barrier(world)) {
     fprintf(stderr, "%s\n", message());
     return 1;
   }

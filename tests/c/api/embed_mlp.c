@@ -25,9 +25,9 @@ static int add_params(ms_model *model, int param[4]) {
   ms_unit_config unit_config;
   ms_param_config config;
   int unit, i;
-  ms_unit_config_default(&unit_config, sizeof unit_config);
+  CHECK(ms_config_default("ms_unit_config", &unit_config, sizeof unit_config));
   unit_config.root = 1;
-  ms_param_config_default(&config, sizeof config);
+  CHECK(ms_config_default("ms_param_config", &config, sizeof config));
   config.init = MS_INIT_UNIFORM;
   config.init_a = -0.7;
   config.init_b = 0.7;
@@ -53,8 +53,8 @@ static int linear(ms_graph *graph, int x, int weight, int bias, int *y) {
 static int trace(ms_graph *graph, const int param[4]) {
   const int64_t x_dims[2] = {SAMPLES, 2}, y_dims[1] = {SAMPLES};
   int x, y, hidden, logits, in[2], loss[3];
-  CHECK(ms_graph_input(graph, "x", MS_F32, 2, x_dims, &x));
-  CHECK(ms_graph_input(graph, "y", MS_I32, 1, y_dims, &y));
+  CHECK(ms_graph_input(graph, "x", MS_F32, 2, x_dims, -1, &x));
+  CHECK(ms_graph_input(graph, "y", MS_I32, 1, y_dims, -1, &y));
   if (linear(graph, x, param[0], param[1], &hidden)) return 1;
   CHECK(ms_graph_op(graph, "tanh", 1, &hidden, NULL, &hidden));
   if (linear(graph, hidden, param[2], param[3], &logits)) return 1;
@@ -62,7 +62,7 @@ static int trace(ms_graph *graph, const int param[4]) {
   in[1] = y;
   CHECK(ms_graph_op(graph, "cross_entropy", 2, in, NULL, loss));
   CHECK(ms_graph_output(graph, "logits", logits));
-  CHECK(ms_graph_set_loss(graph, loss[0]));
+  CHECK(ms_graph_set_loss(graph, loss[0], -1));
   return 0;
 }
 
@@ -111,6 +111,7 @@ int main(void) {
   ms_graph *graph;
   ms_plan *plan;
   ms_world_info all;
+  ms_state_memory_info memory;
   ms_model_dims dims;
   ms_plan_config config;
   ms_plan_summary summary;
@@ -118,34 +119,33 @@ int main(void) {
   ms_exec *exec;
   const int sizes[1] = {-1};
   double first = 0, last = 0;
-  int64_t bytes = 0;
   int param[4], ok;
   if (ms_abi_version() != MS_ABI_VERSION) return 1;
-  CHECK(ms_world_join(&world));
+  CHECK(ms_world_join(NULL, &world));
   CHECK(ms_world_describe(world, &all, sizeof all));
   CHECK(ms_mesh_new(MS_DEVICE_CPU, 1, sizes, NULL, all.size, 0, NULL, &mesh));
   CHECK(ms_model_new(7, &model));
   if (add_params(model, param)) return 1;
-  ms_model_dims_default(&dims, sizeof dims);
+  CHECK(ms_config_default("ms_model_dims", &dims, sizeof dims));
   dims.shard = 0;
   CHECK(ms_model_shard(model, mesh, all.rank, &dims));
   CHECK(ms_graph_new(model, &graph));
   if (trace(graph, param)) return 1;
-  ms_plan_config_default(&config, sizeof config);
+  CHECK(ms_config_default("ms_plan_config", &config, sizeof config));
   CHECK(ms_plan_compile(graph, &config, &plan));
-  CHECK(ms_plan_summarize(plan, &summary));
-  CHECK(ms_state_new(world, model, &config, &state));
+  CHECK(ms_plan_summarize(plan, &summary, sizeof summary));
+  CHECK(ms_state_new(world, model, &config, 1, &state));
   CHECK(ms_exec_new(state, plan, &exec));
   ok = !write_inputs(exec) && !train(exec, &first, &last) && answers_right(exec) && last < 0.1 * first &&
-       !ms_state_arena_bytes(state, &bytes) && bytes == summary.peak_bytes;
+       !ms_state_memory(state, NULL, &memory, sizeof memory) && memory.arena_bytes == summary.peak_bytes;
   printf("%s: loss %.4f -> %.4f, peak %lld bytes\n", ok ? "learned" : "failed", first, last,
          (long long)summary.peak_bytes);
-  ms_exec_free(exec);
-  ms_state_free(state);
-  ms_plan_free(plan);
-  ms_graph_free(graph);
-  ms_model_free(model);
-  ms_mesh_free(mesh);
-  ms_world_leave(world);
+  ms_free(exec);
+  ms_free(state);
+  ms_free(plan);
+  ms_free(graph);
+  ms_free(model);
+  ms_free(mesh);
+  ms_free(world);
   return !ok;
 }

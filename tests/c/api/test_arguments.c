@@ -24,18 +24,18 @@ static void wrong_betas_eps_and_rates_are_refused(void **state) {
   };
   for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
     ms_plan_config config;
-    ms_plan_config_default(&config, sizeof config);
+    must(ms_config_default("ms_plan_config", &config, sizeof config));
     config.optimizer = wrong[i].optimizer;
     memcpy((char *)&config + wrong[i].field, &wrong[i].value, sizeof(double));
     assert_fails(ms_plan_compile(m.graph, &config, &plan), MS_EINVAL, wrong[i].facts);
-    assert_fails(ms_state_new(world, m.model, &config, &made), MS_EINVAL, wrong[i].facts);
+    assert_fails(ms_state_new(world, m.model, &config, 1, &made), MS_EINVAL, wrong[i].facts);
   }
   ms_plan_config config;
-  ms_plan_config_default(&config, sizeof config);
+  must(ms_config_default("ms_plan_config", &config, sizeof config));
   config.threads = -3;
   assert_fails(ms_plan_compile(m.graph, &config, &plan), MS_EINVAL, "threads | 0");
   mlp_free(&m);
-  ms_world_leave(world);
+  ms_free(world);
 }
 
 static void wrong_inputs_of_a_step_are_refused(void **state) {
@@ -95,7 +95,7 @@ static void counts_and_kinds_out_of_range_are_refused(void **state) {
   assert_fails(ms_initial_values(1, "w", MS_INIT_NORMAL, 0, 1, 0, 1, NULL), MS_EINVAL, "out is NULL");
   assert_fails(ms_tokens_open(0, names, MS_TOKEN_BYTES, &tokens), MS_EINVAL, "files | 0");
   assert_fails(ms_tokens_open(1, names, MS_TOKEN_BYTES, &tokens), MS_EINVAL, "NULL");
-  ms_safetensors_config_default(&file, sizeof file);
+  must(ms_config_default("ms_safetensors_config", &file, sizeof file));
   file.metadata = -1;
   assert_fails(ms_safetensors_create("/proc/nowhere/w", 0, NULL, &file, &writer), MS_EINVAL, "metadata | -1");
   file.metadata = 1;
@@ -108,7 +108,7 @@ static void counts_and_kinds_out_of_range_are_refused(void **state) {
   assert_fails(ms_device_library(MS_DEVICE_CUDA, MS_LIBRARIES, version, 8), MS_EINVAL, "ms_gpu_library | 7");
   assert_fails(ms_transport_describe(MS_TRANSPORT_NAMES + 1, version, 8), MS_EINVAL, "ms_transport_fact | 3");
   assert_fails(ms_transport_describe(MS_TRANSPORT_UCX, version, 0), MS_EINVAL, "0 bytes");
-  ms_rules_free(rules);
+  ms_free(rules);
   mlp_free(&m);
 }
 
@@ -138,11 +138,11 @@ static void wrong_settings_of_parameters_are_refused(void **state) {
   ms_unit_config unit;
   int index;
   must(ms_model_new(1, &model));
-  ms_unit_config_default(&unit, sizeof unit);
+  must(ms_config_default("ms_unit_config", &unit, sizeof unit));
   must(ms_model_add_unit(model, "root", &unit, &index));
   const int64_t dims[7] = {2, 2, 2, 2, 2, 2, 2}, empty[1] = {0};
   ms_param_config right, config;
-  ms_param_config_default(&right, sizeof right);
+  must(ms_config_default("ms_param_config", &right, sizeof right));
 #define REFUSED(status, facts) \
   assert_fails(ms_model_add_param(model, 0, "w", 1, dims, &config, &index), status, "parameter 'w' | " facts)
   config = right, config.group.lr_scale = -1;
@@ -161,7 +161,7 @@ static void wrong_settings_of_parameters_are_refused(void **state) {
   assert_int_equal(ms_model_add_param(model, 0, "w", 0, NULL, &right, &index), MS_OK);
   assert_fails(ms_model_add_param(model, 0, "w", 7, dims, &right, &index), MS_ESHAPE, "7 dimensions | 0 | 6");
   assert_fails(ms_model_add_param(model, 0, "w", 1, empty, &right, &index), MS_ESHAPE, "dimension 0 | 0");
-  ms_model_free(model);
+  ms_free(model);
 }
 
 static void wrong_rates_of_a_sharded_model_are_refused(void **state) {
@@ -215,24 +215,24 @@ static void settings_that_an_optimizer_does_not_have_are_refused(void **state) {
   ms_param_group group[64];
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     ms_plan_config config;
-    ms_plan_config_default(&config, sizeof config);
+    must(ms_config_default("ms_plan_config", &config, sizeof config));
     config.optimizer = cases[i].optimizer;
     for (int p = 0; p < 64; p++) group[p] = none;
     memcpy((char *)&group[2] + cases[i].field, &cases[i].value, sizeof(double));
     must(ms_model_set_groups(m.model, group));
     if (cases[i].message) {
       assert_fails(ms_plan_compile(m.graph, &config, &plan), MS_EINVAL, cases[i].message);
-      assert_fails(ms_state_new(world, m.model, &config, &made), MS_EINVAL, cases[i].message);
+      assert_fails(ms_state_new(world, m.model, &config, 1, &made), MS_EINVAL, cases[i].message);
     } else {
       must(ms_plan_compile(m.graph, &config, &plan));
-      ms_plan_free(plan);
+      ms_free(plan);
     }
     config.train = 0; /* nothing is updated */
     must(ms_plan_compile(m.graph, &config, &plan));
-    ms_plan_free(plan);
+    ms_free(plan);
   }
   mlp_free(&m);
-  ms_world_leave(world);
+  ms_free(world);
 }
 
 static void wrong_shapes_of_saved_tensors_are_refused(void **state) {
@@ -243,9 +243,9 @@ static void wrong_shapes_of_saved_tensors_are_refused(void **state) {
   ms_plan_config config;
   ms_state *made;
   ms_save *save;
-  ms_plan_config_default(&config, sizeof config);
+  must(ms_config_default("ms_plan_config", &config, sizeof config));
   must(ms_world_join_alone(&world));
-  must(ms_state_new(world, m.model, &config, &made));
+  must(ms_state_new(world, m.model, &config, 1, &made));
   ms_save_piece piece = {
       .name = "w", .parameter = "w", .kind = "param", .what = MS_TENSOR_PARAM, .count = 4, .ndim = 9};
   assert_fails(ms_save_new(made, 1, &piece, &save), MS_ESHAPE, "tensor w | ndim | 9 | 0 | 6");
@@ -270,11 +270,11 @@ static void wrong_shapes_of_saved_tensors_are_refused(void **state) {
                                                      .target = "/proc/nowhere",
                                                      .head = "{}"}),
                MS_EINVAL, "writers | 0");
-  assert_fails(ms_save_wait(save, 99), MS_EINVAL, "stage | 99");
-  ms_save_free(save);
-  ms_state_free(made);
+  assert_fails(ms_save_wait(save, 99, 0), MS_EINVAL, "stage | 99");
+  ms_free(save);
+  ms_free(made);
   mlp_free(&m);
-  ms_world_leave(world);
+  ms_free(world);
 }
 
 static void wrong_times_of_a_profile_are_refused(void **state) {
@@ -287,8 +287,8 @@ static void wrong_times_of_a_profile_are_refused(void **state) {
   for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
     assert_fails(ms_profile_mark(profile, "x", wrong[i]), MS_EINVAL, "ms_profile_mark | began");
   must(ms_profile_mark(profile, "x", 0));
-  ms_profile_free(profile);
-  ms_world_leave(world);
+  ms_free(profile);
+  ms_free(world);
 }
 
 int main(void) {

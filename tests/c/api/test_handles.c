@@ -75,7 +75,7 @@ static void make(everything *e) {
   c.blocks = 1;
   ms_plan_config config;
   memset(e, 0, sizeof *e);
-  ms_plan_config_default(&config, sizeof config);
+  must(ms_config_default("ms_plan_config", &config, sizeof config));
   must(ms_world_join_alone(&e->world));
   mlp m = mlp_make(&c);
   e->mesh = m.mesh;
@@ -83,7 +83,7 @@ static void make(everything *e) {
   e->graph = m.graph;
   must(ms_mesh_slice(e->mesh, 1, (const char *const[]){"shard"}, &e->slice));
   must(ms_plan_compile(e->graph, &config, &e->plan));
-  must(ms_state_new(e->world, e->model, &config, &e->state));
+  must(ms_state_new(e->world, e->model, &config, 1, &e->state));
   must(ms_exec_new(e->state, e->plan, &e->exec));
   must(ms_profile_new(e->world, &e->profile));
   ms_exec_set_profile(e->exec, e->profile);
@@ -99,7 +99,7 @@ static void make(everything *e) {
 }
 
 /* The object of a kind, as made. */
-static const void *object_of(const everything *e, int kind) {
+static void *object_of(const everything *e, int kind) {
   switch (kind) {
     case WORLD: return e->world;
     case MESH: return e->mesh;
@@ -123,24 +123,7 @@ static const void *object_of(const everything *e, int kind) {
 
 static void release(everything *e, int kind) {
   e->released[kind] = 1;
-  switch (kind) {
-    case WORLD: ms_world_leave(e->world); break;
-    case MESH: ms_mesh_free(e->mesh); break;
-    case SLICE: ms_mesh_free(e->slice); break;
-    case MODEL: ms_model_free(e->model); break;
-    case GRAPH: ms_graph_free(e->graph); break;
-    case PLAN: ms_plan_free(e->plan); break;
-    case STATE: ms_state_free(e->state); break;
-    case EXEC: ms_exec_free(e->exec); break;
-    case PROFILE: ms_profile_free(e->profile); break;
-    case SAVE: ms_save_free(e->save); break;
-    case TOKENS: ms_tokens_close(e->tokens); break;
-    case READER: ms_token_reader_free(e->reader); break;
-    case RULES: ms_rules_free(e->rules); break;
-    case FILE_READ: ms_safetensors_close(e->file); break;
-    case WRITER: ms_safetensors_abort(e->writer); break;
-    case TOKENIZER: ms_tokenizer_close(e->tokenizer); break;
-  }
+  ms_free(object_of(e, kind));
 }
 
 /* A call gives this when the handles that it needs are there, else MS_EINVAL. */
@@ -152,17 +135,17 @@ static void expect(int works, int status) {
 
 static void use_descriptions(everything *e) {
   int rank[1], value;
-  int64_t first, count;
+  ms_tensor_info info;
   const char *text;
   ms_plan *again = NULL;
   ms_plan_config config;
-  ms_plan_config_default(&config, sizeof config);
+  must(ms_config_default("ms_plan_config", &config, sizeof config));
   expect(!e->released[MESH], ms_mesh_ranks(e->mesh, -1, 0, rank));
   expect(!e->released[SLICE], ms_mesh_ranks(e->slice, -1, 0, rank));
-  expect(!e->released[MODEL], ms_model_owned(e->model, 0, &first, &count));
+  expect(!e->released[MODEL], ms_model_describe(e->model, 0, &info, sizeof info));
   expect(!e->released[GRAPH], ms_graph_param(e->graph, 0, &value));
   expect(!e->released[GRAPH], ms_plan_compile(e->graph, &config, &again));
-  ms_plan_free(again);
+  ms_free(again);
   expect(!e->released[PLAN], ms_plan_dump(e->plan, 1, &text));
 }
 
@@ -193,7 +176,7 @@ static void use_state(everything *e) {
   for (int phase = MS_PHASE_FIRST; phase <= MS_PHASE_UPDATE; phase++)
     if (phase != MS_PHASE_NEXT && phase != MS_PHASE_LAST)
       expect(on_state && !e->released[EXEC], ms_exec_run(e->exec, phase, &inputs, NULL));
-  expect(on_state && !e->released[SAVE], ms_save_wait(e->save, MS_SAVE_WRITTEN));
+  expect(on_state && !e->released[SAVE], ms_save_wait(e->save, MS_SAVE_WRITTEN, 0));
   expect(on_world && !e->released[PROFILE], ms_profile_mark(e->profile, "here", 0));
 }
 
@@ -204,6 +187,10 @@ static void use(everything *e) {
   use_state(e);
 }
 
+static int is_live(const void *object, int kind) {
+  return atomic_load(&((const ms_handle *)object)->word) == (uint32_t)(MS_HANDLE_LIVE + kind);
+}
+
 static void every_kind_is_made(void **state) {
   (void)state;
   everything e;
@@ -211,9 +198,9 @@ static void every_kind_is_made(void **state) {
   make(&e);
   for (int kind = FIRST; kind < END; kind++) {
     const int own = kind == SLICE ? MS_HANDLE_MESH : kind;
-    if (!ms_handle_is_live(object_of(&e, kind), own)) fail_msg("test_handles.c makes no handle of kind %d", kind);
+    if (!is_live(object_of(&e, kind), own)) fail_msg("test_handles.c makes no handle of kind %d", kind);
     release(&e, kind);
-    if (ms_handle_is_live(object_of(&e, kind), own)) fail_msg("test_handles.c releases no handle of kind %d", kind);
+    if (is_live(object_of(&e, kind), own)) fail_msg("test_handles.c releases no handle of kind %d", kind);
   }
 }
 
@@ -255,6 +242,18 @@ static void all_are_released_in_any_order(void **state) {
 }
 
 /* What is kept is no longer than what keeps it. */
+static void only_handles_are_released(void **state) {
+  (void)state;
+  uint64_t words[16] = {0};
+  ms_free(words);
+  assert_has(ms_error_message(), "ms_free | no handle");
+  ms_error_clear();
+  memset(words, 0x5a, sizeof words);
+  ms_free(words);
+  assert_has(ms_error_message(), "ms_free | no handle");
+  ms_error_clear();
+}
+
 static void memory_of_ended_handles_is_used_again(void **state) {
   (void)state;
   enum { ROUNDS = 4 * MS_HANDLES_KEPT };
@@ -265,7 +264,7 @@ static void memory_of_ended_handles_is_used_again(void **state) {
     for (int earlier = i - 1; earlier >= 0 && earlier >= i - MS_HANDLES_KEPT; earlier--)
       assert_ptr_not_equal(seen[i], seen[earlier]);
     if (i > 2 * MS_HANDLES_KEPT) same += seen[i] == seen[i - MS_HANDLES_KEPT - 1];
-    ms_rules_free(seen[i]);
+    ms_free(seen[i]);
   }
   assert_true(same > 0);
 }
@@ -274,16 +273,16 @@ static void a_world_may_be_left_twice_and_joined_again(void **state) {
   (void)state;
   ms_world *world, *again;
   for (int round = 0; round < 3; round++) {
-    must(ms_world_join(&world));
-    ms_world_leave(world);
-    ms_world_leave(world);
-    must(ms_world_join(&again));
-    ms_world_leave(world);
+    must(ms_world_join(NULL, &world));
+    ms_free(world);
+    ms_free(world);
+    must(ms_world_join(NULL, &again));
+    ms_free(world);
     must(ms_world_barrier(again));
     assert_fails(ms_world_barrier(world), MS_EINVAL, "ms_world_barrier | world | released");
-    ms_world_leave(again);
+    ms_free(again);
   }
-  ms_world_leave(NULL);
+  ms_free(NULL);
 }
 
 /* HANDLES_SEED and HANDLES_ROUNDS: random orders alone, others and more of them. */
@@ -292,6 +291,7 @@ int main(void) {
       TEST(every_kind_is_made),
       TEST(every_pair_is_released_in_either_order),
       TEST(all_are_released_in_any_order),
+      TEST(only_handles_are_released),
       TEST(memory_of_ended_handles_is_used_again),
       TEST(a_world_may_be_left_twice_and_joined_again),
   };

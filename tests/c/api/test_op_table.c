@@ -15,7 +15,7 @@ static void table_describes_every_row(void **state) {
   for (int op = 0; op < ms_op_count(); op++) {
     ms_op_info info;
     ms_attrs attrs;
-    must(ms_op_describe(op, &info));
+    must(ms_op_describe(op, &info, sizeof info));
     assert_int_equal(ms_op_find(info.name), op);
     assert_true(info.min_inputs <= info.max_inputs && info.max_inputs <= MS_MAX_INPUTS);
     assert_true(info.outputs >= 1 && info.outputs <= MS_MAX_OUTPUTS);
@@ -25,7 +25,7 @@ static void table_describes_every_row(void **state) {
   assert_int_equal(ms_op_find("conv9"), -1);
   assert_int_equal(ms_op_find(""), -1);
   assert_int_equal(ms_op_find(NULL), -1);
-  assert_fails(ms_op_describe(-1, &(ms_op_info){0}), MS_EINVAL, "ops | 0");
+  assert_fails(ms_op_describe(-1, &(ms_op_info){0}, sizeof(ms_op_info)), MS_EINVAL, "ops | 0");
 }
 
 static void defaults_come_from_the_row(void **state) {

@@ -86,9 +86,32 @@ static void a_note_is_returned_once(void **state) {
   assert_null(ms_note_next());
 }
 
+static void keep_last(void *user, const char *text) { *(const char **)user = text; }
+
+static void a_log_is_given_each_note_once(void **state) {
+  (void)state;
+  const char *last = NULL;
+  ms_note("a bell is missing");
+  ms_set_log(keep_last, &last);
+  assert_string_equal(last, "a bell is missing");
+  ms_note("a lamp is missing");
+  assert_string_equal(last, "a lamp is missing");
+  last = NULL;
+  ms_note("a bell is missing");
+  assert_null(last);
+  assert_null(ms_note_next());
+  ms_set_log(NULL, NULL);
+  ms_note("a lock is missing");
+  assert_null(last);
+  assert_string_equal(ms_note_next(), "a lock is missing");
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {TEST(the_first_name_that_is_there_is_taken), TEST(a_variable_is_the_only_name),
+  const struct CMUnitTest tests[] = {TEST(the_first_name_that_is_there_is_taken),
+                                     TEST(a_variable_is_the_only_name),
                                      TEST(own_libraries_are_found_by_a_variable_or_by_the_linker),
-                                     TEST(missing_functions_of_a_library_are_reported), TEST(a_note_is_returned_once)};
+                                     TEST(missing_functions_of_a_library_are_reported),
+                                     TEST(a_note_is_returned_once),
+                                     TEST(a_log_is_given_each_note_once)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

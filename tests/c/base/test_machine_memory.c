@@ -115,10 +115,10 @@ static void the_machine_can_have_less_than_a_group_leaves(void **state) {
 static void this_machine_says_something(void **state) {
   (void)state;
   ms_memory_info memory;
-  must(ms_memory_describe(&memory));
+  must(ms_memory_describe(&memory, sizeof memory));
   assert_true(memory.total > 0 && memory.available > 0 && memory.available <= memory.total);
   assert_true((memory.limit < 0) == !*memory.limit_file);
-  assert_int_equal(ms_memory_describe(NULL), MS_EINVAL);
+  assert_int_equal(ms_memory_describe(NULL, sizeof(ms_memory_info)), MS_EINVAL);
 }
 
 #define ROOT_TEST(test) cmocka_unit_test_setup_teardown(test, make_root, remove_root)

@@ -20,7 +20,7 @@ typedef union any_config {
 
 static any_config defaults_of(const char *type) {
   any_config config;
-  ms_settings_give(type, &config, sizeof config);
+  must(ms_settings_give(ms_settings_of(type), &config, sizeof config));
   return config;
 }
 
@@ -150,14 +150,14 @@ static void what_excludes_each_other_is_refused(void **state) {
 static void one_value_of_an_exclusion_is_allowed_alone(void **state) {
   (void)state;
   ms_param_config p;
-  ms_param_config_default(&p, sizeof p);
+  must(ms_config_default("ms_param_config", &p, sizeof p));
   p.gather_dtype = MS_I8;
   p.fp8 = MS_FP8_ROWWISE;
   must(ms_config_check("ms_param_config", &p));
   p.fp8 = MS_FP8_TENSORWISE;
   assert_fails(ms_config_check("ms_param_config", &p), MS_EUNSUPPORTED, "gather_dtype i8 | fp8 tensorwise");
   ms_plan_config c;
-  ms_plan_config_default(&c, sizeof c);
+  must(ms_config_default("ms_plan_config", &c, sizeof c));
   c.sgd.nesterov = 1;
   assert_fails(ms_config_check("ms_plan_config", &c), MS_EINVAL, "sgd.nesterov 1 | needs sgd.momentum");
   c.sgd.momentum = 0.9;
@@ -166,12 +166,24 @@ static void one_value_of_an_exclusion_is_allowed_alone(void **state) {
   assert_fails(ms_config_check("ms_plan_config", NULL), MS_EINVAL, "config is NULL");
 }
 
+static void defaults_are_of_a_struct_by_name(void **state) {
+  (void)state;
+  ms_model_dims dims;
+  must(ms_config_default("ms_model_dims", &dims, sizeof dims));
+  assert_int_equal(dims.struct_size, sizeof dims);
+  assert_int_equal(dims.shard, -1);
+  assert_fails(ms_config_default("ms_param_group", &dims, sizeof dims), MS_ENAME, "ms_param_group");
+  assert_fails(ms_config_default("ms_nothing", &dims, sizeof dims), MS_ENAME, "ms_nothing");
+  assert_fails(ms_config_default("ms_model_dims", &dims, 3), MS_EINVAL, "size is 3 | ms_model_dims");
+  assert_fails(ms_config_default("ms_model_dims", NULL, sizeof dims), MS_EINVAL, "config is NULL");
+}
+
 /* Lines for other ranks name what differs from the defaults, and dtypes by name. */
 static void a_description_has_what_is_set(void **state) {
   (void)state;
   ms_unit_config u;
   ms_text text = {0};
-  ms_unit_config_default(&u, sizeof u);
+  must(ms_config_default("ms_unit_config", &u, sizeof u));
   ms_settings_describe(ms_settings_of("ms_unit_config"), &u, MS_SCOPE_STATE, &text);
   assert_int_equal(text.length, 0);
   u.param_dtype = MS_BF16;
@@ -190,6 +202,7 @@ int main(void) {
       TEST(values_out_of_range_are_refused_by_name),
       TEST(what_excludes_each_other_is_refused),
       TEST(one_value_of_an_exclusion_is_allowed_alone),
+      TEST(defaults_are_of_a_struct_by_name),
       TEST(a_description_has_what_is_set),
   };
   return cmocka_run_group_tests_name("settings", tests, NULL, NULL);

@@ -32,6 +32,7 @@ typedef struct launch {
   int size, per_node; /* per_node 0: nodes are not distinguished */
   int told_local;     /* LOCAL_WORLD_SIZE; 0: not set */
   int present;        /* ranks that come at all; 0: all */
+  double timeout;     /* of ms_world_config; 0: not set */
   int (*body)(ms_world *world);
 } launch;
 
@@ -45,6 +46,7 @@ static void set_number(const char *name, int value) {
 
 static _Noreturn void become_rank(const launch *how, int rank, int port) {
   ms_world *world = NULL;
+  ms_world_config config;
   told *mine = &board[rank];
   set_number("RANK", rank);
   set_number("WORLD_SIZE", how->size);
@@ -55,12 +57,14 @@ static _Noreturn void become_rank(const launch *how, int rank, int port) {
   if (how->told_local) set_number("LOCAL_WORLD_SIZE", how->told_local);
   double began = ms_clock();
   ms_error_clear();
-  mine->status = ms_world_join(&world);
+  mine->status = ms_config_default("ms_world_config", &config, sizeof config);
+  config.timeout = how->timeout;
+  if (!mine->status) mine->status = ms_world_join(&config, &world);
   mine->seconds = ms_clock() - began;
   if (!mine->status) mine->status = how->body(world);
   if (mine->status) snprintf(mine->message, sizeof mine->message, "%s", ms_error_message());
   if (mine->status && world) ms_world_abort(world, mine->message);
-  ms_world_leave(world);
+  ms_free(world);
   _exit(0);
 }
 
@@ -238,6 +242,12 @@ static void L4_an_incomplete_world_names_the_missing_ranks(void **state) {
   for (int rank = 0; rank < 3; rank++) {
     assert_int_equal(board[rank].status, MS_ETIMEOUT);
     assert_has(board[rank].message, "ranks 3-4 of 5 | 0.5 s");
+  }
+  how.timeout = 0.25; /* before the environment's */
+  run_world(&how);
+  for (int rank = 0; rank < 3; rank++) {
+    assert_int_equal(board[rank].status, MS_ETIMEOUT);
+    assert_has(board[rank].message, "ranks 3-4 of 5 | 0.25 s");
   }
 }
 

@@ -5,6 +5,7 @@
  */
 #include <math.h>
 
+#include "base/numbers/dtype.h"
 #include "tests/c/support/check.h"
 #include "tests/c/support/ranks/collective.h"
 

@@ -1,6 +1,7 @@
 /* test_comm_replicas.c - collectives that replicas do together: a rank moves its slice of the result that its shard
  * would have had by itself. Bit for bit against a plain reference, with ranks as threads and as processes.
  */
+#include "base/numbers/dtype.h"
 #include "tests/c/support/check.h"
 #include "tests/c/support/ranks/collective.h"
 

@@ -292,7 +292,7 @@ static void I1_a_dead_rank_does_not_come_back(void **state) {
 static void I1_interrupts_can_be_held_back(void **state) {
   (void)state;
   ms_world *world;
-  must(ms_world_join(&world));
+  must(ms_world_join(NULL, &world));
   ms_interrupt_set(1);
   ms_interrupt_defer(1);
   assert_int_equal(ms_interrupted(), 0);
@@ -303,7 +303,7 @@ static void I1_interrupts_can_be_held_back(void **state) {
   ms_interrupt_set(0);
   assert_int_equal(ms_interrupted(), 0);
   must(ms_world_recover(world));
-  ms_world_leave(world);
+  ms_free(world);
 }
 
 /* Rank 1 gave up because of another rank, and has ended: what the others hear is why, not that it ended. */

@@ -6,6 +6,8 @@
 
 #include <stdlib.h>
 
+#include "base/numbers/dtype.h"
+
 /* A copy of the file under other names, to reach the variants that this processor would not choose. */
 #define ms_sum_arrays copied_shm_sum
 #define ms_max_arrays copied_shm_max

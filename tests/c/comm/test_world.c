@@ -31,7 +31,7 @@ static void a_world_of_one_needs_no_launcher(void **state) {
   ms_world *world;
   int mine = 7, all = 0;
   clear_variables();
-  assert_int_equal(ms_world_join(&world), MS_OK);
+  assert_int_equal(ms_world_join(NULL, &world), MS_OK);
   assert_int_equal(ms_world_rank(world), 0);
   assert_int_equal(ms_world_size(world), 1);
   assert_int_equal(ms_world_barrier(world), MS_OK);
@@ -41,8 +41,8 @@ static void a_world_of_one_needs_no_launcher(void **state) {
   assert_int_equal(ms_world_check(world), MS_OK);
   ms_comm *comm;
   assert_fails(ms_comm_open(world, 1, &(int){0}, 0, &comm), MS_EINVAL, "2");
-  ms_world_leave(world);
-  ms_world_leave(NULL);
+  ms_free(world);
+  ms_free(NULL);
 }
 
 static int look_at_nodes(ms_world *world, void *context) {
@@ -68,35 +68,59 @@ static void environment_variables_are_checked(void **state) {
   clear_variables();
   setenv("RANK", "1", 1);
   setenv("WORLD_SIZE", "4", 1);
-  assert_fails(ms_world_join(&world), MS_EINVAL, "rank 1 of 4");
+  assert_fails(ms_world_join(NULL, &world), MS_EINVAL, "rank 1 of 4");
   setenv("WORLD_SIZE", "four", 1);
-  assert_fails(ms_world_join(&world), MS_EINVAL, "WORLD_SIZE=\"four\"");
+  assert_fails(ms_world_join(NULL, &world), MS_EINVAL, "WORLD_SIZE=\"four\"");
   setenv("WORLD_SIZE", "4", 1);
   setenv("MOONSHARD_JOB_FD", "200", 1);
-  assert_fails(ms_world_join(&world), MS_EINVAL, "control segment");
+  assert_fails(ms_world_join(NULL, &world), MS_EINVAL, "control segment");
   int fd = memfd_create("other", MFD_CLOEXEC);
   char text[16];
   assert_int_equal(ftruncate(fd, sizeof(ms_control)), 0);
   snprintf(text, sizeof text, "%d", fd);
   setenv("MOONSHARD_JOB_FD", text, 1);
-  assert_fails(ms_world_join(&world), MS_EINVAL, "control segment");
+  assert_fails(ms_world_join(NULL, &world), MS_EINVAL, "control segment");
   close(fd);
   assert_int_equal(ms_job_create(2, 2, 0, &fd), MS_OK);
   snprintf(text, sizeof text, "%d", fd);
   setenv("MOONSHARD_JOB_FD", text, 1);
-  assert_fails(ms_world_join(&world), MS_EINVAL, "2 ranks");
+  assert_fails(ms_world_join(NULL, &world), MS_EINVAL, "2 ranks");
   setenv("WORLD_SIZE", "2", 1);
   setenv("RANK", "2", 1);
-  assert_fails(ms_world_join(&world), MS_EINVAL, "RANK=\"2\"");
+  assert_fails(ms_world_join(NULL, &world), MS_EINVAL, "RANK=\"2\"");
   close(fd);
   clear_variables();
   setenv("MOONSHARD_TIMEOUT", "-3", 1);
-  assert_fails(ms_world_join(&world), MS_EINVAL, "MOONSHARD_TIMEOUT");
+  assert_fails(ms_world_join(NULL, &world), MS_EINVAL, "MOONSHARD_TIMEOUT");
   clear_variables();
   assert_fails(ms_job_create(0, 0, 0, &fd), MS_EINVAL, "1 | 4096");
   assert_fails(ms_job_create(4097, 8, 0, &fd), MS_EINVAL, "not 4097");
   assert_fails(ms_job_create(65, 65, 0, &fd), MS_EINVAL, "64 | not 65");
   assert_fails(ms_job_create(4, 5, 0, &fd), MS_EINVAL, "4 | not 5");
+}
+
+static void a_config_can_ask_for_a_world_of_one_and_sets_the_timeout(void **state) {
+  (void)state;
+  ms_world_config config;
+  ms_world *world;
+  clear_variables();
+  setenv("RANK", "1", 1);
+  setenv("WORLD_SIZE", "4", 1);
+  must(ms_config_default("ms_world_config", &config, sizeof config));
+  config.alone = 1;
+  must(ms_world_join(&config, &world));
+  assert_int_equal(ms_world_size(world), 1);
+  assert_true(ms_world_timeout(world) > 60);
+  ms_free(world);
+  config.timeout = 7;
+  must(ms_world_join(&config, &world));
+  assert_true(ms_world_timeout(world) == 7);
+  ms_free(world);
+  config.timeout = -1;
+  assert_fails(ms_world_join(&config, &world), MS_EINVAL, "timeout | -1");
+  config.struct_size = 0;
+  assert_fails(ms_world_join(&config, &world), MS_EINVAL, "ms_world_config | ms_config_default");
+  clear_variables();
 }
 
 /* ---- meeting ---- */
@@ -273,7 +297,7 @@ static void L5_the_launchers_reason_reaches_the_ranks(void **state) {
   assert_string_equal(ms_control_abort_reason(view, &blamed), "rank 1 died: signal 9");
   assert_int_equal(blamed, 1);
   assert_string_equal(ms_control_rank_reason(view, 0), "later");
-  ms_world_leave(world);
+  ms_free(world);
   ms_control_view_close(view);
   ms_control_unmap(control);
   close(fd);
@@ -307,7 +331,7 @@ static void L5_the_contents_of_the_control_segment_are_checked(void **state) {
   assert_has(text, "rank");
   ms_control_death(view, 1, text, sizeof text);
   assert_has(text, "rank 1");
-  ms_world_leave(world);
+  ms_free(world);
   ms_control header, *again;
   assert_int_equal(pread(fd, &header, sizeof header, 0), sizeof header);
   header.size = MS_MAX_RANKS + 1;
@@ -357,6 +381,7 @@ int main(void) {
       TEST(a_world_of_one_needs_no_launcher),
       TEST(L1_ranks_of_one_launcher_are_one_node),
       TEST(environment_variables_are_checked),
+      TEST(a_config_can_ask_for_a_world_of_one_and_sets_the_timeout),
       TEST(exchange_gives_every_rank_every_value),
       TEST(L4_a_wait_past_its_deadline_names_what_and_who),
       TEST(L5_giving_up_ends_the_waits_of_others_with_the_reason),

@@ -11,6 +11,7 @@
 
 #include "base/numbers/bf16.h"
 #include "base/error.h"
+#include "base/numbers/dtype.h"
 #include "base/numbers/philox.h"
 #include "device/device.h"
 

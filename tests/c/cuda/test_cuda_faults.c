@@ -22,7 +22,8 @@ static int run_steps(ms_exec *exec, rank_engine *engine, const training_config *
   }
   MS_TRY(ms_exec_run(exec, MS_PHASE_EVALUATE, NULL, &(ms_step_outputs){0}));
   if (!ms_exec_output(exec, "logits")) return ms_error_code();
-  MS_TRY(ms_state_memory(engine->state, &(ms_device_memory){0}));
+  ms_state_memory_info memory;
+  MS_TRY(ms_state_memory(engine->state, NULL, &memory, sizeof memory));
   float *full = malloc(TRAINING_ELEMENTS * sizeof *full);
   int rc = ms_state_gather(engine->state, 1, MS_TENSOR_PARAM, 0, -1, full);
   free(full);
@@ -40,7 +41,7 @@ static int train_shortly(ms_world *world, int rank, int nccl) {
   net.batch = config.global_batch / ms_world_size(world);
   engine.net = mlp_make(&net);
   int rc = ms_plan_compile(engine.net.graph, &config.plan, &engine.plan);
-  if (!rc) rc = ms_state_new(world, engine.net.model, &config.plan, &engine.state);
+  if (!rc) rc = ms_state_new(world, engine.net.model, &config.plan, 1, &engine.state);
   if (!rc) rc = ms_exec_new(engine.state, engine.plan, &engine.exec);
   if (!rc) rc = ms_exec_set_graph(engine.exec, 1);
   if (!rc) rc = run_steps(engine.exec, &engine, &config, 3);
@@ -99,7 +100,7 @@ static void A4_every_call_of_the_runtime_may_fail(void **state) {
     }
     if (!failed) fail_msg("%s is never called", functions[f]);
   }
-  ms_world_leave(world);
+  ms_free(world);
 }
 
 /* ---- two ranks: NCCL ---- */
@@ -212,9 +213,9 @@ static void A4_every_call_that_describes_a_gpu_may_fail(void **state) {
     ms_device_info info;
     snprintf(spec, sizeof spec, "%s:1", functions[f]);
     emulate_failure(spec);
-    assert_fails(ms_device_describe(MS_DEVICE_CUDA, 0, &info), MS_EDEVICE, functions[f]);
+    assert_fails(ms_device_describe(MS_DEVICE_CUDA, 0, &info, sizeof info), MS_EDEVICE, functions[f]);
     emulate_failure("");
-    must(ms_device_describe(MS_DEVICE_CUDA, 0, &info));
+    must(ms_device_describe(MS_DEVICE_CUDA, 0, &info, sizeof info));
   }
 }
 
@@ -236,7 +237,7 @@ static void A4_an_error_in_a_kernel_is_reported_with_the_norm(void **state) {
   assert_fails(ms_exec_run(engine.exec, MS_PHASE_NORM, &inputs, NULL), MS_EINVAL, "cross_entropy");
   engine_step(&engine, &config, 0, 0, &(ms_step_outputs){0}); /* reported once */
   engine_close(&engine);
-  ms_world_leave(world);
+  ms_free(world);
 }
 
 static void D9_a_plan_and_its_state_are_of_one_device(void **state) {
@@ -252,9 +253,9 @@ static void D9_a_plan_and_its_state_are_of_one_device(void **state) {
   config.plan.device = MS_DEVICE_CUDA;
   must(ms_plan_compile(engine.net.graph, &config.plan, &plan));
   assert_fails(ms_exec_new(engine.state, plan, &exec), MS_EINVAL, "cuda | cpu");
-  ms_plan_free(plan);
+  ms_free(plan);
   engine_close(&engine);
-  ms_world_leave(world);
+  ms_free(world);
 }
 
 static void D9_a_plan_and_its_state_leave_as_many_multiprocessors(void **state) {
@@ -271,15 +272,15 @@ static void D9_a_plan_and_its_state_leave_as_many_multiprocessors(void **state) 
   config.plan.sm_carveout = 1;
   must(ms_plan_compile(engine.net.graph, &config.plan, &plan));
   assert_fails(ms_exec_new(engine.state, plan, &exec), MS_EINVAL, "plan leave 1 | state | 0 | sm_carveout");
-  ms_plan_free(plan);
+  ms_free(plan);
   config.plan.sm_carveout = -1;
   assert_fails(ms_plan_compile(engine.net.graph, &config.plan, &plan), MS_EINVAL, "sm_carveout | -1");
   config.plan.sm_carveout = 1;
   config.plan.device = MS_DEVICE_CPU;
   assert_fails(ms_plan_compile(engine.net.graph, &config.plan, &plan), MS_EINVAL, "sm_carveout 1 | cpu");
-  assert_fails(ms_state_new(world, engine.net.model, &config.plan, &engine.state), MS_EINVAL, "sm_carveout 1 | cpu");
+  assert_fails(ms_state_new(world, engine.net.model, &config.plan, 1, &engine.state), MS_EINVAL, "sm_carveout 1 | cpu");
   engine_close(&engine);
-  ms_world_leave(world);
+  ms_free(world);
 }
 
 int main(void) {

@@ -36,12 +36,12 @@ static void A5_plans_need_no_library_and_runs_do(void **state) {
   assert_fails(ms_device_count(MS_DEVICE_CUDA, &gpus), MS_EUNSUPPORTED, missing);
   assert_fails(ms_device_library(MS_DEVICE_CUDA, 0, version, sizeof version), MS_EUNSUPPORTED, missing);
   assert_fails(ms_device_check(MS_DEVICE_CUDA, 0), MS_EUNSUPPORTED, missing);
-  ms_plan_free(plan);
+  ms_free(plan);
 
   emulate_cuda_kernels("inline");
   must(compile(&net, &plan));
   assert_fails(ms_device_find(MS_DEVICE_CUDA, &device), MS_EUNSUPPORTED, "plans without libmoonshard_cuda.so | again");
-  ms_plan_free(plan);
+  ms_free(plan);
   mlp_free(&net);
 }
 
@@ -84,7 +84,7 @@ static void A5_updates_of_every_optimizer_share_launches(void **state) {
       config.optimizer = cases[i].optimizer;
       set_moments(&config, cases[i].moments);
       config.sgd.momentum = cases[i].momentum;
-      for (int p = 0; p < ms_model_params(net.model); p++) group[p] = net.model->param[p].config.group;
+      for (int p = 0; p < net.model->params; p++) group[p] = net.model->param[p].config.group;
       group[0].lr_scale = 0.5;
       if (groups && cases[i].op == MS_OP_sgd) group[1].momentum = 0;
       else if (groups) group[1].beta2 = 0.5;
@@ -94,7 +94,7 @@ static void A5_updates_of_every_optimizer_share_launches(void **state) {
       assert_true(updates > 4);
       const int apart = groups && (cases[i].op != MS_OP_sgd || cases[i].momentum != 0);
       assert_int_equal(launches, 1 + apart);
-      ms_plan_free(plan);
+      ms_free(plan);
       mlp_free(&net);
     }
 }

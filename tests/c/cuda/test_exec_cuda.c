@@ -146,15 +146,15 @@ static int time_a_step(ms_world *world, void *context) {
   engine_open(world, context, &engine);
   must(ms_profile_new(world, &profile));
   engine_step(&engine, context, ms_world_rank(world), 0, &out);
-  must(ms_exec_counts(engine.exec, &before));
+  must(ms_exec_counts(engine.exec, &before, sizeof before));
   assert_true(before.kernel_seconds == 0 && before.collective_seconds == 0);
   ms_exec_set_profile(engine.exec, profile);
   engine_step(&engine, context, ms_world_rank(world), 1, &out);
   ms_exec_set_profile(engine.exec, NULL);
-  must(ms_exec_counts(engine.exec, &after));
+  must(ms_exec_counts(engine.exec, &after, sizeof after));
   assert_true(after.kernel_seconds > 0 && after.collective_seconds > 0);
   assert_true(after.kernel_seconds < after.total_seconds - before.total_seconds);
-  ms_profile_free(profile);
+  ms_free(profile);
   engine_close(&engine);
   return MS_OK;
 }

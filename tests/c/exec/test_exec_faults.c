@@ -49,7 +49,7 @@ static int count_allocations(ms_world *world, void *context) {
   long before = allocator_calls;
   for (int step = 1; step < 4; step++) engine_step(&engine, context, rank, step, &out);
   assert_int_equal(allocator_calls, before);
-  must(ms_exec_counts(engine.exec, &counters));
+  must(ms_exec_counts(engine.exec, &counters, sizeof counters));
   assert_int_equal(counters.allocations, 0);
   assert_true(counters.kernel_seconds > 0 && counters.total_seconds >= counters.kernel_seconds);
   engine_close(&engine);
@@ -77,7 +77,7 @@ static int grow_between_runs(ms_world *world, void *context) {
   engine_feed(&engine, small, rank, 7, 0);
   must(ms_exec_run(engine.exec, MS_PHASE_EVALUATE, NULL, &before));
   int64_t bytes, grown;
-  must(ms_state_arena_bytes(engine.state, &bytes));
+  bytes = ms_state_arena_bytes(engine.state);
 
   /* A plan that only evaluates, for three times the rows. */
   training_config large = *small;
@@ -90,7 +90,7 @@ static int grow_between_runs(ms_world *world, void *context) {
   mlp_trace(&wide.net, &net, 2, 0, 1);
   must(ms_plan_compile(wide.net.graph, &large.plan, &wide.plan));
   must(ms_exec_new(engine.state, wide.plan, &wide.exec));
-  must(ms_state_arena_bytes(engine.state, &grown));
+  grown = ms_state_arena_bytes(engine.state);
   assert_true(grown > bytes);
   engine_feed(&wide, &large, rank, 7, 0);
   must(ms_exec_run(wide.exec, MS_PHASE_EVALUATE, NULL, &evaluated));
@@ -106,9 +106,9 @@ static int grow_between_runs(ms_world *world, void *context) {
   assert_null(ms_exec_input(engine.exec, "z"));
   assert_null(ms_exec_output(engine.exec, "z"));
 
-  ms_exec_free(wide.exec);
-  ms_plan_free(wide.plan);
-  ms_graph_free(wide.net.graph);
+  ms_free(wide.exec);
+  ms_free(wide.plan);
+  ms_free(wide.net.graph);
   engine_close(&engine);
   return MS_OK;
 }
@@ -134,13 +134,13 @@ static int free_in_some_order(ms_world *world, void *context) {
     engine_step(&engine, context, ms_world_rank(world), 0, &out);
     must(ms_world_barrier(world));
     for (int k = 0; k < HANDLES; k++) switch (orders[i][k]) {
-        case 0: ms_model_free(engine.net.model); break;
-        case 1: ms_graph_free(engine.net.graph); break;
-        case 2: ms_plan_free(engine.plan); break;
-        case 3: ms_state_free(engine.state); break;
-        default: ms_exec_free(engine.exec); break;
+        case 0: ms_free(engine.net.model); break;
+        case 1: ms_free(engine.net.graph); break;
+        case 2: ms_free(engine.plan); break;
+        case 3: ms_free(engine.state); break;
+        default: ms_free(engine.exec); break;
       }
-    ms_mesh_free(engine.net.mesh);
+    ms_free(engine.net.mesh);
   }
   return MS_OK;
 }
@@ -177,16 +177,16 @@ static int run_into_fault(ms_world *world, void *context) {
   ms_step_inputs inputs = {.lr = 0.02, .step = 12, .micro_batches = 1};
   ms_step_outputs out;
   const char *message;
-  float before[16], *mine;
-  int64_t first, count;
+  float before[16];
+  ms_elements mine;
   int rank = ms_world_rank(world);
   abort_on_failed_checks();
   setenv("MOONSHARD_STREAMS", fault->streams, 1);
   engine_open(world, &fault->config, &engine);
   if (fault->fault == NAN_PARAMETER) spoil_parameter(&engine, NAN);
   if (fault->fault == OVERFLOW) spoil_parameter(&engine, 3e38f);
-  must(ms_state_shard(engine.state, 0, MS_TENSOR_PARAM, &first, &count, &mine));
-  memcpy(before, mine, sizeof before);
+  must(ms_params_find(engine.state, 0, MS_TENSOR_PARAM, &mine));
+  memcpy(before, mine.data, sizeof before);
   engine_feed(&engine, &fault->config, rank, 0, 0);
   float *x = ms_exec_input(engine.exec, "x");
   if (fault->fault == INF_INPUT && rank == ms_world_size(world) - 1) x[3] = -INFINITY;
@@ -202,10 +202,10 @@ static int run_into_fault(ms_world *world, void *context) {
   assert_fails(ms_exec_find_nonfinite(engine.exec, &inputs, &message), MS_EINVAL, "rows.first | -1");
   inputs.rows.first = 0;
   must(ms_exec_find_nonfinite(engine.exec, &inputs, &message));
-  ms_profile_free(profile);
+  ms_free(profile);
   assert_fails(ms_exec_run(engine.exec, MS_PHASE_UPDATE, &inputs, NULL), MS_EINVAL, "update | norm");
   snprintf(fault->messages + 512 * rank, 512, "%s", message);
-  assert_memory_equal(before, mine, sizeof before);
+  assert_memory_equal(before, mine.data, sizeof before);
   engine_close(&engine);
   return MS_OK;
 }
@@ -245,7 +245,7 @@ static int bind_other_plans(ms_world *world, void *context) {
   rank_engine engine = {.net = mlp_make(&net)};
   config.plan.prefetch = rank == 2 ? 2 : 1;
   must(ms_plan_compile(engine.net.graph, &config.plan, &engine.plan));
-  must(ms_state_new(world, engine.net.model, &config.plan, &engine.state));
+  must(ms_state_new(world, engine.net.model, &config.plan, 1, &engine.state));
   assert_int_equal(ms_exec_new(engine.state, engine.plan, &engine.exec), MS_EMISMATCH);
   assert_has(ms_error_message(), "rank 0 | \"prefetch 1\"");
   assert_has(ms_error_message(), "rank 2 | \"prefetch 2\"");
@@ -339,15 +339,14 @@ static void a_kernel_that_fails_is_named_with_its_module(void **state) {
 static int misuse(ms_world *world, void *context) {
   const training_config *config = context;
   rank_engine engine;
-  int64_t first, count;
-  float *data;
+  ms_tensor_info info;
   abort_on_failed_checks();
   engine_open(world, config, &engine);
   assert_fails(ms_exec_run(engine.exec, 9, NULL, NULL), MS_EINVAL, "phase | 9");
   assert_fails(ms_exec_run(engine.exec, MS_PHASE_NEXT, NULL, NULL), MS_EINVAL, "phase | next | accumulate = 1");
-  assert_fails(ms_state_shard(engine.state, 0, MS_TENSOR_KINDS, &first, &count, &data), MS_EINVAL,
+  assert_fails(ms_state_describe(engine.state, 0, MS_TENSOR_KINDS, &info, sizeof info), MS_EINVAL,
                "ms_tensor_kind | 12");
-  assert_fails(ms_state_shard(engine.state, 99, MS_TENSOR_PARAM, &first, &count, &data), MS_EINVAL, "99 | parameter");
+  assert_fails(ms_state_describe(engine.state, 99, MS_TENSOR_PARAM, &info, sizeof info), MS_EINVAL, "99 | parameter");
   ms_step_inputs inputs = {.lr = 0.01, .step = 1, .micro_batches = 1};
   engine_feed(&engine, config, 0, 0, 0);
   must(ms_exec_run(engine.exec, MS_PHASE_FIRST, &inputs, NULL));
@@ -359,26 +358,26 @@ static int misuse(ms_world *world, void *context) {
   ms_exec *exec;
   ms_plan_config other = config->plan;
   other.optimizer = MS_OPT_SGD;
-  must(ms_state_new(world, engine.net.model, &other, &bare));
-  assert_fails(ms_state_shard(bare, 0, MS_TENSOR_EXP_AVG, &first, &count, &data), MS_EINVAL, "in.weight | exp_avg");
-  assert_fails(ms_state_shard(bare, 0, MS_TENSOR_ROW_VAR, &first, &count, &data), MS_EINVAL,
+  must(ms_state_new(world, engine.net.model, &other, 1, &bare));
+  assert_fails(ms_state_describe(bare, 0, MS_TENSOR_EXP_AVG, &info, sizeof info), MS_EINVAL, "in.weight | exp_avg");
+  assert_fails(ms_state_describe(bare, 0, MS_TENSOR_ROW_VAR, &info, sizeof info), MS_EINVAL,
                "in.weight | row_var | adafactor");
   assert_fails(ms_exec_new(bare, engine.plan, &exec), MS_EINVAL, "optimizer");
-  ms_state_free(bare);
+  ms_free(bare);
   other.optimizer = MS_OPT_ADAFACTOR;
-  must(ms_state_new(world, engine.net.model, &other, &bare));
-  assert_fails(ms_state_shard(bare, 0, MS_TENSOR_EXP_AVG, &first, &count, &data), MS_EINVAL, "in.weight | exp_avg");
-  assert_fails(ms_state_shard(bare, 0, MS_TENSOR_VARIANCE, &first, &count, &data), MS_EINVAL, "in.weight | variance");
-  must(ms_state_shard(bare, 0, MS_TENSOR_COL_VAR, &first, &count, &data));
-  assert_int_equal(first, 0);
-  assert_int_equal(count, 12); /* in.weight [16,12] */
+  must(ms_state_new(world, engine.net.model, &other, 1, &bare));
+  assert_fails(ms_state_describe(bare, 0, MS_TENSOR_EXP_AVG, &info, sizeof info), MS_EINVAL, "in.weight | exp_avg");
+  assert_fails(ms_state_describe(bare, 0, MS_TENSOR_VARIANCE, &info, sizeof info), MS_EINVAL, "in.weight | variance");
+  must(ms_state_describe(bare, 0, MS_TENSOR_COL_VAR, &info, sizeof info));
+  assert_int_equal(info.first, 0);
+  assert_int_equal(info.count, 12); /* in.weight [16,12] */
   const int streams = engine.plan->streams;
   engine.plan->streams = MS_NAMED_STREAMS + 1;
   assert_fails(ms_exec_new(engine.state, engine.plan, &exec), MS_EUNSUPPORTED, "7 streams | 6");
   engine.plan->streams = streams;
   setenv("MOONSHARD_STREAMS", "two", 1);
   assert_fails(ms_exec_new(engine.state, engine.plan, &exec), MS_EINVAL, "MOONSHARD_STREAMS");
-  ms_state_free(bare);
+  ms_free(bare);
   engine_close(&engine);
   return MS_OK;
 }

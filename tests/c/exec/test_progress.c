@@ -61,7 +61,7 @@ static void phases_follow_each_other_as_the_header_says(void **unused) {
   int ran[DEPTH + 1];
   ms_state state = state_alone();
   assert_true(follow(&state, ran, 0) > 1000);
-  ms_world_leave(state.world);
+  ms_free(state.world);
 }
 
 static void a_failed_phase_leaves_no_gradients(void **unused) {
@@ -81,7 +81,7 @@ static void a_failed_phase_leaves_no_gradients(void **unused) {
     assert_int_equal(ms_progress_has(&state, MS_SYNC_FAILED), phase == MS_PHASE_OUTER);
     assert_false(ms_progress_is_interrupted(&state)); /* alone, nothing waits inside it */
     ms_error_clear();
-    ms_world_leave(state.world);
+    ms_free(state.world);
   }
 }
 
@@ -95,7 +95,7 @@ static void several_ranks_are_interrupted_until_they_recover(void **unused) {
     assert_fails(ms_progress_check(&state, phase), MS_EINVAL, "a token is out of range | ms_world_recover");
   state.progress.interrupted++; /* another epoch */
   must(ms_progress_check(&state, MS_PHASE_FIRST));
-  ms_world_leave(state.world);
+  ms_free(state.world);
 }
 
 static void conditions_refuse_all_but_evaluation(void **unused) {
@@ -103,7 +103,7 @@ static void conditions_refuse_all_but_evaluation(void **unused) {
   static const struct {
     int condition;
     const char *facts;
-  } cases[] = {{MS_AVERAGES_SWAPPED, "averages | train"}, {MS_SYNC_FAILED, "sync | ms_state_restart_outer"}};
+  } cases[] = {{MS_AVERAGES_SWAPPED, "averages | train"}, {MS_SYNC_FAILED, "sync | ms_state_restart"}};
   for (int i = 0; i < 2; i++) {
     ms_state state = state_alone();
     ms_progress_set(&state, cases[i].condition, 1);
@@ -111,7 +111,7 @@ static void conditions_refuse_all_but_evaluation(void **unused) {
     must(ms_progress_check(&state, MS_PHASE_EVALUATE));
     ms_progress_set(&state, cases[i].condition, 0);
     must(ms_progress_check(&state, MS_PHASE_FIRST));
-    ms_world_leave(state.world);
+    ms_free(state.world);
   }
 }
 

@@ -23,7 +23,7 @@ static int frozen_param(const ms_model *model) {
 
 static long long gathers(const rank_engine *engine) {
   ms_exec_counters counters;
-  must(ms_exec_counts(engine->exec, &counters));
+  must(ms_exec_counts(engine->exec, &counters, sizeof counters));
   return (long long)counters.collectives[MS_PHASE_GATHER];
 }
 
@@ -41,19 +41,18 @@ static int write_and_seal(ms_world *world, void *context) {
   assert_true(gathers(&engine) == once);
   /* A write of this rank's own elements needs a seal. */
   const int param = frozen_param(engine.net.model);
-  int64_t begin, count;
-  int sliced;
+  ms_tensor_info kept;
   float values[TRAINING_ELEMENTS] = {0};
-  must(ms_state_kept(engine.state, param, MS_TENSOR_PARAM, &begin, &count, &sliced));
+  must(ms_state_describe(engine.state, param, MS_TENSOR_PARAM, &kept, sizeof kept));
   must(ms_world_barrier(world));
   /* Other rules do not hide it from a plan of the earlier ones. */
   const int always[] = {MS_RESHARD_ALWAYS, MS_RESHARD_ALWAYS, MS_RESHARD_ALWAYS, MS_RESHARD_ALWAYS};
   assert_int_equal(engine.net.model->units, 4);
   must(ms_model_set_reshard(engine.net.model, always, NULL));
-  must(ms_state_write(engine.state, param, MS_TENSOR_PARAM, begin, count, values));
+  must(ms_state_write(engine.state, param, MS_TENSOR_PARAM, kept.first, kept.count, values));
   engine_feed(&engine, c, rank, 2, 0);
   const ms_step_inputs inputs = {.lr = 0.01, .step = 3, .micro_batches = 1};
-  if (count && engine.plan->phase[MS_PHASE_GATHER].present)
+  if (kept.count && engine.plan->phase[MS_PHASE_GATHER].present)
     assert_fails(ms_exec_run(engine.exec, MS_PHASE_FIRST, &inputs, NULL), MS_EINVAL, "fc1.weight | ms_state_seal");
   must(ms_state_seal(engine.state));
   engine_step(&engine, c, rank, 2, &out);

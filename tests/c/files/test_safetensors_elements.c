@@ -46,7 +46,7 @@ static void K5_every_f16_is_read_and_written(void **state) {
   ms_safetensors *st = file_of("F16", ALL, stored, sizeof stored);
   must(ms_safetensors_read_f32(st, 0, NULL, 0, ALL, wide, &bytes));
   assert_true(bytes == sizeof stored);
-  ms_safetensors_close(st);
+  ms_free(st);
   for (int i = 0; i < ALL; i++) {
     _Float16 half;
     memcpy(&half, &stored[i], sizeof half);
@@ -60,7 +60,7 @@ static void K5_every_f16_is_read_and_written(void **state) {
   must(ms_safetensors_finish(w));
   must(ms_safetensors_open(path, &st));
   must(ms_safetensors_read(st, 0, 0, sizeof again, again));
-  ms_safetensors_close(st);
+  ms_free(st);
   for (int i = 0; i < ALL; i++)
     if (!isnan(wide[i])) assert_int_equal(again[i], stored[i]);
 }
@@ -81,7 +81,7 @@ static void K5_f16_is_rounded_to_nearest_even(void **state) {
   must(ms_safetensors_finish(w));
   must(ms_safetensors_open(path, &st));
   must(ms_safetensors_read(st, 0, 0, sizeof stored, stored));
-  ms_safetensors_close(st);
+  ms_free(st);
   for (int i = 0; i < N; i++) {
     _Float16 half = (_Float16)values[i];
     uint16_t bits;
@@ -97,11 +97,11 @@ static void K5_bf16_and_f64_are_read(void **state) {
   float wide[4];
   ms_safetensors *st = file_of("F64", 4, twice, sizeof twice);
   must(ms_safetensors_read_f32(st, 0, NULL, 0, 4, wide, NULL));
-  ms_safetensors_close(st);
+  ms_free(st);
   assert_true(wide[0] == 1.5f && wide[1] == -INFINITY && wide[2] == 0.0f && wide[3] == 0.1f);
   st = file_of("BF16", 4, brain, sizeof brain);
   must(ms_safetensors_read_f32(st, 0, NULL, 1, 3, wide, NULL));
-  ms_safetensors_close(st);
+  ms_free(st);
   assert_true(wide[0] == -INFINITY && wide[1] == ms_bf16_to_f32(1) && isnan(wide[2]));
 }
 
@@ -149,7 +149,7 @@ static void K5_views_read_the_requested_elements(void **state) {
         assert_true(bytes == (double)(count * (half ? 2 : 4)));
         free(out);
       }
-    ms_safetensors_close(st);
+    ms_free(st);
   }
 }
 
@@ -174,7 +174,7 @@ static void K5_views_write_where_they_read(void **state) {
   must(ms_safetensors_finish(w));
   must(ms_safetensors_open(path, &st));
   must(ms_safetensors_read_f32(st, 0, NULL, 0, ELEMENTS, again, NULL));
-  ms_safetensors_close(st);
+  ms_free(st);
   for (int i = 0; i < ELEMENTS; i++) assert_true(again[i] == (float)i);
 }
 
@@ -196,10 +196,10 @@ static void K5_views_that_do_not_fit_are_refused(void **state) {
     assert_fails(ms_safetensors_read_f32(st, 0, &cases[i].view, 0, 1, out, NULL), cases[i].code, cases[i].text);
   assert_fails(ms_safetensors_read_f32(st, 0, NULL, 10, 3, out, NULL), MS_EINVAL, "3 | element 10 | 12");
   assert_fails(ms_safetensors_read_f32(st, 1, NULL, 0, 1, out, NULL), MS_EINVAL, "tensor number 1");
-  ms_safetensors_close(st);
+  ms_free(st);
   st = file_of("I32", 12, stored, sizeof stored);
   assert_fails(ms_safetensors_read_f32(st, 0, NULL, 0, 1, out, NULL), MS_EDTYPE, "\"t\" | I32");
-  ms_safetensors_close(st);
+  ms_free(st);
 }
 
 int main(void) {

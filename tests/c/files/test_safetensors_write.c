@@ -2,6 +2,7 @@
  * the disk; and the ranges by which it knows what is missing. */
 #include "io/ranges.h"
 #include "scratch_folder.h"
+#include "tests/c/support/mapped.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -57,17 +58,17 @@ static void K5_elements_written_in_any_order_are_read_back(void **state) {
     static const char *const order[] = {"a.weight", "b.weight", "none", "scalar", "z"};
     for (int i = 0; i < 5; i++) {
       ms_safetensors_tensor t;
-      must(ms_safetensors_describe(st, i, &t));
+      must(ms_safetensors_describe(st, i, &t, sizeof t));
       assert_string_equal(t.name, order[i]);
       assert_int_equal(t.offset % (t.bits / 8), 0);
     }
-    assert_true(((const float *)ms_safetensors_data(st, 1))[5] == -6);
-    assert_true(*(const double *)ms_safetensors_data(st, 3) == 2.5);
-    assert_memory_equal(ms_safetensors_data(st, 4), "123", 3);
+    assert_true(((const float *)mapped(st, 1))[5] == -6);
+    assert_true(*(const double *)mapped(st, 3) == 2.5);
+    assert_memory_equal(mapped(st, 4), "123", 3);
     const char *key, *value, *file;
     must(ms_safetensors_metadata(st, 1, &key, &value, &file));
     assert_string_equal(value, texts[3]);
-    ms_safetensors_close(st);
+    ms_free(st);
     unlink(in_folder("written"));
   }
 }
@@ -76,8 +77,8 @@ static void K5_an_unfinished_file_leaves_nothing(void **state) {
   (void)state;
   ms_safetensors_writer *w = start("given_up", NULL);
   put_all(w);
-  ms_safetensors_abort(w);
-  ms_safetensors_abort(NULL);
+  ms_free(w);
+  ms_free(NULL);
   w = start("not_whole", NULL);
   must(ms_safetensors_write(w, 0, 0, 3, "123"));
   must(ms_safetensors_write(w, 2, 0, 8, "12345678"));
@@ -102,11 +103,11 @@ static void K5_an_existing_file_stays_until_the_new_one_is_complete(void **state
   must(ms_safetensors_open(in_folder("model"), &st));
   assert_int_equal(ms_safetensors_count(st), 5);
   must(ms_safetensors_finish(w));
-  assert_memory_equal(ms_safetensors_data(st, 4), "123", 3);
-  ms_safetensors_close(st);
+  assert_memory_equal(mapped(st, 4), "123", 3);
+  ms_free(st);
   must(ms_safetensors_open(in_folder("model"), &st));
   assert_int_equal(ms_safetensors_count(st), 0);
-  ms_safetensors_close(st);
+  ms_free(st);
   unlink(in_folder("model"));
 }
 
@@ -119,7 +120,7 @@ static void K5_the_writer_refuses_impossible_tensors(void **state) {
   assert_fails(ms_safetensors_write(w, 0, INT64_MAX, INT64_MAX, "1"), MS_EINVAL, "3");
   must(ms_safetensors_write(w, 0, 0, 2, "12"));
   assert_fails(ms_safetensors_write(w, 0, 1, 2, "23"), MS_EINVAL, "\"z\" | 1 to 3");
-  ms_safetensors_abort(w);
+  ms_free(w);
 
   const int64_t huge[] = {INT64_C(1) << 40, INT64_C(1) << 40}, wide[] = {INT64_C(1) << 62}, minus[] = {-1};
   ms_safetensors_tensor bad[] = {{.name = "a", .dtype = "U8", .ndim = 1, .dims = wide}, {.name = "a", .dtype = "U8"}};

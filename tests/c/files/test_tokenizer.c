@@ -159,7 +159,7 @@ static void threads_change_nothing_even_where_pieces_cross_their_cuts(void **unu
     must(ms_tokens_read(tokens, 0, count, got));
     assert_memory_equal(got, expected, (size_t)count * sizeof *got);
     free(got);
-    ms_tokens_close(tokens);
+    ms_free(tokens);
   }
   const char *path = text_path;
   ms_tokenize_result result;
@@ -167,7 +167,7 @@ static void threads_change_nothing_even_where_pieces_cross_their_cuts(void **unu
                "/dev/null/t.bin: | Not a directory");
   const char *const none[2] = {text_path, NULL};
   assert_fails(ms_tokenize_files(tokenizer, 2, none, out_path, NULL, &result), MS_EINVAL, "paths[i] is NULL");
-  ms_tokenizer_close(tokenizer);
+  ms_free(tokenizer);
   free(text);
   assert_int_equal(unlink(text_path), 0);
   assert_int_equal(unlink(out_path), 0);

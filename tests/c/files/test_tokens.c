@@ -72,7 +72,7 @@ static void K7_tokens_of_both_widths_are_one_stream(void **state) {
   assert_fails(ms_tokens_read(tokens, 34, 2, out), MS_EINVAL, "2 tokens | 34 | 35");
   assert_fails(ms_tokens_read(tokens, 1, INT64_MAX, out), MS_EINVAL, "9223372036854775807 tokens | 35");
   assert_fails(ms_tokens_read(tokens, -1, 2, out), MS_EINVAL, "35");
-  ms_tokens_close(tokens);
+  ms_free(tokens);
   remove_files(3);
 }
 
@@ -85,7 +85,7 @@ static void K7_bytes_are_tokens(void **state) {
   must(ms_tokens_open(1, &path, MS_TOKEN_BYTES, &tokens));
   must(ms_tokens_read(tokens, 0, 3, out));
   assert_int_equal(out[1], 255);
-  ms_tokens_close(tokens);
+  ms_free(tokens);
   remove_files(1);
 }
 
@@ -151,7 +151,7 @@ static void K7_tokens_beyond_four_gigabytes(void **state) {
   assert_int_equal(out[1], 0);
   must(ms_tokens_read(tokens, 2 * (int64_t)count - 2, 2, out));
   assert_int_equal(out[1], last);
-  ms_tokens_close(tokens);
+  ms_free(tokens);
   remove_files(2);
 }
 
@@ -179,7 +179,7 @@ static void the_reader_gives_what_was_asked_for_in_order(void **state) {
   write_tokens(0, 20240520, 1, 5000, 0);
   ms_tokens *tokens = open_files(1);
   must(ms_token_reader_new(tokens, ROWS, COLUMNS, 2, &reader));
-  ms_tokens_close(tokens); /* the reader keeps the files mapped */
+  ms_free(tokens); /* the reader keeps the files mapped */
   assert_fails(ms_token_reader_take(reader, 1, got, targets), MS_EINVAL, "batch");
   for (int batch = 0; batch < BATCHES; batch++) {
     for (int row = 0; row < ROWS; row++) first[row] = (batch * 131 + row * 17) % (5000 - COLUMNS);
@@ -200,7 +200,7 @@ static void the_reader_gives_what_was_asked_for_in_order(void **state) {
   must(ms_token_reader_take(reader, 60, got, targets));
   assert_int_equal(got[0], 7);
   must(ms_token_reader_request(reader, first)); /* freed with a batch under way */
-  ms_token_reader_free(reader);
+  ms_free(reader);
   remove_files(1);
 }
 
@@ -224,8 +224,8 @@ static void the_reader_tells_why_it_failed_and_goes_on(void **state) {
   assert_int_equal(truncate(path_of(0), 1100), 0);
   must(ms_token_reader_request(reader, &begin));
   assert_fails(ms_token_reader_take(reader, 60, got, targets), MS_EIO, "1100 | 1224");
-  ms_token_reader_free(reader);
-  ms_tokens_close(tokens);
+  ms_free(reader);
+  ms_free(tokens);
   remove_files(1);
 }
 

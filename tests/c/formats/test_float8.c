@@ -39,7 +39,7 @@ static void Q1_every_code_has_the_value_of_ml_dtypes(void **state) {
         fail_msg("%s 0x%02x is %a, not %a", row->info.name, i, (double)value[i], (double)expected[i]);
     }
   }
-  ms_safetensors_close(file);
+  ms_free(file);
 }
 
 static void Q1_every_code_survives_a_round_trip(void **state) {
@@ -79,7 +79,7 @@ static void Q1_numbers_ties_and_what_is_beyond_round_as_in_ml_dtypes(void **stat
         fail_msg("%s of %a is 0x%02x, not 0x%02x", row->info.name, (double)x[i], code, expected[i]);
     }
   }
-  ms_safetensors_close(file);
+  ms_free(file);
 }
 
 /* Rounding a bf16 through f32 is one rounding: f32 holds it exactly. So the nearest of all codes must come out. */
@@ -128,7 +128,7 @@ static void Q1_nf4_has_the_codebook_and_the_ties_of_bitsandbytes(void **state) {
   for (int64_t i = 0; i < n; i++)
     if (ms_f32_to_nf4(x[i]) != expected[i])
       fail_msg("nf4 of %a is %d, not %d", (double)x[i], ms_f32_to_nf4(x[i]), expected[i]);
-  ms_safetensors_close(file);
+  ms_free(file);
 }
 
 static void Q1_the_first_of_two_codes_is_in_the_high_bits(void **state) {

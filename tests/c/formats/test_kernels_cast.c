@@ -1,5 +1,6 @@
 /* test_kernels_cast.c - casts: between f32 and bf16, and between all dtypes of 8 bits and those that kernels compute
  * in, bit for bit. */
+#include "base/numbers/dtype.h"
 #include "base/numbers/float8.h"
 #include "tests/c/support/kernel_case.h"
 

@@ -33,7 +33,7 @@ static void Q9_maps_are_those_of_pytorch(void **state) {
       assert_memory_equal(&number, &expected[code], sizeof number);
     }
   }
-  ms_safetensors_close(file);
+  ms_free(file);
 }
 
 /* Numbers of five decades; those of the second moment are not negative. */
@@ -196,7 +196,7 @@ static void Q9_updates_are_those_of_torchao_with_signed_scales(void **state) {
   free(moved);
   free(zeros);
   free_case(&c);
-  ms_safetensors_close(file);
+  ms_free(file);
 }
 
 /* Steps of pieces that begin with a record have the bits of those of the whole, on any number of threads. */

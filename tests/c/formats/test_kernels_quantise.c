@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "base/numbers/dtype.h"
 #include "tests/c/support/check.h"
 #include "tests/c/support/fixture_file.h"
 #include "tests/c/support/kernel_case.h"
@@ -133,7 +134,7 @@ static void Q1_codes_and_scales_are_those_of_ml_dtypes(void **state) {
   static const char *const tensors[] = {"plain", "ties", "odd"};
   FOR_EACH(data, tensors)
   for (int i = 0; i < CASES; i++) assert_case(file, data, cases[i].name, &cases[i].q);
-  ms_safetensors_close(file);
+  ms_free(file);
 }
 
 /* The largest difference of an element, as a part of its block's largest magnitude: half of the largest step. */

@@ -2,6 +2,7 @@
  * CPU and on (emulated) CUDA: sizes that no piece, block or word divides, several numbers of ranks, ranges of the
  * result; what rounding leaves, over many sums; weights in blocks.
  */
+#include "base/numbers/dtype.h"
 #include "tests/c/support/pieces.h"
 
 enum { MOST_RANKS = 5 };

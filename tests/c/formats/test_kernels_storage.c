@@ -62,7 +62,7 @@ static void Q7_the_map_of_scales_is_bitsandbytes_dynamic_map(void **state) {
     assert_int_equal(ms_f32_to_dynamic((float)(middle + 1e-4 * (map[code + 1] - map[code]))), code + 1);
     assert_int_equal(ms_f32_to_dynamic((float)(middle - 1e-4 * (map[code + 1] - map[code]))), code);
   }
-  ms_safetensors_close(file);
+  ms_free(file);
 }
 
 static void Q7_codes_and_scales_of_nf4_are_bitsandbytes(void **state) {
@@ -82,7 +82,7 @@ static void Q7_codes_and_scales_of_nf4_are_bitsandbytes(void **state) {
     assert_int_equal(own[b / MS_STORED_SCALES * NF4_RECORD + NF4_SCALE_CODES + b % MS_STORED_SCALES], scale_codes[b]);
   for (int64_t r = 0; r < records; r++) assert_memory_equal(own + r * NF4_RECORD + NF4_SCALE, &scale[r], 4);
   free(own);
-  ms_safetensors_close(file);
+  ms_free(file);
 }
 
 static void Q7_codes_and_scales_of_i8_are_symmetric(void **state) {
@@ -97,7 +97,7 @@ static void Q7_codes_and_scales_of_i8_are_symmetric(void **state) {
   for (int64_t b = 0; b < blocks; b++)
     assert_memory_equal(own + b / 4 * I8_RECORD + I8_SCALES + b % 4 * 4, &scale[b], 4);
   free(own);
-  ms_safetensors_close(file);
+  ms_free(file);
 }
 
 /* Any range of elements, also one that begins and ends inside blocks and records. */
@@ -124,7 +124,7 @@ static void Q7_records_read_back_as_the_reference(void **state) {
     }
     free(own);
   }
-  ms_safetensors_close(file);
+  ms_free(file);
 }
 
 /* The op, to both dtypes that kernels read. */
@@ -158,7 +158,7 @@ static void Q7_the_op_gives_the_reference_rounded_to_what_kernels_read(void **st
       free(own);
     }
   }
-  ms_safetensors_close(file);
+  ms_free(file);
 }
 
 static void Q7_dtypes_with_records_are_those_of_the_table_of_dtypes(void **state) {
@@ -275,7 +275,7 @@ static void Q7_records_of_another_length_are_the_same_numbers(void **state) {
     free(again);
     free(own);
   }
-  ms_safetensors_close(file);
+  ms_free(file);
 }
 
 int main(void) {

@@ -40,7 +40,7 @@ static inline void fixture_start(fixture *f) {
   must(ms_graph_create(f, fixture_lookup, FIXTURE_PARAMS, &f->graph));
 }
 
-static inline void fixture_end(fixture *f) { ms_graph_free(f->graph); }
+static inline void fixture_end(fixture *f) { ms_free(f->graph); }
 
 static inline ms_value_info info_of(int dtype, int ndim, const int64_t *dims) {
   ms_value_info info = {.dtype = dtype, .ndim = ndim};
@@ -58,7 +58,7 @@ static inline int param(fixture *f, int dtype, int ndim, const int64_t *dims) {
 
 static inline int input(fixture *f, const char *name, int dtype, int ndim, const int64_t *dims) {
   int value;
-  must(ms_graph_input(f->graph, name, dtype, ndim, dims, &value));
+  must(ms_graph_input(f->graph, name, dtype, ndim, dims, -1, &value));
   return value;
 }
 

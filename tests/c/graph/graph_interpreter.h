@@ -5,6 +5,7 @@
 #define MS_TESTS_GRAPH_INTERPRETER_H
 
 #include "base/numbers/bf16.h"
+#include "base/numbers/dtype.h"
 #include "base/numbers/philox.h"
 
 #include <math.h>

@@ -81,7 +81,7 @@ static inline void language_model_loss(fixture *f, const model_shape *m, int x, 
   int targets = input(f, "targets", MS_I32, SHAPE(m->batch, m->seq));
   apply(f, MS_OP_cross_entropy, 2, (int[]){logits, targets}, NULL, out);
   must(ms_graph_output(f->graph, "logits", logits));
-  must(ms_graph_set_loss(f->graph, out[0]));
+  must(ms_graph_set_loss(f->graph, out[0], -1));
 }
 
 /* The head is the embedding's transpose. */

@@ -7,7 +7,7 @@
 #include "tests/c/graph/graph_models.h"
 
 static void differentiate(int loss) {
-  must(ms_graph_set_loss(f.graph, loss));
+  must(ms_graph_set_loss(f.graph, loss, -1));
   must(ms_graph_differentiate(f.graph));
   assert_well_formed(f.graph);
 }
@@ -188,14 +188,14 @@ static void what_cannot_be_differentiated_is_named(void **state) {
   must(ms_graph_set_scope(f.graph, "layers.1.norm"));
   apply(&f, MS_OP_rms_norm, 2, (int[]){x, g}, NULL, out);
   must(ms_graph_set_scope(f.graph, ""));
-  must(ms_graph_set_loss(f.graph, sum_all(&f, out[1])));
+  must(ms_graph_set_loss(f.graph, sum_all(&f, out[1]), -1));
   assert_fails(ms_graph_differentiate(f.graph), MS_EUNSUPPORTED, "layers.1.norm | rms_norm | output 2 | gradient");
 }
 
 static void rows_without_gradient_are_named(void **state) {
   (void)state;
   int x = param(&f, MS_F32, SHAPE(5, 4));
-  must(ms_graph_set_loss(f.graph, sum_all(&f, op2(&f, MS_OP_gelu_backward, x, x, NULL))));
+  must(ms_graph_set_loss(f.graph, sum_all(&f, op2(&f, MS_OP_gelu_backward, x, x, NULL)), -1));
   assert_fails(ms_graph_differentiate(f.graph), MS_EUNSUPPORTED, "gelu_backward | gradient");
 }
 
@@ -203,7 +203,8 @@ static void fused_activations_that_lose_their_input_are_refused(void **state) {
   (void)state;
   int x = param(&f, MS_F32, SHAPE(5, 4));
   must(ms_graph_set_loss(
-      f.graph, sum_all(&f, op2(&f, MS_OP_matmul, x, x, ATTRS(.product = {.trans_b = 1, .activation = MS_ACT_GELU})))));
+      f.graph, sum_all(&f, op2(&f, MS_OP_matmul, x, x, ATTRS(.product = {.trans_b = 1, .activation = MS_ACT_GELU}))),
+      -1));
   assert_fails(ms_graph_differentiate(f.graph), MS_EUNSUPPORTED, "matmul | activation 2");
 }
 
@@ -245,7 +246,7 @@ static double time_of_chain(int blocks) {
     double begin = processor_seconds();
     for (int i = 0; i < blocks; i++)
       x = op2(&chain, MS_OP_add, x, op1(&chain, MS_OP_relu, linear(&chain, x, w, -1), NULL), NULL);
-    must(ms_graph_set_loss(chain.graph, sum_all(&chain, x)));
+    must(ms_graph_set_loss(chain.graph, sum_all(&chain, x), -1));
     must(ms_graph_rewrite(chain.graph, 0));
     must(ms_graph_differentiate(chain.graph));
     must(ms_graph_rewrite_backward(chain.graph));

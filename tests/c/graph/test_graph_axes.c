@@ -3,6 +3,7 @@
 #include "tests/c/support/check.h"
 
 #include "base/error.h"
+#include "base/numbers/dtype.h"
 #include "graph/axes.h"
 #include "tests/c/graph/graph_gradient_cases.h"
 #include "tests/c/graph/graph_interpreter.h"

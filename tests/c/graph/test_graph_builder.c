@@ -10,7 +10,7 @@ static void errors_carry_the_module_path(void **state) {
                "layers.3.attn.wq | matmul | [8,256,128] | [64,512]");
   assert_fails(ms_graph_op(f.graph, "matmull", 2, (int[]){x, w}, NULL, out), MS_ENAME, "layers.3.attn.wq | matmull");
   assert_fails(ms_graph_param(f.graph, 99, out), MS_EINVAL, "layers.3.attn.wq | parameter 99");
-  assert_fails(ms_graph_input(f.graph, "x", MS_F32, SHAPE(2, 0), out), MS_ESHAPE, "layers.3.attn.wq | input x | 0");
+  assert_fails(ms_graph_input(f.graph, "x", MS_F32, SHAPE(2, 0), -1, out), MS_ESHAPE, "layers.3.attn.wq | input x | 0");
   must(ms_graph_set_scope(f.graph, ""));
   ms_graph_op(f.graph, "matmul", 2, (int[]){x, w}, NULL, out);
   assert_has(ms_error_message(), "matmul | [8,256,128] | [64,512]");
@@ -24,16 +24,16 @@ static void inputs_and_parameters(void **state) {
   int x = ints("tokens", SHAPE(2, 5));
   must(ms_graph_param(f.graph, 0, &again));
   assert_int_equal(again, w);
-  must(ms_graph_describe(f.graph, x, &info));
+  must(ms_graph_describe(f.graph, x, &info, sizeof info));
   assert_int_equal(info.dtype, MS_I32);
   assert_int_equal(info.dims[1], 5);
-  assert_fails(ms_graph_input(f.graph, "tokens", MS_I32, SHAPE(2, 5), out), MS_ENAME, "input | tokens");
-  assert_fails(ms_graph_input(f.graph, "", MS_I32, SHAPE(2, 5), out), MS_ENAME, "input | name");
-  assert_fails(ms_graph_input(f.graph, "y", 17, SHAPE(2, 5), out), MS_EDTYPE, "dtype 17");
-  assert_fails(ms_graph_input(f.graph, "y", MS_F32, 7, (int64_t[7]){0}, out), MS_ESHAPE, "7 | 0 | 6");
-  assert_fails(ms_graph_input(f.graph, "y", MS_F32, SHAPE((int64_t)1 << 40, (int64_t)1 << 40), out), MS_ESHAPE,
+  assert_fails(ms_graph_input(f.graph, "tokens", MS_I32, SHAPE(2, 5), -1, out), MS_ENAME, "input | tokens");
+  assert_fails(ms_graph_input(f.graph, "", MS_I32, SHAPE(2, 5), -1, out), MS_ENAME, "input | name");
+  assert_fails(ms_graph_input(f.graph, "y", 17, SHAPE(2, 5), -1, out), MS_EDTYPE, "dtype 17");
+  assert_fails(ms_graph_input(f.graph, "y", MS_F32, 7, (int64_t[7]){0}, -1, out), MS_ESHAPE, "7 | 0 | 6");
+  assert_fails(ms_graph_input(f.graph, "y", MS_F32, SHAPE((int64_t)1 << 40, (int64_t)1 << 40), -1, out), MS_ESHAPE,
                "y | 2^60");
-  assert_fails(ms_graph_describe(f.graph, 1000, &info), MS_EINVAL, "value 1000");
+  assert_fails(ms_graph_describe(f.graph, 1000, &info, sizeof info), MS_EINVAL, "value 1000");
 }
 
 static void arity_and_value_ids(void **state) {
@@ -69,11 +69,11 @@ static void dropouts_get_streams_of_their_own(void **state) {
 static void loss_and_outputs(void **state) {
   (void)state;
   int x = tensor(SHAPE(2, 3)), h = half(SCALAR), loss = sum_all(&f, x);
-  assert_fails(ms_graph_set_loss(f.graph, x), MS_ESHAPE, "the loss | f32 [2,3]");
-  assert_fails(ms_graph_set_loss(f.graph, h), MS_ESHAPE, "the loss | bf16 []");
-  assert_fails(ms_graph_set_loss(f.graph, -3), MS_EINVAL, "value -3");
-  assert_fails(ms_graph_set_loss_weight(f.graph, x), MS_ESHAPE, "weight | f32 [2,3]");
-  must(ms_graph_set_loss(f.graph, loss));
+  assert_fails(ms_graph_set_loss(f.graph, x, -1), MS_ESHAPE, "the loss | f32 [2,3]");
+  assert_fails(ms_graph_set_loss(f.graph, h, -1), MS_ESHAPE, "the loss | bf16 []");
+  assert_fails(ms_graph_set_loss(f.graph, -3, -1), MS_EINVAL, "value -3");
+  assert_fails(ms_graph_set_loss(f.graph, loss, x), MS_ESHAPE, "weight | f32 [2,3]");
+  must(ms_graph_set_loss(f.graph, loss, -1));
   must(ms_graph_output(f.graph, "logits", x));
   assert_fails(ms_graph_output(f.graph, "logits", x), MS_ENAME, "output | logits");
   assert_fails(ms_graph_output(f.graph, "y", 99), MS_EINVAL, "value 99");
@@ -89,10 +89,10 @@ static void a_copy_stands_alone(void **state) {
     must(ms_graph_set_scope(f.graph, scope));
     x = op1(&f, MS_OP_relu, x, NULL);
   }
-  must(ms_graph_set_loss(f.graph, sum_all(&f, x)));
+  must(ms_graph_set_loss(f.graph, sum_all(&f, x), -1));
   must(ms_graph_output(f.graph, "last", x));
   must(ms_graph_copy(f.graph, &copy));
-  ms_graph_free(f.graph);
+  ms_free(f.graph);
   assert_int_equal(copy->n_nodes, 301);
   assert_string_equal(copy->nodes[7].scope, "layers.7.norm");
   assert_string_equal(copy->nodes[299].scope, "layers.299.norm");

@@ -64,7 +64,7 @@ static int op_of_gradient(int op, int option) {
       ms_op_has(op, "along")
           ? along(op, x, option)
           : op1(&f, op, x, ATTRS(.across = {.dim = 3, .ranks = RANKS, .split_axis = op == MS_OP_all_to_all ? 2 : 0}));
-  must(ms_graph_set_loss(f.graph, sum_all(&f, op1(&f, MS_OP_tanh, y, NULL))));
+  must(ms_graph_set_loss(f.graph, sum_all(&f, op1(&f, MS_OP_tanh, y, NULL)), -1));
   must(ms_graph_differentiate(f.graph));
   assert_string_equal(shape_of(&f, f.graph->param_grads[0]), "[4,12,6]");
   return maker(f.graph->param_grads[0])->op;
@@ -92,7 +92,7 @@ static void a_shift_comes_back_by_as_many_places(void **state) {
     end_graph(NULL);
     start_graph(NULL);
     const int y = op1(&f, MS_OP_shift, x_of(), ATTRS(.across = {.dim = 3, .ranks = RANKS, .by = many[i]}));
-    must(ms_graph_set_loss(f.graph, sum_all(&f, op1(&f, MS_OP_tanh, y, NULL))));
+    must(ms_graph_set_loss(f.graph, sum_all(&f, op1(&f, MS_OP_tanh, y, NULL)), -1));
     must(ms_graph_differentiate(f.graph));
     const ms_node *back = maker(f.graph->param_grads[0]);
     assert_int_equal(back->op, MS_OP_shift);
@@ -103,7 +103,7 @@ static void a_shift_comes_back_by_as_many_places(void **state) {
 static void a_maximum_has_no_gradient(void **state) {
   (void)state;
   const int x = x_of(), y = op1(&f, MS_OP_all_reduce, x, ATTRS(.across = {.dim = 3, .ranks = RANKS, .max = 1}));
-  must(ms_graph_set_loss(f.graph, sum_all(&f, y)));
+  must(ms_graph_set_loss(f.graph, sum_all(&f, y), -1));
   assert_fails(ms_graph_differentiate(f.graph), MS_EUNSUPPORTED, "all_reduce | gradient");
 }
 
@@ -118,7 +118,7 @@ static void plans_refuse_those_of_another_mesh(void **state) {
     ms_plan *plan;
     int loss;
     must(ms_graph_emit(net.graph, MS_OP_copy_to, 1, &net.graph->loss, &attrs, &loss));
-    must(ms_graph_set_loss(net.graph, loss));
+    must(ms_graph_set_loss(net.graph, loss, -1));
     assert_fails(ms_plan_compile(net.graph, &config, &plan), MS_EINTERNAL, "3 ranks of dimension");
     mlp_free(&net);
   }

@@ -37,7 +37,7 @@ static void trial_start(trial *t, const gradient_case *c, int dtype) {
   t->y = c->build(&t->f, c->op, dtype);
   const ms_value_info y = g->values[t->y].info;
   t->weights = input(&t->f, "weights", MS_F32, y.ndim, y.dims);
-  must(ms_graph_set_loss(g, sum_all(&t->f, op2(&t->f, MS_OP_mul, t->y, t->weights, NULL))));
+  must(ms_graph_set_loss(g, sum_all(&t->f, op2(&t->f, MS_OP_mul, t->y, t->weights, NULL)), -1));
   must(ms_graph_differentiate(g));
   assert_well_formed(g);
   interpreter_start(&t->it, g);
@@ -145,7 +145,7 @@ static void every_differentiable_row_has_a_case(void **state) {
   for (int op = 0; op < ms_op_count(); op++) {
     ms_op_info info;
     int found = 0;
-    must(ms_op_describe(op, &info));
+    must(ms_op_describe(op, &info, sizeof info));
     for (int i = 0; i < N_CASES; i++) found |= cases[i].op == op;
     if (info.differentiable && !found && !rounds(op)) fail_msg("%s is differentiable and has no case here", info.name);
     if (!info.differentiable && found) fail_msg("%s has a case here and no gradient", info.name);

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 
 #include "base/numbers/bf16.h"
+#include "base/numbers/dtype.h"
 #include "comm/collectives/hosts/hosts.h"
 #include "comm/group/world_state.h"
 

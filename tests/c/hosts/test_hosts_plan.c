@@ -1,6 +1,7 @@
 /* test_hosts_plan.c - which elements cross the links between hosts: each byte once, and as many as the closed forms
  * say, for every shape.
  */
+#include "base/numbers/dtype.h"
 #include "tests/c/support/check.h"
 #include "tests/c/support/ranks/fake_hosts.h"
 

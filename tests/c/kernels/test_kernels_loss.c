@@ -3,6 +3,7 @@
 #include "tests/c/support/kernel_case.h"
 
 #include "base/error.h"
+#include "base/numbers/dtype.h"
 #include "graph/graph.h"
 
 static const int64_t class_counts[] = {1, 2, 17, 256, 1300};

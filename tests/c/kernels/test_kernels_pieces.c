@@ -1,6 +1,7 @@
 /* test_kernels_pieces.c - a number has the same bits wherever a piece of a tensor begins and ends: kernels compute
  * whole vectors and the elements at the ends by different loops, and where a mesh cuts a parameter must not change it.
  */
+#include "base/numbers/dtype.h"
 #include "tests/c/support/kernel_case.h"
 
 enum { TOTAL = 1031, NUMBERS = 4 };

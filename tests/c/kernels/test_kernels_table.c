@@ -3,6 +3,7 @@
  * kernel_table_cases.h fails. */
 #include "tests/c/support/kernel_case.h"
 
+#include "base/numbers/dtype.h"
 #include "graph/graph.h"
 #include "kernels/products/linear_cross_entropy.h"
 #include "tests/c/kernels/kernel_table_cases.h"

@@ -29,7 +29,7 @@ static int end_with_status_7(void *context) {
   if (join(&world)) return 2;
   if (ms_world_rank(world) == 1) {
     fprintf(stderr, "something that only stderr knows\n");
-    ms_world_leave(world);
+    ms_free(world);
     return 7;
   }
   return leave(world, ms_world_barrier(world));
@@ -65,7 +65,7 @@ static int tell_bad_input(void *context) {
   ms_world *world;
   if (join(&world)) return 2;
   ms_world_abort(world, "toy.lua:3: unknown key 'dmi'");
-  ms_world_leave(world);
+  ms_free(world);
   return 2;
 }
 

@@ -26,7 +26,7 @@ static int wait_for_ever(void *context) {
     usleep(1000);
     rc = ms_world_check(world);
   }
-  ms_world_leave(world);
+  ms_free(world);
   return rc == MS_EINTERRUPT ? 130 : STATUS_FAILED_RUN;
 }
 
@@ -248,7 +248,7 @@ static int save_when_asked(void *context) {
   if (!rc) rc = ms_world_finish(world);
   if (rc) return leave(world, rc);
   ms_world_abort(world, "terminated after step 7");
-  ms_world_leave(world);
+  ms_free(world);
   return 143;
 }
 

@@ -9,6 +9,7 @@
 
 #include <float.h>
 
+#include "base/numbers/dtype.h"
 #include "graph/infer/infer.h"
 #include "graph/partition/partition.h"
 #include "kernels/part.h"

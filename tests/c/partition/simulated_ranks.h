@@ -4,6 +4,7 @@
 #ifndef MS_TESTS_SIMULATED_RANKS_H
 #define MS_TESTS_SIMULATED_RANKS_H
 
+#include "base/numbers/dtype.h"
 #include "tests/c/graph/graph_interpreter.h"
 
 static inline int is_collective(const ms_node *node) { return (ms_op_row_of(node->op)->flags & MS_OP_COLLECTIVE) != 0; }

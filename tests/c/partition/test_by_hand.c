@@ -126,7 +126,7 @@ static void start(by_hand *h, int ranks) {
 }
 
 static void set_loss(by_hand *h, int y) {
-  must(ms_graph_set_loss(h->t.f.graph, op1(&h->t.f, MS_OP_mean, y, ATTRS(.reduce = {.all = 1}))));
+  must(ms_graph_set_loss(h->t.f.graph, op1(&h->t.f, MS_OP_mean, y, ATTRS(.reduce = {.all = 1})), -1));
 }
 
 /* The graph has no meaning on one rank, so the whole is there only to draw from. */

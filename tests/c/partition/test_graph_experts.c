@@ -90,7 +90,7 @@ static void shapes_follow_the_choices(void **state) {
 static void only_chosen_experts_are_counted(void **state) {
   (void)state;
   const experts e = some_experts();
-  must(ms_graph_set_loss(t.f.graph, sum_all(&t.f, layer(&e, (ms_placement){0}, (ms_placement){0}))));
+  must(ms_graph_set_loss(t.f.graph, sum_all(&t.f, layer(&e, (ms_placement){0}, (ms_placement){0})), -1));
   must(ms_graph_differentiate(t.f.graph));
   double products = 0;
   for (int n = 0; n < t.f.graph->n_nodes; n++) {
@@ -104,7 +104,7 @@ static void only_chosen_experts_are_counted(void **state) {
 
 static void divide_layer(ms_placement up, ms_placement down) {
   const experts e = some_experts();
-  must(ms_graph_set_loss(t.f.graph, sum_all(&t.f, op1(&t.f, MS_OP_tanh, layer(&e, up, down), NULL))));
+  must(ms_graph_set_loss(t.f.graph, sum_all(&t.f, op1(&t.f, MS_OP_tanh, layer(&e, up, down), NULL)), -1));
   must(ms_graph_prune(t.f.graph));
 }
 

@@ -90,7 +90,7 @@ static const ms_graph *one_gather(int when, const unsigned char *by_default, int
   const int h = linear(&t.f, op1(&t.f, MS_OP_reshape, x, &flat), param(&t.f, MS_F32, SHAPE(16, 8)), -1);
   const int y = linear(&t.f, op1(&t.f, MS_OP_gelu, h, NULL), param(&t.f, MS_F32, SHAPE(8, 16)), -1);
   must(ms_graph_set_recompute(traced, 0, NULL));
-  must(ms_graph_set_loss(traced, sum_all(&t.f, y)));
+  must(ms_graph_set_loss(traced, sum_all(&t.f, y), -1));
   static unsigned char splits[FIXTURE_PARAMS];
   splits[0] = 1;
   t.spec[0].splits = splits;

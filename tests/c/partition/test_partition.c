@@ -63,7 +63,7 @@ static int stream(trial *t) {
 
 static void finish(trial *t, int y) {
   const int square = op2(&t->f, MS_OP_mul, y, op1(&t->f, MS_OP_tanh, y, NULL), NULL);
-  must(ms_graph_set_loss(t->f.graph, op1(&t->f, MS_OP_mean, square, ATTRS(.reduce = {.all = 1}))));
+  must(ms_graph_set_loss(t->f.graph, op1(&t->f, MS_OP_mean, square, ATTRS(.reduce = {.all = 1})), -1));
 }
 
 /* Linear layers with the weight [to,from] divided by columns of the result, or by those of the input. */
@@ -190,7 +190,7 @@ static void build_weighted(trial *t) {
   const int weight =
       op1(&t->f, MS_OP_scale, sum_all(&t->f, op1(&t->f, MS_OP_abs, h, NULL)), ATTRS(.scale = {.alpha = 0.01}));
   finish(t, rows(t, h, HIDDEN, DIM));
-  must(ms_graph_set_loss_weight(t->f.graph, weight));
+  must(ms_graph_set_loss(t->f.graph, t->f.graph->loss, weight));
 }
 
 /* Hints along both dimensions that a trial can have: hidden features whole, then the sum in parts of another axis. */

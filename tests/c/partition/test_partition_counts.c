@@ -247,7 +247,7 @@ static void T12_sums_belong_to_their_products(void **state) {
   const int y = linear(&t.f, scaled, param(&t.f, MS_F32, SHAPE(8, 8)), -1);
   must(ms_graph_set_recompute(t.f.graph, 0, NULL));
   must(ms_graph_set_scope(t.f.graph, "outer"));
-  must(ms_graph_set_loss(t.f.graph, sum_all(&t.f, op1(&t.f, MS_OP_tanh, y, NULL))));
+  must(ms_graph_set_loss(t.f.graph, sum_all(&t.f, op1(&t.f, MS_OP_tanh, y, NULL)), -1));
   must(trial_partition(&t));
   assert_non_null(find_conversion(MS_OP_all_reduce, "inner", 0));
   const ms_graph *local = trial_local(&t);

@@ -55,7 +55,7 @@ static void draw_graph(draw *d) {
   int loss = loss_of(d, d->pool[2]); /* so that some gradient is more than rounding */
   for (int k = d->values - 1; k > 2 && k >= d->values - 3; k--)
     loss = op2(f, MS_OP_add, loss, loss_of(d, d->pool[k]), NULL);
-  must(ms_graph_set_loss(f->graph, loss));
+  must(ms_graph_set_loss(f->graph, loss, -1));
   must(ms_graph_output(f->graph, "last", d->pool[d->values - 1]));
   if (below(d, 3) == 0) must(ms_graph_output(f->graph, "some", any(d)));
   must(ms_graph_prune(f->graph));

@@ -28,7 +28,7 @@ static int placed(ms_placement p, int ndim, const int64_t *dims) {
 }
 
 static void refused(int value, int status, const char *facts) {
-  must(ms_graph_set_loss(t.f.graph, sum_all(&t.f, value)));
+  must(ms_graph_set_loss(t.f.graph, sum_all(&t.f, value), -1));
   must(ms_graph_prune(t.f.graph));
   assert_fails(trial_partition(&t), status, facts);
   assert_null(t.part[0].graph);
@@ -154,7 +154,7 @@ static void T13_parameters_divided_twice_along_an_axis(void **state) {
   spec->name = "context", spec->divides_samples = 1;
   trial_add_dimension(&t, "tensor", 2);
   t.params[1][0] = ms_shard(1, 1);
-  must(ms_graph_set_loss(t.f.graph, sum_all(&t.f, linear(&t.f, x, w, -1))));
+  must(ms_graph_set_loss(t.f.graph, sum_all(&t.f, linear(&t.f, x, w, -1)), -1));
   must(ms_graph_prune(t.f.graph));
   assert_fails(trial_partition(&t), MS_EUNSUPPORTED,
                "in mixer: | p0 [16,16] | axis 1 | tensor (2 ranks) | another dimension | same axis");

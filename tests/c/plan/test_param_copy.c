@@ -140,10 +140,11 @@ static void check_copies(ms_world *world, const ms_state *state) {
   for (int i = 0; i < model->params; i++) {
     const ms_param *p = &model->param[i];
     const ms_unit *unit = &model->unit[p->unit];
-    int64_t first, n;
-    int dtype, sliced;
+    ms_tensor_info info;
+    int dtype;
     assert_true(ms_segment_has_weights(model, unit, state->layout.replicas, p->segment));
-    must(ms_state_kept(state, i, MS_TENSOR_PARAM, &first, &n, &sliced));
+    must(ms_state_describe(state, i, MS_TENSOR_PARAM, &info, sizeof info));
+    const int64_t first = info.first, n = info.count;
     if (!n) continue;
     float *masters = calloc((size_t)n, sizeof *masters);
     must(ms_state_read(state, i, MS_TENSOR_PARAM, first, n, masters));
@@ -187,12 +188,10 @@ static int change_masters(ms_world *world, void *context) {
   write_whole(&engine, 1);
   check_copies(world, engine.state);
   if (!config->net.block.shard_over_replicate) {
-    int64_t first, n;
-    float *masters;
-    must(ms_state_shard(engine.state, 2, MS_TENSOR_PARAM, &first, &n, &masters));
-    for (int64_t i = 0; i < n; i++) masters[i] = 0.3f * (float)(first + i);
-    must(ms_state_seal(engine.state));
-    check_copies(world, engine.state);
+    ms_elements found;
+    must(ms_params_find(engine.state, 2, MS_TENSOR_PARAM, &found));
+    const int64_t first = found.first, n = found.count;
+    float *masters = found.data;
     /* An update that failed has changed masters. */
     for (int64_t i = 0; i < n; i++) masters[i] = 0.7f * (float)(first + i);
     ms_progress_set(engine.state, MS_COPIES_BEHIND, 1);
@@ -225,14 +224,14 @@ static void S7_parameters_that_are_gathered_as_codes_have_no_copy(void **state) 
   const int64_t dims[] = {32, 32};
   int index;
   must(ms_model_new(1, &model));
-  ms_unit_config_default(&unit, sizeof unit);
+  must(ms_config_default("ms_unit_config", &unit, sizeof unit));
   assert_int_equal(unit.param_copy, 0);
   unit.param_copy = 2;
   assert_fails(ms_model_add_unit(model, "block", &unit, &index), MS_EINVAL, "'block' | param_copy | 2");
   unit.param_copy = 1;
   unit.param_dtype = MS_BF16;
   must(ms_model_add_unit(model, "block", &unit, &index));
-  ms_param_config_default(&param, sizeof param);
+  must(ms_config_default("ms_param_config", &param, sizeof param));
   param.gather_dtype = MS_I8;
   assert_fails(ms_model_add_param(model, index, "w", 2, dims, &param, &index), MS_EUNSUPPORTED,
                "'w' | 'block' | param_copy | i8 | gather_dtype");
@@ -242,7 +241,7 @@ static void S7_parameters_that_are_gathered_as_codes_have_no_copy(void **state) 
                "'w' | 'block' | param_copy | tensorwise | rowwise");
   param.fp8 = MS_FP8_ROWWISE;
   must(ms_model_add_param(model, index, "w", 2, dims, &param, &index));
-  ms_model_free(model);
+  ms_free(model);
 }
 
 /* Fails to divide a model whose second parameter is read in a dtype, or frozen, and then divides it without a copy. */
@@ -258,21 +257,21 @@ static void refuse_slices(int dtype, int frozen, const char *wanted) {
   int index;
   must(ms_mesh_new(MS_DEVICE_CPU, 2, sizes, names, 2, 0, NULL, &mesh));
   must(ms_model_new(1, &model));
-  ms_unit_config_default(&unit, sizeof unit);
+  must(ms_config_default("ms_unit_config", &unit, sizeof unit));
   unit.param_dtype = MS_BF16;
   unit.param_copy = unit.shard_over_replicate = 1;
   must(ms_model_add_unit(model, "block", &unit, &index));
-  ms_param_config_default(&param, sizeof param);
+  must(ms_config_default("ms_param_config", &param, sizeof param));
   must(ms_model_add_param(model, 0, "a", 2, dims, &param, &index));
   param.param_dtype = dtype;
   param.frozen = frozen;
   must(ms_model_add_param(model, 0, "b", 2, dims, &param, &index));
-  ms_model_dims_default(&roles, sizeof roles);
+  must(ms_config_default("ms_model_dims", &roles, sizeof roles));
   roles.replicate = 0;
   roles.shard = 1;
   assert_fails(ms_model_shard(model, mesh, 0, &roles), MS_EUNSUPPORTED, wanted);
-  ms_model_free(model);
-  ms_mesh_free(mesh);
+  ms_free(model);
+  ms_free(mesh);
 }
 
 static void S7_replicas_shard_copies_of_one_dtype(void **state) {

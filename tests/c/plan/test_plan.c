@@ -179,7 +179,7 @@ static void M1_categories_add_up_to_the_arenas(void **state) {
   int64_t optimizer = 0;
   for (int u = 0; u < p.net.model->units; u++) {
     ms_unit_cost cost;
-    assert_int_equal(ms_plan_unit_cost(p.plan, MS_PHASE_FIRST, u, &cost), MS_OK);
+    assert_int_equal(ms_plan_unit_cost(p.plan, MS_PHASE_FIRST, u, &cost, sizeof cost), MS_OK);
     optimizer += cost.optimizer_bytes;
   }
   assert_true(optimizer > 0 && llabs(optimizer - p.plan->category_bytes[MS_CAT_OPTIMIZER]) < 64);
@@ -340,7 +340,7 @@ static void dumps_are_text_and_json(void **state) {
 static void every_optimizer_fits_its_op(void **state) {
   (void)state;
   ms_plan_config config;
-  ms_plan_config_default(&config, sizeof config);
+  must(ms_config_default("ms_plan_config", &config, sizeof config));
   int optimizers = 0;
   for (config.optimizer = -1; config.optimizer < 16; config.optimizer++) {
     const ms_optimizer *optimizer = ms_optimizer_of(&config);

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/numbers/dtype.h"
 #include "tests/c/support/networks/planned.h"
 #include "tests/c/support/networks/priced_cluster.h"
 
@@ -108,17 +109,17 @@ static void Q6_two_hops_send_as_many_times_fewer_bytes_as_a_node_has_ranks(void 
         planned p = plan_of(&s, 5);
         for (int u = 0; u < p.net.model->units; u++) {
           const double piece = piece_bytes(&p.net.model->unit[u], dtype);
-          ms_traffic gathers, again, sums;
-          must(ms_plan_unit_traffic(p.plan, MS_PHASE_FIRST, u, &gathers, &again, &sums));
-          assert_true(sums.sent == (nodes - 1) * piece);
-          assert_true(sums.received == (nodes - 1) * piece);
-          assert_true(sums.inside == (inner - 1) * nodes * piece);
+          ms_unit_cost cost;
+          must(ms_plan_unit_cost(p.plan, MS_PHASE_FIRST, u, &cost, sizeof cost));
+          assert_true(cost.reduced.sent == (nodes - 1) * piece);
+          assert_true(cost.reduced.received == (nodes - 1) * piece);
+          assert_true(cost.reduced.inside == (inner - 1) * nodes * piece);
         }
         ms_plan_summary summary, other;
-        must(ms_plan_summarize(p.plan, &summary));
+        must(ms_plan_summarize(p.plan, &summary, sizeof summary));
         for (int rank = 0; rank < 8; rank++) {
           planned peer = plan_of(&s, rank);
-          must(ms_plan_summarize(peer.plan, &other));
+          must(ms_plan_summarize(peer.plan, &other, sizeof other));
           assert_true(peer.plan->fingerprint == p.plan->fingerprint);
           assert_true(other.comm_bytes[SHARD] == summary.comm_bytes[SHARD]);
           drop(&peer);
@@ -136,9 +137,9 @@ static void Q6_one_hop_sends_every_piece_to_its_owner(void **state) {
   for (int rank = 0; rank < 3; rank++) {
     planned p = plan_of(&s, rank);
     for (int u = 0; u < p.net.model->units; u++) {
-      ms_traffic gathers, again, sums;
-      must(ms_plan_unit_traffic(p.plan, MS_PHASE_FIRST, u, &gathers, &again, &sums));
-      sent += sums.sent;
+      ms_unit_cost cost;
+      must(ms_plan_unit_cost(p.plan, MS_PHASE_FIRST, u, &cost, sizeof cost));
+      sent += cost.reduced.sent;
       pieces += 5 * piece_bytes(&p.net.model->unit[u], MS_I8);
     }
     drop(&p);

@@ -1,6 +1,7 @@
 /* test_plan_hosts.c - what plans move inside nodes and between them, and the memory of a node, against closed forms
  * that are written out here.
  */
+#include "base/numbers/dtype.h"
 #include "tests/c/support/networks/planned.h"
 #include "tests/c/support/ranks/ranks.h"
 
@@ -51,7 +52,7 @@ static void H2_a_plan_of_fsdp_counts_the_bytes_between_nodes(void **state) {
     int64_t gathered = 0;
     for (int u = 0; u < m->units; u++) {
       ms_unit_cost cost;
-      must(ms_plan_unit_cost(p.plan, MS_PHASE_FIRST, u, &cost));
+      must(ms_plan_unit_cost(p.plan, MS_PHASE_FIRST, u, &cost, sizeof cost));
       gathered += cost.gathers * gathered_bytes(&m->unit[u], 4);
     }
     assert_true(gathered > 0);
@@ -133,17 +134,17 @@ static void H3_collectives_inside_a_node_send_nothing_to_others(void **state) {
   planned p = plan_on_pairs(4, 2, 5);
   ms_plan_summary summary;
   ms_traffic rank, node;
-  must(ms_plan_summarize(p.plan, &summary));
+  must(ms_plan_summarize(p.plan, &summary, sizeof summary));
   must(ms_plan_traffic(p.plan, SHARD, &rank, &node));
   assert_true(rank.inside == summary.comm_bytes[SHARD] && rank.inside > 0);
   assert_true(node.inside == 2 * rank.inside);
   assert_true(node.sent == 0 && node.received == 0);
-  ms_traffic gathers, again, sums;
-  must(ms_plan_unit_traffic(p.plan, MS_PHASE_FIRST, 0, &gathers, &again, &sums));
-  assert_true(gathers.sent == 0 && gathers.inside > 0);
-  assert_true(sums.sent > 0 && sums.sent == sums.received);
+  ms_unit_cost cost;
+  must(ms_plan_unit_cost(p.plan, MS_PHASE_FIRST, 0, &cost, sizeof cost));
+  assert_true(cost.gathered.sent == 0 && cost.gathered.inside > 0);
+  assert_true(cost.reduced.sent > 0 && cost.reduced.sent == cost.reduced.received);
   assert_fails(ms_plan_traffic(p.plan, 2, &rank, &node), MS_EINVAL, "dimension 2 | 0 to 1");
-  assert_fails(ms_plan_unit_traffic(p.plan, MS_PHASE_FIRST, 99, &gathers, &again, &sums), MS_EINVAL, "unit 99");
+  assert_fails(ms_plan_unit_cost(p.plan, MS_PHASE_FIRST, 99, &cost, sizeof cost), MS_EINVAL, "unit 99");
   drop(&p);
 }
 

@@ -129,7 +129,7 @@ static void M6_more_ranks_than_a_node_takes_have_to_be_on_several(void **state) 
   assert_fails(ms_plan_compile(net.graph, &config, &plan), MS_EINVAL, "2 nodes | node_of");
   config.node_of = node_of;
   must(ms_plan_compile(net.graph, &config, &plan));
-  ms_plan_free(plan);
+  ms_free(plan);
   node_of[7] = 2;
   assert_fails(ms_plan_compile(net.graph, &config, &plan), MS_EINVAL, "7 | 2 | 0 | 1");
   mlp_free(&net);
@@ -192,7 +192,7 @@ static void M6_the_most_of_a_category_is_never_less_than_its_part_of_the_peak(vo
   planned p = plan_on(2, 2, 0, 0, MS_SYNC_EVERY);
   ms_plan_summary summary;
   ms_peak peak;
-  must(ms_plan_summarize(p.plan, &summary));
+  must(ms_plan_summarize(p.plan, &summary, sizeof summary));
   must(ms_plan_peak_use(p.plan, &peak, 0, NULL));
   for (int c = 0; c < MS_CATEGORIES; c++) assert_true(summary.fullest[c] >= peak.bytes[c]);
   assert_true(summary.fullest[MS_CAT_PARAMETERS] == summary.bytes[MS_CAT_PARAMETERS]);
@@ -211,10 +211,10 @@ static int make_state(ms_world *world, void *context) {
   fill_nodes(4, *(const int *)context, node_of, &config);
   const int spans = ms_world_nodes(world) > 1; /* the topology that is given can be another */
   if (spans && !*(const int *)context)
-    EXPECT_FAILS(ms_state_new(world, net.model, &config, &made), MS_EINVAL, "ranks 0 and 2 | hosts | node_of");
+    EXPECT_FAILS(ms_state_new(world, net.model, &config, 1, &made), MS_EINVAL, "ranks 0 and 2 | hosts | node_of");
   else {
-    MS_TRY(ms_state_new(world, net.model, &config, &made));
-    ms_state_free(made);
+    MS_TRY(ms_state_new(world, net.model, &config, 1, &made));
+    ms_free(made);
   }
   mlp_free(&net);
   return MS_OK;

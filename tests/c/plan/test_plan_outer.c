@@ -81,7 +81,7 @@ static void H12_the_state_keeps_synced_weights_and_momentum(void **state) {
     planned p = plan_with(&c, &config);
     optimizer[i] = p.plan->category_bytes[MS_CAT_OPTIMIZER];
     ms_unit_cost cost;
-    must(ms_plan_unit_cost(p.plan, MS_PHASE_FIRST, 1, &cost));
+    must(ms_plan_unit_cost(p.plan, MS_PHASE_FIRST, 1, &cost, sizeof cost));
     assert_true(cost.optimizer_bytes == (2 + (i > 0 ? 1 + i : 0)) * cost.gradient_bytes);
     drop(&p);
   }
@@ -118,10 +118,10 @@ static void H12_parts_that_do_not_fit_are_refused(void **state) {
   ms_unit_config unit;
   int number;
   must(ms_model_new(1, &model));
-  ms_unit_config_default(&unit, sizeof unit);
+  must(ms_config_default("ms_unit_config", &unit, sizeof unit));
   unit.fragment = -1;
   assert_fails(ms_model_add_unit(model, "block", &unit, &number), MS_EINVAL, "block | fragment | -1");
-  ms_model_free(model);
+  ms_free(model);
 }
 
 static void H12_outer_follows_update_and_states_restart(void **state) {
@@ -143,7 +143,7 @@ static void H12_outer_follows_update_and_states_restart(void **state) {
   assert_memory_equal(before, after, sizeof before);
   memset(before, 0, sizeof before);
   must(ms_state_write(b.state, 0, MS_TENSOR_PARAM, 0, 16, before));
-  must(ms_state_restart_outer(b.state));
+  must(ms_state_restart(b.state, MS_TENSOR_SYNCED));
   must(ms_state_read(b.state, 0, MS_TENSOR_SYNCED, 0, 16, after));
   assert_memory_equal(before, after, sizeof before);
   must(ms_state_read(b.state, 0, MS_TENSOR_OUTER_MOMENTUM, 0, 16, after));
@@ -173,7 +173,7 @@ static int fail_in_a_sync(ms_world *world, void *context) {
   else EXPECT_FAILS(ms_exec_run(engine.exec, MS_PHASE_OUTER, &inputs, NULL), MS_EPEER, "a mistake in a line");
   MS_TRY(ms_world_recover(world));
   if (rank == 0) EXPECT_FAILS(ms_exec_run(engine.exec, MS_PHASE_FIRST, &inputs, NULL), MS_EINVAL, "sync | checkpoint");
-  MS_TRY(ms_state_restart_outer(engine.state));
+  MS_TRY(ms_state_restart(engine.state, MS_TENSOR_SYNCED));
   engine_step(&engine, &config, rank, 1, &out);
   MS_TRY(ms_exec_run(engine.exec, MS_PHASE_OUTER, &inputs, NULL));
   engine_close(&engine);

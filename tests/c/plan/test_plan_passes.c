@@ -25,7 +25,7 @@ static void every_pass_is_named_and_begins_where_the_last_one_ended(void **state
   ms_plan_summary summary;
   double ms = 0;
   read_passes(p.plan, pass);
-  must(ms_plan_summarize(p.plan, &summary));
+  must(ms_plan_summarize(p.plan, &summary, sizeof summary));
   for (int i = 0; i < MS_PLAN_PASSES; i++) {
     assert_string_equal(pass[i].name, names[i]);
     assert_int_equal(pass[i].cached, 0);
@@ -70,12 +70,12 @@ static void a_second_plan_takes_the_graphs_of_the_first_and_is_the_same(void **s
   assert_int_equal(second[0].nodes[0], first[FUSE_EPILOGUES].nodes[1]);
   assert_int_equal(second[LOWER].instructions[1], first[LOWER].instructions[1]);
   assert_true(again->fingerprint == p.plan->fingerprint);
-  ms_plan_free(again);
+  ms_free(again);
   config.fuse = 0; /* other graphs */
   must(ms_plan_compile(p.net.graph, &config, &again));
   read_passes(again, second);
   for (int i = 0; i < MS_PLAN_PASSES; i++) assert_int_equal(second[i].cached, 0);
-  ms_plan_free(again);
+  ms_free(again);
   drop(&p);
 }
 
@@ -100,7 +100,7 @@ static int takes(const mlp_config *c, const mlp_config *other) {
   must(ms_plan_dump(plan, 1, &text));
   must(ms_plan_dump(fresh.plan, 1, &expected));
   assert_string_equal(text, expected);
-  ms_plan_free(plan);
+  ms_free(plan);
   mlp_free(&net);
   drop(&fresh);
   return taken;
@@ -150,8 +150,8 @@ static void what_cannot_be_taken_is_refused(void **state) {
   must(ms_model_new(0, &unsharded));
   must(ms_graph_new(unsharded, &graph));
   assert_fails(ms_graph_take_compiled(graph, p.net.graph, &taken), MS_EINVAL, "ms_model_shard");
-  ms_graph_free(graph);
-  ms_model_free(unsharded);
+  ms_free(graph);
+  ms_free(unsharded);
   mlp_free(&net);
   drop(&p);
 }

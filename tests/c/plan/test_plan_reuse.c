@@ -101,12 +101,12 @@ static void R4_a_changed_rule_reuses_the_prepared_graph(void **state) {
   ms_plan *after = compile(&net, &config);
   assert_true(before->fingerprint != after->fingerprint);
   assert_true(ms_shared_made() == made);
-  ms_plan_free(before); /* what both share stays with the other */
+  ms_free(before); /* what both share stays with the other */
   set_reshard(&net, MS_RESHARD_DEFAULT);
   ms_plan *again = compile(&net, &config);
   assert_true(ms_shared_made() == made);
-  ms_plan_free(after);
-  ms_plan_free(again);
+  ms_free(after);
+  ms_free(again);
   mlp_free(&net);
 }
 
@@ -145,8 +145,8 @@ static void R4_reuse_changes_no_plan(void **state) {
         set_reshard(&fresh, policies[i]);
         ms_plan *a = compile(&used, &config), *b = compile(&fresh, &config);
         assert_same_plan(a, b);
-        ms_plan_free(a);
-        ms_plan_free(b);
+        ms_free(a);
+        ms_free(b);
         mlp_free(&fresh);
       }
   mlp_free(&used);
@@ -166,8 +166,8 @@ static void a_graph_that_grows_is_compiled_again(void **state) {
   assert_int_equal(after->outputs, 2);
   assert_true(after->output[1].at[MS_PHASE_EVALUATE].buffer >= 0);
   assert_true(after->output[1].at[MS_PHASE_FIRST].buffer >= 0);
-  ms_plan_free(before);
-  ms_plan_free(after);
+  ms_free(before);
+  ms_free(after);
   mlp_free(&net);
 }
 

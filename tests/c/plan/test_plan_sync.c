@@ -132,7 +132,7 @@ static void S4_groups_must_divide_the_shards(void **state) {
   ms_param_config param_config;
   ms_model_dims dims;
   ms_mesh *mesh;
-  ms_param_config_default(&param_config, sizeof param_config);
+  must(ms_config_default("ms_param_config", &param_config, sizeof param_config));
   must(ms_mesh_new(MS_DEVICE_CPU, 1, (int[]){4}, NULL, 4, 0, NULL, &mesh));
   must(ms_model_new(1, &model));
   c.block.reshard = MS_RESHARD_ALWAYS;
@@ -140,12 +140,12 @@ static void S4_groups_must_divide_the_shards(void **state) {
   must(ms_model_add_unit(model, "block", &c.block, &unit));
   must(ms_model_add_param(model, unit, "w", 1, (int64_t[]){8}, &param_config, &param));
   /* Nothing of a failed attempt is left for the next one, on another rank. */
-  ms_model_dims_default(&dims, sizeof dims);
+  must(ms_config_default("ms_model_dims", &dims, sizeof dims));
   dims.shard = 0;
   assert_fails(ms_model_shard(model, mesh, 3, &dims), MS_EINVAL, "block | reshard | 3");
   assert_fails(ms_model_shard(model, mesh, 0, &dims), MS_EINVAL, "block | reshard | 3");
   assert_int_equal(model->member, 0);
-  ms_model_free(model);
+  ms_free(model);
   must(ms_model_new(1, &model));
   c.block.reshard_size = 2;
   must(ms_model_add_unit(model, "block", &c.block, &unit));
@@ -154,8 +154,8 @@ static void S4_groups_must_divide_the_shards(void **state) {
   assert_fails(ms_model_set_reshard(model, (int[]){MS_RESHARD_KEEP}, (int[]){2}), MS_EINVAL, "reshard = always");
   must(ms_model_set_reshard(model, (int[]){MS_RESHARD_ALWAYS}, (int[]){1}));
   assert_int_equal(ms_unit_backward_ranks(model, 0), 1);
-  ms_model_free(model);
-  ms_mesh_free(mesh);
+  ms_free(model);
+  ms_free(mesh);
 }
 
 static void what_cannot_wait_is_refused(void **state) {

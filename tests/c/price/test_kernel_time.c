@@ -40,8 +40,8 @@ static void E1_a_product_fills_waves_of_tiles(void **state) {
   (void)state;
   ms_cluster c = cluster_of(MS_DEVICE_CUDA);
   c.kernel_start = 0;
-  c.product =
-      (ms_product_rate){.efficiency = 1, .tile_m = 100, .tile_n = 100, .units = 100, .half_tile = 0.1, .k_half = 0};
+  c.product = (struct ms_product_rate){
+      .efficiency = 1, .tile_m = 100, .tile_n = 100, .units = 100, .half_tile = 0.1, .k_half = 0};
   const ms_kernel_work full = product_of(1000, 1000, 1000), more = product_of(1010, 1000, 1000);
   assert_true(fabs(time_of(&c, &full) - 2e9 / 1e12) < 1e-12);
   assert_true(fabs(time_of(&c, &more) - 2 * 2e9 / 1e12) < 1e-12);
@@ -82,15 +82,15 @@ static void E1_a_description_out_of_range_is_refused_by_name(void **state) {
   (void)state;
   ms_cluster c = cluster_of(MS_DEVICE_CPU);
   c.memory_rate = 0;
-  assert_fails(ms_cluster_check(&c), MS_EINVAL, "memory_rate");
+  assert_fails(ms_config_check("ms_cluster", &c), MS_EINVAL, "memory_rate");
   c.memory_rate = 1e-300; /* sums of a step would be infinite */
-  assert_fails(ms_cluster_check(&c), MS_EINVAL, "memory_rate");
+  assert_fails(ms_config_check("ms_cluster", &c), MS_EINVAL, "memory_rate");
   c = cluster_of(MS_DEVICE_CPU);
   c.overlap = NAN;
-  assert_fails(ms_cluster_check(&c), MS_EINVAL, "overlap");
+  assert_fails(ms_config_check("ms_cluster", &c), MS_EINVAL, "overlap");
   c = cluster_of(MS_DEVICE_CPU);
   c.struct_size = 0;
-  assert_fails(ms_cluster_check(&c), MS_EINVAL, "ms_cluster");
+  assert_fails(ms_config_check("ms_cluster", &c), MS_EINVAL, "ms_cluster");
 }
 
 static void E1_a_kernel_out_of_range_is_refused(void **state) {
@@ -110,7 +110,7 @@ static void E1_a_kernel_out_of_range_is_refused(void **state) {
     assert_fails(ms_cluster_kernel_time(&c, &wrong[i], &seconds), MS_EINVAL, "kernel");
     c.point = &point;
     c.points = 1;
-    assert_fails(ms_cluster_check(&c), MS_EINVAL, "kernel");
+    assert_fails(ms_config_check("ms_cluster", &c), MS_EINVAL, "kernel");
     c.points = 0;
   }
 }

@@ -181,7 +181,7 @@ static void E5_one_layer_without_overlap_takes_bytes_by_rate_and_latency(void **
   c.blocks = 0;
   config.shared_masters = 0;
   planned p = plan_with(&c, &config);
-  must(ms_plan_price(p.plan, &cluster, 1, &price));
+  must(ms_plan_price(p.plan, &cluster, 1, 1, &price, sizeof price));
   const ms_plan_phase *phase = &p.plan->phase[MS_PHASE_FIRST];
   for (int i = 0; i < phase->colls; i++)
     expected += 5e-6 + 3 * 1e-6 + phase->coll[i]->bytes / 10e9; /* a start, steps to three ranks, and the bytes */
@@ -261,16 +261,16 @@ static void E4_a_price_has_the_memory_and_work_of_its_plan(void **state) {
   const ms_cluster cluster = cluster_of(MS_DEVICE_CPU);
   ms_plan_summary summary;
   ms_price one, three;
-  must(ms_plan_summarize(p.plan, &summary));
-  must(ms_plan_price(p.plan, &cluster, 1, &one));
-  must(ms_plan_price(p.plan, &cluster, 3, &three));
+  must(ms_plan_summarize(p.plan, &summary, sizeof summary));
+  must(ms_plan_price(p.plan, &cluster, 1, 1, &one, sizeof one));
+  must(ms_plan_price(p.plan, &cluster, 3, 1, &three, sizeof three));
   assert_true(one.bytes == (double)summary.peak_bytes);
   assert_int_equal(three.phase[MS_PHASE_NEXT].runs, 2);
   assert_int_equal(one.phase[MS_PHASE_NEXT].runs, 0);
   assert_true(fabs(three.step - one.step - 2 * three.phase[MS_PHASE_NEXT].seconds) < 1e-12);
   double parts = one.gaps;
   for (int i = 0; i < MS_PHASES; i++) {
-    const ms_price_phase *phase = &one.phase[i];
+    const struct ms_price_phase *phase = &one.phase[i];
     double sum = phase->computing + phase->issuing;
     for (int d = 0; d < MS_MAX_MESH_DIMS; d++) sum += phase->waiting[d];
     assert_true(fabs(sum - phase->seconds) < 1e-12);
@@ -284,16 +284,23 @@ static void E4_a_price_has_the_critical_paths_of_its_phases(void **state) {
   (void)state;
   planned p = plan_on(2, 2, 0, 2);
   const ms_cluster cluster = cluster_of(MS_DEVICE_CPU);
-  ms_price price, alone;
-  ms_price_critical path, sum = {0};
-  must(ms_plan_price(p.plan, &cluster, 3, &alone));
-  must(ms_plan_price_critical(p.plan, &cluster, 3, 1, &price, &path));
-  assert_memory_equal(&price, &alone, sizeof price);
-  for (int phase = 0; phase < MS_PHASES; phase++)
-    if (price.phase[phase].runs) must(ms_plan_add_critical(p.plan, &cluster, phase, price.phase[phase].runs, &sum));
-  assert_memory_equal(&path, &sum, sizeof path);
-  assert_true(path.kernels > 0);
-  assert_fails(ms_plan_price_critical(p.plan, &cluster, 3, 1.5, &price, &path), MS_EINVAL, "outer | 1.5");
+  ms_price price;
+  must(ms_plan_price(p.plan, &cluster, 3, 1, &price, sizeof price));
+  double kernels = 0, collectives = 0, seconds = 0;
+  for (int phase = 0; phase < MS_PHASES; phase++) {
+    ms_price_event event[4096];
+    int n;
+    const int runs = price.phase[phase].runs;
+    if (!runs) continue;
+    must(ms_plan_timeline(p.plan, &cluster, phase, 4096, event, &n));
+    assert_true(n <= 4096);
+    for (int i = 0; i < n; i++)
+      if (event[i].critical) *(event[i].kind ? &collectives : &kernels) += runs * (event[i].end - event[i].begin);
+  }
+  for (int dim = 0; dim < MS_MAX_MESH_DIMS; dim++) seconds += price.critical.collectives[dim];
+  assert_true(fabs(price.critical.kernels - kernels) <= 1e-9 * kernels && kernels > 0);
+  assert_true(fabs(seconds + price.critical.others - collectives) <= 1e-9 * (kernels + collectives));
+  assert_fails(ms_plan_price(p.plan, &cluster, 3, 1.5, &price, sizeof price), MS_EINVAL, "outer | 1.5");
   drop(&p);
 }
 
@@ -325,11 +332,11 @@ static void E1_a_plan_is_priced_on_its_own_kind_of_device(void **state) {
   planned p = plan_on(1, 4, 0, 1);
   ms_cluster gpu = cluster_of(MS_DEVICE_CUDA), small = cluster_of(MS_DEVICE_CPU);
   ms_price price;
-  assert_fails(ms_plan_price(p.plan, &gpu, 1, &price), MS_EINVAL, "device cpu | devices cuda");
+  assert_fails(ms_plan_price(p.plan, &gpu, 1, 1, &price, sizeof price), MS_EINVAL, "device cpu | devices cuda");
   small.ranks_per_node = 2;
-  assert_fails(ms_plan_price(p.plan, &small, 1, &price), MS_EINVAL, "4 ranks | 2");
+  assert_fails(ms_plan_price(p.plan, &small, 1, 1, &price, sizeof price), MS_EINVAL, "4 ranks | 2");
   small.ranks_per_node = 4;
-  assert_fails(ms_plan_price(p.plan, &small, 0, &price), MS_EINVAL, "0 micro-batches");
+  assert_fails(ms_plan_price(p.plan, &small, 0, 1, &price, sizeof price), MS_EINVAL, "0 micro-batches");
   drop(&p);
 }
 

@@ -117,9 +117,9 @@ static void E1_processor_time_of_links_is_monotone(void **state) {
       ms_price busy, idle;
       cluster.link[0].processor = k * 0.04e-9;
       cluster.peak[MS_F32] = 1e9; /* kernels take as long as collectives */
-      must(ms_plan_price(p.plan, &cluster, 2, &idle));
+      must(ms_plan_price(p.plan, &cluster, 2, 1, &idle, sizeof idle));
       cluster.cores = 2;
-      must(ms_plan_price(p.plan, &cluster, 2, &busy));
+      must(ms_plan_price(p.plan, &cluster, 2, 1, &busy, sizeof busy));
       assert_true(busy.step >= before && busy.step >= idle.step - 1e-15);
       if (!k) first = busy.step;
       before = busy.step;

@@ -3,6 +3,7 @@
 #include "tests/c/support/kernel_case.h"
 
 #include "base/error.h"
+#include "base/numbers/dtype.h"
 
 enum { Q, K, V, TOKENS, B = 2, T = 150, H = 4, G = 2, D = 40, START = 7 };
 

@@ -180,7 +180,7 @@ static void Q4_products_are_those_of_torchaos_recipes(void **state) {
     if (of.product == MS_F8_DX) check_fixture(file, &p, &of, "dy", "w", ".dx");
     if (of.product == MS_F8_DW) check_fixture(file, &p, &of, "dy", "x", ".dw");
   }
-  ms_safetensors_close(file);
+  ms_free(file);
 }
 
 /* ---- weights that come as codes ---------------------------------------------------------------------------------- */

@@ -33,7 +33,7 @@ static void train_blocks(const setting *s, int activation, int64_t hidden, int b
     x = op2(&f, MS_OP_add, x, linear(&f, h, weight(WIDTH, hidden, s), -1), NULL);
   }
   const setting trained = {.grad_dtype = s->grad_dtype};
-  must(ms_graph_set_loss(f.graph, sum_all(&f, linear(&f, x, weight(WIDTH, WIDTH, &trained), -1))));
+  must(ms_graph_set_loss(f.graph, sum_all(&f, linear(&f, x, weight(WIDTH, WIDTH, &trained), -1)), -1));
   must(ms_graph_rewrite(f.graph, 0));
   must(ms_graph_differentiate(f.graph));
   must(ms_graph_rewrite_backward(f.graph));

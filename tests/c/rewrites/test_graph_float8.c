@@ -31,7 +31,7 @@ static layer layer_of(int recipe, int trans_b) {
 }
 
 /* A loss whose gradient differs from element to element. */
-static void set_loss(int y) { must(ms_graph_set_loss(f.graph, sum_all(&f, op2(&f, MS_OP_mul, y, y, NULL)))); }
+static void set_loss(int y) { must(ms_graph_set_loss(f.graph, sum_all(&f, op2(&f, MS_OP_mul, y, y, NULL)), -1)); }
 
 static const ms_node *product(int op, int which) {
   for (int n = 0; n < f.graph->n_nodes; n++) {

@@ -27,18 +27,22 @@ static head head_of(int dtype, int64_t rows, int64_t classes, int64_t dim, int f
 
 static head biased_head(void) { return loss_of(MS_F32, 4, 7, 3, CHUNKED, 1); }
 
-static void rewrite(int loss) {
-  must(ms_graph_set_loss(f.graph, loss));
+static void rewrite_weighted(int loss, int weight) {
+  must(ms_graph_set_loss(f.graph, loss, weight));
   must(ms_graph_rewrite(f.graph, 0));
   assert_well_formed(f.graph);
 }
 
-static void train(int loss) {
-  rewrite(loss);
+static void rewrite(int loss) { rewrite_weighted(loss, -1); }
+
+static void train_weighted(int loss, int weight) {
+  rewrite_weighted(loss, weight);
   must(ms_graph_differentiate(f.graph));
   must(ms_graph_rewrite_backward(f.graph));
   assert_well_formed(f.graph);
 }
+
+static void train(int loss) { train_weighted(loss, -1); }
 
 static void S20_the_loss_reads_the_layers_input(void **state) {
   (void)state;
@@ -110,7 +114,7 @@ static void S20_what_must_be_fused_and_cannot_is_refused(void **state) {
       fixture_end(&f);
       fixture_start(&f);
       const int loss = faulty_loss(fault, fused);
-      must(ms_graph_set_loss(f.graph, loss));
+      must(ms_graph_set_loss(f.graph, loss, -1));
       if (fused == CHUNKED) assert_fails(ms_graph_rewrite(f.graph, 0), MS_EUNSUPPORTED, facts[fault]);
       else must(ms_graph_rewrite(f.graph, 0));
       if (fused == TO_SAVE) assert_int_equal(maker(loss)->op, MS_OP_cross_entropy);
@@ -173,8 +177,7 @@ static void S20_auto_fuses_a_layer_with_a_bias(void **state) {
 static void S20_loss_and_gradients_are_one_node(void **state) {
   (void)state;
   const head h = head_of(MS_F32, 4, 7, 3, CHUNKED);
-  must(ms_graph_set_loss_weight(f.graph, op1(&f, MS_OP_scale, h.out[2], ATTRS(.scale = {.alpha = 0.25}))));
-  train(h.out[0]);
+  train_weighted(h.out[0], op1(&f, MS_OP_scale, h.out[2], ATTRS(.scale = {.alpha = 0.25})));
   const ms_node *step = maker(h.out[0]);
   assert_int_equal(step->op, MS_OP_linear_cross_entropy_step);
   assert_int_equal(f.graph->param_grads[1], step->out[1]);
@@ -228,10 +231,10 @@ static void S20_each_of_two_losses_is_one_node_with_its_gradient(void **state) {
 static void S20_loss_and_gradient_of_whole_logits_are_one_node(void **state) {
   (void)state;
   const head h = head_of(MS_F32, 4, 7, 3, WHOLE);
-  must(ms_graph_set_loss_weight(f.graph, op1(&f, MS_OP_scale, h.out[2], ATTRS(.scale = {.alpha = 0.25}))));
+  const int weight = op1(&f, MS_OP_scale, h.out[2], ATTRS(.scale = {.alpha = 0.25}));
   const int told = op1(&f, MS_OP_exp, h.out[0], NULL);
   must(ms_graph_output(f.graph, "perplexity", told));
-  train(h.out[0]);
+  train_weighted(h.out[0], weight);
   const ms_node *step = maker(h.out[0]);
   assert_int_equal(step->op, MS_OP_cross_entropy_step);
   assert_int_equal(step->in[0], h.product);

@@ -8,7 +8,7 @@ static int f32(int ndim, const int64_t *dims) { return param(&f, MS_F32, ndim, d
 
 /* The backward pass of a finished graph, with or without the rewrites. */
 static void differentiate(int fuse, int loss) {
-  must(ms_graph_set_loss(f.graph, loss));
+  must(ms_graph_set_loss(f.graph, loss, -1));
   must(ms_graph_differentiate(f.graph));
   if (fuse) must(ms_graph_rewrite_backward(f.graph));
   assert_well_formed(f.graph);
@@ -88,7 +88,7 @@ static void a_product_adds_a_residual_gradient(void **state) {
 static void a_product_that_others_read_is_not_added(void **state) {
   (void)state;
   const int h = some_layer(MS_F32, SHAPE(5, 4));
-  must(ms_graph_set_loss(f.graph, three_layers(h, MS_F32)));
+  must(ms_graph_set_loss(f.graph, three_layers(h, MS_F32), -1));
   must(ms_graph_differentiate(f.graph));
   for (int n = 0, named = 0; n < f.graph->n_nodes; n++) {
     const ms_node *node = &f.graph->nodes[n];

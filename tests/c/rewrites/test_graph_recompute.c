@@ -15,7 +15,7 @@ static void two_blocks(const char *ops) {
     h = block(h);
   }
   must(ms_graph_set_recompute(f.graph, 0, NULL));
-  must(ms_graph_set_loss(f.graph, sum_all(&f, h)));
+  must(ms_graph_set_loss(f.graph, sum_all(&f, h), -1));
   must(ms_graph_rewrite(f.graph, 0));
   must(ms_graph_differentiate(f.graph));
   must(ms_graph_rewrite_backward(f.graph));
@@ -76,7 +76,7 @@ static void named_outputs_are_kept(void **state) {
   int product = linear(&f, h, param(&f, MS_F32, SHAPE(4, 4)), -1);
   must(ms_graph_output(f.graph, "product", product));
   int loss = sum_all(&f, op1(&f, MS_OP_gelu, product, NULL));
-  must(ms_graph_set_loss(f.graph, loss));
+  must(ms_graph_set_loss(f.graph, loss, -1));
   must(ms_graph_differentiate(f.graph));
   must(ms_graph_insert_recomputation(f.graph));
   assert_well_formed(f.graph);
@@ -89,7 +89,7 @@ static void nodes_of_different_regions_are_not_fused(void **state) {
   must(ms_graph_set_recompute(f.graph, 1, NULL));
   h = op2(&f, MS_OP_add, h, h, NULL);
   must(ms_graph_set_recompute(f.graph, 2, NULL));
-  must(ms_graph_set_loss(f.graph, sum_all(&f, op3(&f, MS_OP_layer_norm, h, gain, shift, NULL))));
+  must(ms_graph_set_loss(f.graph, sum_all(&f, op3(&f, MS_OP_layer_norm, h, gain, shift, NULL)), -1));
   must(ms_graph_rewrite(f.graph, 0));
   assert_int_equal(count_op(&f, MS_OP_add_layer_norm), 0);
   assert_int_equal(count_op(&f, MS_OP_layer_norm), 1);

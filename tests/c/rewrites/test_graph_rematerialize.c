@@ -1,13 +1,14 @@
 /* test_graph_rematerialize.c - which results backward makes again, which it must leave, and that gradients keep their
  * bits although nothing of the results is left when backward begins.
  */
+#include "base/numbers/dtype.h"
 #include "tests/c/graph/graph_case.h"
 #include "tests/c/graph/graph_model_run.h"
 
 static int f32(int ndim, const int64_t *dims) { return param(&f, MS_F32, ndim, dims); }
 
 static void train(int loss) {
-  must(ms_graph_set_loss(f.graph, loss));
+  must(ms_graph_set_loss(f.graph, loss, -1));
   must(ms_graph_rewrite(f.graph, 0));
   must(ms_graph_differentiate(f.graph));
   must(ms_graph_rewrite_backward(f.graph));

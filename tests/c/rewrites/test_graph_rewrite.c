@@ -190,7 +190,7 @@ static void what_nothing_needs_is_removed(void **state) {
 /* ---- backward --------------------------------------------------------------------------------------------------- */
 
 static void train(int loss) {
-  must(ms_graph_set_loss(f.graph, loss));
+  must(ms_graph_set_loss(f.graph, loss, -1));
   rewrite(0);
   must(ms_graph_differentiate(f.graph));
   must(ms_graph_rewrite_backward(f.graph));

@@ -42,7 +42,7 @@ static void D1_row_major_layout(void **state) {
     assert_int_equal(coordinate[0], rank / 3);
     assert_int_equal(coordinate[1], rank % 3);
   }
-  ms_mesh_free(mesh);
+  ms_free(mesh);
 }
 
 /* A program of an older header gets the fields that it knows, one of a newer header zeros for those that it alone has.
@@ -64,7 +64,7 @@ static void structs_of_other_headers_are_filled(void **state) {
   assert_int_equal(older.world, 0x7f7f7f7f);
   assert_fails(ms_mesh_describe(mesh, &older, 0), MS_EINVAL, "size | 0");
   assert_fails(ms_mesh_describe(mesh, &older, 1 << 20), MS_EINVAL, "size | 1048576");
-  ms_mesh_free(mesh);
+  ms_free(mesh);
 }
 
 static void D1_names_are_optional_for_one_dimension(void **state) {
@@ -74,12 +74,12 @@ static void D1_names_are_optional_for_one_dimension(void **state) {
   assert_int_equal(ms_mesh_describe(mesh, &info, sizeof info), MS_OK);
   assert_string_equal(info.name[0], "");
   assert_string_equal(mesh->label, "4");
-  ms_mesh_free(mesh);
+  ms_free(mesh);
   mesh = make(1, SIZES(4), NAMES(NULL), 4);
   assert_int_equal(ms_mesh_describe(mesh, &info, sizeof info), MS_OK);
   assert_string_equal(info.name[0], "");
-  ms_mesh_free(mesh);
-  ms_mesh_free(NULL);
+  ms_free(mesh);
+  ms_free(NULL);
 }
 
 static void D1_one_size_is_inferred(void **state) {
@@ -87,13 +87,13 @@ static void D1_one_size_is_inferred(void **state) {
   ms_mesh *mesh = make(3, SIZES(2, -1, 4), NAMES("a", "b", "c"), 24);
   assert_int_equal(mesh->size[1], 3);
   assert_string_equal(mesh->label, "2x3x4 (a, b, c)");
-  ms_mesh_free(mesh);
+  ms_free(mesh);
   mesh = make(1, SIZES(-1), NULL, 7);
   assert_int_equal(mesh->size[0], 7);
-  ms_mesh_free(mesh);
+  ms_free(mesh);
   mesh = make(2, SIZES(-1, 4), NAMES("a", "b"), 4);
   assert_int_equal(mesh->size[0], 1);
-  ms_mesh_free(mesh);
+  ms_free(mesh);
 }
 
 static void D2_groups_of_a_2x4_mesh(void **state) {
@@ -103,7 +103,7 @@ static void D2_groups_of_a_2x4_mesh(void **state) {
   assert_group(mesh, 1, 3, SIZES(0, 1, 2, 3));
   assert_group(mesh, 1, 6, SIZES(4, 5, 6, 7));
   for (int rank = 0; rank < 8; rank++) assert_group(mesh, 0, rank, SIZES(rank % 4, rank % 4 + 4));
-  ms_mesh_free(mesh);
+  ms_free(mesh);
 }
 
 static void D7_groups_partition_up_to_4096_ranks(void **state) {
@@ -136,7 +136,7 @@ static void D7_groups_partition_up_to_4096_ranks(void **state) {
       }
       for (int rank = 0; rank < world; rank++) assert_int_equal(times[rank], 1);
     }
-    ms_mesh_free(mesh);
+    ms_free(mesh);
   }
 }
 
@@ -145,10 +145,10 @@ static void D8_dimensions_of_size_one(void **state) {
   ms_mesh *mesh = make(2, SIZES(1, 4), NAMES("replicate", "shard"), 4);
   for (int rank = 0; rank < 4; rank++) assert_group(mesh, 0, rank, SIZES(rank));
   assert_group(mesh, 1, 2, SIZES(0, 1, 2, 3));
-  ms_mesh_free(mesh);
+  ms_free(mesh);
   mesh = make(2, SIZES(1, 1), NAMES("replicate", "shard"), 1);
   assert_group(mesh, 0, 0, SIZES(0));
-  ms_mesh_free(mesh);
+  ms_free(mesh);
 }
 
 #define assert_refused(ndim, sizes, names, world, status, text) \
@@ -199,14 +199,14 @@ static void D9_unknown_names_ranks_and_dimensions(void **state) {
   assert_fails(ms_mesh_ranks(mesh, 0, 4, ranks), MS_EINVAL, "rank 4");
   assert_fails(ms_mesh_ranks(mesh, 2, 0, ranks), MS_EINVAL, "dimension 2 | mesh 2x2 (replicate, shard) | 0 to 1");
   assert_fails(ms_mesh_ranks(mesh, -2, 0, ranks), MS_EINVAL, "dimension -2");
-  ms_mesh_free(mesh);
+  ms_free(mesh);
 }
 
 static void D9_devices(void **state) {
   (void)state;
   ms_mesh *mesh;
   must(ms_mesh_new(MS_DEVICE_CUDA, 1, SIZES(1), NULL, 1, 0, NULL, &mesh));
-  ms_mesh_free(mesh);
+  ms_free(mesh);
   assert_fails(ms_mesh_new(2, 1, SIZES(1), NULL, 1, 0, NULL, &mesh), MS_EINVAL, "device 2 | ms_device_kind");
   assert_fails(ms_mesh_new(-1, 1, SIZES(1), NULL, 1, 0, NULL, &mesh), MS_EINVAL, "device -1");
 }

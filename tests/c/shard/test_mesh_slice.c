@@ -82,9 +82,9 @@ static void D4_D7_every_slice_of_meshes_up_to_4096_ranks(void **state) {
         for (int d = 0, at = 0; d < 4; d++)
           if (mask >> d & 1) assert_int_equal(mine[at++], coordinate[rank][d]);
       }
-      ms_mesh_free(part);
+      ms_free(part);
     }
-    ms_mesh_free(mesh);
+    ms_free(mesh);
   }
 }
 
@@ -113,12 +113,12 @@ static void D5_D7_flattened_pairs_of_dimensions(void **state) {
       must(ms_mesh_unflatten(flat, 0, 2, SIZES(sizes[a], -1), NAMES(FOUR[a], FOUR[b]), &back));
       assert_string_equal(back->label, pair->label);
       for (int d = 0; d < 2; d++) assert_true(ms_axis_equal(&back->axis[d], &pair->axis[d]));
-      ms_mesh_free(back);
-      ms_mesh_free(sliced);
-      ms_mesh_free(flat);
-      ms_mesh_free(pair);
+      ms_free(back);
+      ms_free(sliced);
+      ms_free(flat);
+      ms_free(pair);
     }
-  ms_mesh_free(mesh);
+  ms_free(mesh);
 }
 
 static void D4_slices_of_slices_and_their_order(void **state) {
@@ -128,7 +128,7 @@ static void D4_slices_of_slices_and_their_order(void **state) {
   assert_ranks(data, 11, SIZES(8, 9, 10, 11, 12, 13, 14, 15));
   assert_ranks(shard, 11, SIZES(8, 9, 10, 11));
   assert_string_equal(data->label, "2x4 (replicate, shard)");
-  ms_mesh_free(mesh); /* in any order */
+  ms_free(mesh); /* in any order */
   assert_ranks(shard, 6, SIZES(4, 5, 6, 7));
   assert_fails(ms_mesh_slice(data, 2, NAMES("shard", "replicate"), &bad), MS_EINVAL,
                "mesh 2x4 (replicate, shard) | \"replicate\" before \"shard\"");
@@ -139,22 +139,22 @@ static void D4_slices_of_slices_and_their_order(void **state) {
   assert_fails(ms_mesh_slice(data, 0, NULL, &bad), MS_EINVAL, "0 names | 1 | 6");
   ms_mesh *unnamed = make(1, SIZES(4), NULL, 4);
   assert_fails(ms_mesh_slice(unnamed, 1, NAMES("shard"), &bad), MS_ENAME, "dimension | no name");
-  ms_mesh_free(unnamed);
-  ms_mesh_free(data);
-  ms_mesh_free(shard);
+  ms_free(unnamed);
+  ms_free(data);
+  ms_free(shard);
 }
 
 static void D4_dimensions_of_size_one_keep_their_order(void **state) {
   (void)state;
   ms_mesh *bad, *mesh = make(4, SIZES(1, 2, 1, 1), FOUR, 2);
   for (int d = 1; d < 4; d++) {
-    ms_mesh_free(slice(mesh, 2, NAMES(FOUR[d - 1], FOUR[d])));
+    ms_free(slice(mesh, 2, NAMES(FOUR[d - 1], FOUR[d])));
     assert_fails(ms_mesh_slice(mesh, 2, NAMES(FOUR[d], FOUR[d - 1]), &bad), MS_EINVAL, "order");
   }
   ms_mesh *all = flatten(mesh, "all");
   assert_int_equal(all->size[0], 2);
-  ms_mesh_free(all);
-  ms_mesh_free(mesh);
+  ms_free(all);
+  ms_free(mesh);
 }
 
 static void D5_flattened_dimensions_in_slices(void **state) {
@@ -172,20 +172,20 @@ static void D5_flattened_dimensions_in_slices(void **state) {
   ms_mesh *shard = slice(mesh, 1, NAMES("shard"));
   assert_fails(ms_mesh_slice(shard, 1, NAMES("rt"), &bad), MS_ENAME, "mesh 2 (shard) | \"rt\"");
   assert_fails(ms_mesh_slice(mesh, 1, NAMES("rs"), &bad), MS_ENAME, "\"rs\" | pipe, replicate, shard, tensor, rt");
-  ms_mesh_free(shard);
-  ms_mesh_free(inner);
-  ms_mesh_free(both);
-  ms_mesh_free(flat);
-  ms_mesh_free(pair);
-  ms_mesh_free(mesh);
+  ms_free(shard);
+  ms_free(inner);
+  ms_free(both);
+  ms_free(flat);
+  ms_free(pair);
+  ms_free(mesh);
 }
 
 static void D5_a_name_keeps_its_meaning(void **state) {
   (void)state;
   ms_mesh *bad, *mesh = make(3, SIZES(2, 2, 2), NAMES("replicate", "shard", "tensor"), 8);
   ms_mesh *data = slice(mesh, 2, NAMES("replicate", "shard")), *inner = slice(mesh, 2, NAMES("shard", "tensor"));
-  ms_mesh_free(flatten(data, "data"));
-  ms_mesh_free(flatten(data, "data"));
+  ms_free(flatten(data, "data"));
+  ms_free(flatten(data, "data"));
   assert_fails(ms_mesh_flatten(inner, "data", &bad), MS_ENAME,
                "mesh 2x2 (shard, tensor) | flatten | \"data\" | size 4");
   assert_fails(ms_mesh_flatten(inner, "replicate", &bad), MS_ENAME, "\"replicate\" | dimension 0 | size 2");
@@ -195,12 +195,12 @@ static void D5_a_name_keeps_its_meaning(void **state) {
   ms_mesh *four = slice(mesh, 1, NAMES("data"));
   assert_fails(ms_mesh_unflatten(four, 0, 2, SIZES(1, 4), NAMES("replicate", "shard"), &bad), MS_ENAME,
                "unflatten | \"replicate\" | dimension 0 | size 2");
-  ms_mesh_free(four);
-  ms_mesh_free(same);
-  ms_mesh_free(shard);
-  ms_mesh_free(inner);
-  ms_mesh_free(data);
-  ms_mesh_free(mesh);
+  ms_free(four);
+  ms_free(same);
+  ms_free(shard);
+  ms_free(inner);
+  ms_free(data);
+  ms_free(mesh);
 }
 
 static void D5_unflatten(void **state) {
@@ -215,8 +215,8 @@ static void D5_unflatten(void **state) {
   }
   ms_mesh *a = slice(world, 1, NAMES("a"));
   assert_ranks(a, 13, SIZES(13, 17, 21));
-  ms_mesh_free(a);
-  ms_mesh_free(made);
+  ms_free(a);
+  ms_free(made);
   assert_fails(ms_mesh_unflatten(world, 1, 2, SIZES(5, 2), NAMES("u", "v"), &bad), MS_EINVAL,
                "mesh 5x2 (u, v) | 10 | unflatten | 12");
   assert_fails(ms_mesh_unflatten(world, 2, 2, SIZES(6, 2), NAMES("u", "v"), &bad), MS_EINVAL, "dimension 2");
@@ -232,11 +232,11 @@ static void D5_unflatten(void **state) {
                "dimension 0 | 3x4 (u, v)");
   must(ms_mesh_unflatten(flat, 0, 2, SIZES(2, 6), NAMES("u", "v"), &made));
   assert_ranks(made, 0, SIZES(0, 1, 2, 6, 7, 8, 12, 13, 14, 18, 19, 20));
-  ms_mesh_free(made);
-  ms_mesh_free(flat);
-  ms_mesh_free(pair);
-  ms_mesh_free(three);
-  ms_mesh_free(world);
+  ms_free(made);
+  ms_free(flat);
+  ms_free(pair);
+  ms_free(three);
+  ms_free(world);
 }
 
 static void D6_ranks_chosen_by_hand(void **state) {
@@ -257,7 +257,7 @@ static void D6_ranks_chosen_by_hand(void **state) {
   assert_int_equal(ms_mesh_contains(mesh, 7), 1);
   assert_fails(ms_mesh_coordinate(mesh, 4, coordinate), MS_EINVAL,
                "rank 4 | mesh 2x3 (replicate, shard) | 7, 1, 3, 2, 6, 0");
-  ms_mesh_free(mesh);
+  ms_free(mesh);
   assert_fails(ms_mesh_new(MS_DEVICE_CPU, 1, SIZES(2), NULL, 2, 2, SIZES(1, 1), &bad), MS_EINVAL,
                "mesh 2 | rank 1 | twice");
   assert_fails(ms_mesh_new(MS_DEVICE_CPU, 1, SIZES(2), NULL, 2, 2, SIZES(0, 2), &bad), MS_EINVAL,
@@ -283,11 +283,11 @@ static void D12_nodes_of_different_sizes(void **state) {
   assert_fails(ms_mesh_check_nodes(mesh, 1, 2, SIZES(0, 0, 0, 2, 1, 1), NULL), MS_EINVAL, "rank 3 | node 2");
   assert_fails(ms_mesh_check_nodes(mesh, 1, 0, SIZES(0, 0, 0, 0, 0, 0), NULL), MS_EINVAL, "1 node");
   assert_fails(ms_mesh_check_nodes(mesh, 2, 1, SIZES(0, 0, 0, 0, 0, 0), NULL), MS_EINVAL, "dimension 2");
-  ms_mesh_free(mesh);
+  ms_free(mesh);
   mesh = make(2, SIZES(1, 6), NAMES("replicate", "shard"), 6);
   /* one group: nothing to be unequal with */
   must(ms_mesh_check_nodes(mesh, 1, 3, SIZES(0, 0, 0, 1, 1, 2), NULL));
-  ms_mesh_free(mesh);
+  ms_free(mesh);
 }
 
 static void D12_names_the_nodes_wherever_their_ranks_are(void **state) {
@@ -303,7 +303,7 @@ static void D12_names_the_nodes_wherever_their_ranks_are(void **state) {
   assert_int_equal(ms_mesh_check_nodes(mesh, 0, 2, SIZES(0, 0, 1, 1, 1, 1), NULL), MS_EINVAL);
   assert_null(strstr(ms_error_message(), "divisor"));
   assert_fails(ms_error_code(), MS_EINVAL, "ranks 0 and 3 | nodes 0 and 1");
-  ms_mesh_free(mesh);
+  ms_free(mesh);
 }
 
 /* The best of many: what the machine can do, however loaded it is. */
@@ -320,12 +320,12 @@ static void D4_copies_of_a_slice(void **state) {
   must(ms_mesh_flatten(slice, "data", &data));
   assert_int_equal(ms_mesh_copies(data, "pipe"), 2);
   assert_int_equal(ms_mesh_copies(data, "replicate"), 1);
-  ms_mesh_free(data);
+  ms_free(data);
   must(ms_mesh_slice(mesh, 1, FOUR, &data)); /* pipe */
   assert_int_equal(ms_mesh_copies(data, "data"), 12);
-  ms_mesh_free(data);
-  ms_mesh_free(slice);
-  ms_mesh_free(mesh);
+  ms_free(data);
+  ms_free(slice);
+  ms_free(mesh);
 }
 
 static void D7_4096_ranks_are_laid_out_in_under_5_ms(void **state) {
@@ -342,10 +342,10 @@ static void D7_4096_ranks_are_laid_out_in_under_5_ms(void **state) {
         if (mask >> d & 1) names[ndim++] = FOUR[d];
       ms_mesh *part = slice(mesh, ndim, names);
       must(ms_mesh_ranks(part, -1, 1234, ranks));
-      ms_mesh_free(part);
+      ms_free(part);
     }
     for (int d = 0; d < 4; d++) must(ms_mesh_ranks(mesh, d, -1, ranks));
-    ms_mesh_free(mesh);
+    ms_free(mesh);
     double seconds = ms_clock() - began;
     if (seconds < best) best = seconds;
   }

@@ -45,30 +45,30 @@ static void R1_first_match_wins(void **state) {
   ms_rules *rules = RULES({"^layers\\.(\\d|1[0-5])$", 1, 0}, {"head", 0, 0}, {".*", 1, 0});
   assert_decides(rules, 2, 0, 0, 2, 0, 0, 2, 2, 1);
   assert_null(ms_rules_warning(rules, 0));
-  ms_rules_free(rules);
+  ms_free(rules);
 }
 
 static void R1_plain_string_is_exact_or_dotted_prefix(void **state) {
   (void)state;
   ms_rules *rules = RULES({"layers.1", 0, 0}, {"norm", 0, 0});
   assert_decides(rules, -1, -1, 0, 0, -1, -1, -1, 1, -1);
-  ms_rules_free(rules);
+  ms_free(rules);
   rules = RULES({"layers", 0, 0});
   assert_decides(rules, -1, 0, 0, 0, 0, 0, 0, -1, -1);
-  ms_rules_free(rules);
+  ms_free(rules);
   rules = RULES({"layers.", 0, 1}, {"ayers.1", 0, 1}, {"layers.1.attn.wq", 0, 1}, {"layers.*", 0, 1}, {"", 0, 1});
   assert_decides(rules, -1, -1, -1, -1, -1, -1, -1, -1, -1);
-  ms_rules_free(rules);
+  ms_free(rules);
 }
 
 static void R1_regex_searches(void **state) {
   (void)state;
   ms_rules *rules = RULES({"att", 1, 0}, {"s\\.1", 1, 0}, {"e(m|a)", 1, 0});
   assert_decides(rules, 2, -1, 1, 0, 1, 1, 1, -1, 2);
-  ms_rules_free(rules);
+  ms_free(rules);
   rules = RULES({"^(?P<n>layers)\\.1(?!\\d)", 1, 0}, {"(?<=layers\\.)\\d+$", 1, 0});
   assert_decides(rules, -1, 1, 0, 0, 1, 1, 1, -1, -1);
-  ms_rules_free(rules);
+  ms_free(rules);
 }
 
 static void R1_no_rules_decide_nothing(void **state) {
@@ -78,8 +78,8 @@ static void R1_no_rules_decide_nothing(void **state) {
   assert_decides(rules, -1, -1, -1, -1, -1, -1, -1, -1, -1);
   assert_int_equal(ms_rules_resolve(rules, 0, NULL, NULL), MS_OK);
   assert_fails(ms_rules_add(rules, NULL, 0, 0, NULL), MS_EINVAL, "ms_rules_add | pattern | NULL");
-  ms_rules_free(rules);
-  ms_rules_free(NULL);
+  ms_free(rules);
+  ms_free(NULL);
 }
 
 static void assert_unmatched(ms_rules *rules, const char *facts) {
@@ -87,7 +87,7 @@ static void assert_unmatched(ms_rules *rules, const char *facts) {
   assert_int_equal(ms_rules_resolve(rules, N, names, decided), MS_ERULE);
   assert_has(ms_error_message(), facts);
   ms_error_clear();
-  ms_rules_free(rules);
+  ms_free(rules);
 }
 
 static void R2_rule_that_matches_nothing_is_an_error(void **state) {
@@ -123,7 +123,7 @@ static void R2_nearest_names_skip_regex_syntax(void **state) {
     int rc = ms_rules_add(rules, cases[i].pattern, cases[i].is_regex, 0, "r.lua:1");
     if (!cases[i].nearest) assert_fails(rc, MS_ERULE, "r.lua:1: | units | pattern | offset 21 | \\");
     else assert_fails(ms_rules_resolve(rules, 4, blocks, decided), MS_ERULE, cases[i].nearest);
-    ms_rules_free(rules);
+    ms_free(rules);
   }
 }
 
@@ -131,7 +131,7 @@ static void R2_no_names_at_all(void **state) {
   (void)state;
   ms_rules *rules = RULES({"layers", 0, 0});
   assert_fails(ms_rules_resolve(rules, 0, NULL, NULL), MS_ERULE, "\"layers\" | no names");
-  ms_rules_free(rules);
+  ms_free(rules);
 }
 
 static void R2_optional_rule_may_match_nothing(void **state) {
@@ -139,7 +139,7 @@ static void R2_optional_rule_may_match_nothing(void **state) {
   ms_rules *rules = RULES({"decoder", 0, 1}, {"^dec", 1, 1}, {"head", 0, 0});
   assert_decides(rules, -1, -1, -1, -1, -1, -1, -1, -1, 2);
   assert_null(ms_rules_warning(rules, 0));
-  ms_rules_free(rules);
+  ms_free(rules);
 }
 
 static void R2_shadowed_rule_is_a_warning(void **state) {
@@ -155,7 +155,7 @@ static void R2_shadowed_rule_is_a_warning(void **state) {
   assert_decides(rules, 2, 0, 0, 0, 0, 0, 0, 2, 2);
   assert_non_null(ms_rules_warning(rules, 1));
   assert_null(ms_rules_warning(rules, 2));
-  ms_rules_free(rules);
+  ms_free(rules);
 }
 
 static void R2_partly_shadowed_rule_is_fine(void **state) {
@@ -163,7 +163,7 @@ static void R2_partly_shadowed_rule_is_fine(void **state) {
   ms_rules *rules = RULES({"layers.1", 0, 0}, {"layers", 0, 0});
   assert_decides(rules, -1, 1, 0, 0, 1, 1, 1, -1, -1);
   assert_null(ms_rules_warning(rules, 0));
-  ms_rules_free(rules);
+  ms_free(rules);
 }
 
 static void R2_a_bad_pattern_is_reported_with_its_place_and_offset(void **state) {
@@ -174,10 +174,10 @@ static void R2_a_bad_pattern_is_reported_with_its_place_and_offset(void **state)
   assert_has(ms_error_message(), "\n  ^layers\\.(\\d|1[0-5]$\n                      ^");
   ms_error_clear();
   assert_decides(rules, -1, -1, -1, -1, -1, -1, -1, -1, 0);
-  ms_rules_free(rules);
+  ms_free(rules);
   assert_int_equal(ms_rules_new("units", &rules), MS_OK);
   assert_fails(ms_rules_add(rules, ")", 1, 0, NULL), MS_ERULE, "units | pattern | offset 0");
-  ms_rules_free(rules);
+  ms_free(rules);
 }
 
 static void R2_a_runaway_pattern_is_an_error(void **state) {
@@ -189,7 +189,7 @@ static void R2_a_runaway_pattern_is_an_error(void **state) {
   assert_fails(ms_rules_resolve(rules, 1, long_name, &decided), MS_ERULE,
                "recipe.lua:10: | reshard_after_forward | /^(a+)+$/ | \"aaaa");
   assert_true(clock() - start < 2 * CLOCKS_PER_SEC);
-  ms_rules_free(rules);
+  ms_free(rules);
 }
 
 /* A changed policy of a large model must be decided well inside the 50 ms that a new plan may take. */
@@ -212,10 +212,10 @@ static void R4_thousands_of_names_are_decided_quickly(void **state) {
   assert_int_equal(decided[PER_LAYER * 7 + 3], 2);
   assert_int_equal(decided[PER_LAYER * 70 + 2], 1);
   assert_int_equal(decided[PER_LAYER * 70 + 3], 4);
-  ms_rules_free(rules);
+  ms_free(rules);
   rules = RULES({"layers.99999.mlp", 0, 0});
   assert_fails(ms_rules_resolve(rules, COUNT, many, decided), MS_ERULE, "9000 names | layers.");
-  ms_rules_free(rules);
+  ms_free(rules);
   for (int i = 0; i < COUNT; i++) free((void *)many[i]);
   free(many);
   free(decided);

@@ -1,4 +1,5 @@
 /* test_tensor_parallel.c - layers divided over the tensor dimension of a mesh: the training of one rank. */
+#include "base/numbers/dtype.h"
 #include "tests/c/support/networks/parity.h"
 #include "tests/c/support/networks/planned.h"
 

@@ -20,7 +20,7 @@ static void a_world_of_one_needs_no_peer(void **state) {
   assert_int_equal(ms_world_rank(world), 0);
   assert_int_equal(ms_world_size(world), 1);
   must(ms_world_barrier(world));
-  ms_world_leave(world);
+  ms_free(world);
   unsetenv("RANK");
   unsetenv("WORLD_SIZE");
   unsetenv("MOONSHARD_JOB_FD");
@@ -33,9 +33,9 @@ static void counts_that_overflow_are_refused(void **state) {
   ms_unit_config unit_config;
   ms_param_config config;
   int unit, param;
-  ms_unit_config_default(&unit_config, sizeof unit_config);
+  must(ms_config_default("ms_unit_config", &unit_config, sizeof unit_config));
   unit_config.root = 1;
-  ms_param_config_default(&config, sizeof config);
+  must(ms_config_default("ms_param_config", &config, sizeof config));
   must(ms_model_new(0, &model));
   must(ms_model_add_unit(model, "root", &unit_config, &unit));
   assert_fails(ms_model_add_param(model, unit, "w", 2, (int64_t[]){large, large}, &config, &param), MS_ESHAPE,
@@ -43,7 +43,7 @@ static void counts_that_overflow_are_refused(void **state) {
   assert_fails(ms_model_add_param(model, unit, "w", 1, (int64_t[]){most + 1}, &config, &param), MS_ESHAPE, "2^53");
   must(ms_model_add_param(model, unit, "w", 1, (int64_t[]){most}, &config, &param));
   assert_fails(ms_model_add_param(model, unit, "b", 1, (int64_t[]){1}, &config, &param), MS_ESHAPE, "b | model | 2^53");
-  ms_model_free(model);
+  ms_free(model);
 }
 
 /* y = 2 x + 1 of an input, in a model that has no parameters. */
@@ -59,7 +59,7 @@ static void a_model_without_parameters_computes(void **state) {
   ms_attrs attrs;
   ms_plan_config config;
   int x, y;
-  ms_plan_config_default(&config, sizeof config);
+  must(ms_config_default("ms_plan_config", &config, sizeof config));
   config.optimizer = MS_OPT_NONE;
   config.train = 0;
   must(ms_world_join_alone(&world));
@@ -67,31 +67,31 @@ static void a_model_without_parameters_computes(void **state) {
   must(ms_model_new(0, &model));
   mlp_shard(model, mesh, 0, -1, -1);
   must(ms_graph_new(model, &graph));
-  must(ms_graph_input(graph, "x", MS_F32, 1, (int64_t[]){3}, &x));
+  must(ms_graph_input(graph, "x", MS_F32, 1, (int64_t[]){3}, -1, &x));
   must(ms_op_defaults("scale", &attrs));
   must(ms_attrs_set("scale", &attrs, "alpha", 2));
   must(ms_attrs_set("scale", &attrs, "beta", 1));
   must(ms_graph_op(graph, "scale", 1, &x, &attrs, &y));
   must(ms_graph_output(graph, "y", y));
   must(ms_plan_compile(graph, &config, &plan));
-  must(ms_state_new(world, model, &config, &training));
+  must(ms_state_new(world, model, &config, 1, &training));
   int64_t growth;
-  must(ms_state_growth(training, plan, &growth));
+  growth = ms_state_growth(training, plan);
   assert_true(growth > 0);
   must(ms_exec_new(training, plan, &exec));
-  must(ms_state_growth(training, plan, &growth));
+  growth = ms_state_growth(training, plan);
   assert_int_equal(growth, 0);
   memcpy(ms_exec_input(exec, "x"), (float[]){1, 2, 3}, 3 * sizeof(float));
   must(ms_exec_run(exec, MS_PHASE_EVALUATE, NULL, NULL));
   const float *out = ms_exec_output(exec, "y");
   assert_true(out[0] == 3 && out[1] == 5 && out[2] == 7);
-  ms_exec_free(exec);
-  ms_state_free(training);
-  ms_plan_free(plan);
-  ms_graph_free(graph);
-  ms_model_free(model);
-  ms_mesh_free(mesh);
-  ms_world_leave(world);
+  ms_free(exec);
+  ms_free(training);
+  ms_free(plan);
+  ms_free(graph);
+  ms_free(model);
+  ms_free(mesh);
+  ms_free(world);
 }
 
 /* ---- drawing ---- */
@@ -120,14 +120,14 @@ static void a_parameter_starts_from_the_law(void **state) {
   ms_state *training;
   ms_plan_config plan;
   float first[16 * 12], drawn[16 * 12];
-  ms_plan_config_default(&plan, sizeof plan);
+  must(ms_config_default("ms_plan_config", &plan, sizeof plan));
   must(ms_world_join_alone(&world));
-  must(ms_state_new(world, net.model, &plan, &training));
+  must(ms_state_new(world, net.model, &plan, 1, &training));
   must(ms_state_gather(training, 0, MS_TENSOR_PARAM, 0, -1, first));
   must(ms_initial_values(1234, "in.weight", MS_INIT_NORMAL, 0, 0.2, 0, 16 * 12, drawn));
   assert_memory_equal(first, drawn, sizeof first);
-  ms_state_free(training);
-  ms_world_leave(world);
+  ms_free(training);
+  ms_free(world);
   mlp_free(&net);
 }
 
@@ -136,11 +136,11 @@ static void a_parameter_starts_from_the_law(void **state) {
 static void summarize(const mlp *net, ms_plan_summary *summary) {
   ms_plan *plan;
   ms_plan_config config;
-  ms_plan_config_default(&config, sizeof config);
+  must(ms_config_default("ms_plan_config", &config, sizeof config));
   config.shared_masters = 0;
   must(ms_plan_compile(net->graph, &config, &plan));
-  must(ms_plan_summarize(plan, summary));
-  ms_plan_free(plan);
+  must(ms_plan_summarize(plan, summary, sizeof *summary));
+  ms_free(plan);
 }
 
 static void R4_resharding_changes_the_next_plan(void **state) {
@@ -175,7 +175,7 @@ static void R4_groups_change_where_segments_allow_it(void **state) {
     mlp_config config = mlp_default(1, 2, 0);
     config.block.layout = layout;
     mlp net = mlp_make(&config);
-    int n = ms_model_params(net.model);
+    int n = net.model->params;
     assert_true(n <= MOST);
     ms_plan_summary before, after;
     summarize(&net, &before);
@@ -212,9 +212,9 @@ static void R4_groups_of_muon_have_its_momentum_and_no_betas(void **state) {
   ms_param_group group[MOST];
   ms_plan_summary before, after;
   int matrix = 0;
-  assert_true(ms_model_params(net.model) <= MOST);
+  assert_true(net.model->params <= MOST);
   while (!ms_param_takes_muon(&net.model->param[matrix])) matrix++;
-  for (int p = 0; p < ms_model_params(net.model); p++) group[p] = net.model->param[p].config.group;
+  for (int p = 0; p < net.model->params; p++) group[p] = net.model->param[p].config.group;
   summarize(&net, &before);
   group[matrix].momentum = 0.5;
   must(ms_model_set_groups(net.model, group));
@@ -224,7 +224,7 @@ static void R4_groups_of_muon_have_its_momentum_and_no_betas(void **state) {
   must(ms_model_set_groups(net.model, group));
   ms_plan *plan;
   ms_plan_config config;
-  ms_plan_config_default(&config, sizeof config);
+  must(ms_config_default("ms_plan_config", &config, sizeof config));
   assert_fails(ms_plan_compile(net.graph, &config, &plan), MS_EINVAL, "parameter | beta2 | 0.5 | muon | -1");
   mlp_free(&net);
 }
@@ -236,7 +236,7 @@ static void R4_rules_of_a_model_that_is_not_sharded_are_not_changed(void **state
   assert_fails(ms_model_set_reshard(model, (int[]){0}, NULL), MS_EINVAL, "sharded");
   assert_fails(ms_model_set_groups(model, &(ms_param_group){.lr_scale = 1}), MS_EINVAL, "sharded");
   assert_fails(ms_model_set_sequence_parallel(model, 1), MS_EINVAL, "sharded");
-  ms_model_free(model);
+  ms_free(model);
 }
 
 /* Units of the all-gathers of a direction, in the order of their issue: r for the root, 0, 1, 2 for the layers;
@@ -263,20 +263,20 @@ static void S17_gathers_ahead_by_rule(void **state) {
   c.block.reshard = c.root.reshard = MS_RESHARD_ALWAYS;
   mlp net = mlp_make(&c);
   ms_plan_config config;
-  ms_plan_config_default(&config, sizeof config);
+  must(ms_config_default("ms_plan_config", &config, sizeof config));
   ms_plan *plan;
   must(ms_plan_compile(net.graph, &config, &plan));
   assert_string_equal(gather_order(plan, 0), "r0.1.2.r");
-  ms_plan_free(plan);
+  ms_free(plan);
   for (int u = 0; u < 4; u++) must(ms_model_set_prefetch(net.model, u, 0));
   must(ms_model_set_prefetch(net.model, 1, 2));
   must(ms_plan_compile(net.graph, &config, &plan));
   assert_string_equal(gather_order(plan, 0), "r.012.r");
-  ms_plan_free(plan);
+  ms_free(plan);
   must(ms_model_set_prefetch_order(net.model, 0, 0, 2, (int[]){3, 1}));
   must(ms_plan_compile(net.graph, &config, &plan));
   assert_string_equal(gather_order(plan, 0), "r20.1.r");
-  ms_plan_free(plan);
+  ms_free(plan);
   assert_fails(ms_model_set_prefetch_order(net.model, 0, 1, 1, (int[]){9}), MS_EINVAL, "unit | 9");
   assert_fails(ms_model_set_prefetch(net.model, 0, -2), MS_EINVAL, "root | prefetch | -1");
   mlp_free(&net);

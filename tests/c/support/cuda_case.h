@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/numbers/dtype.h"
 #include "kernels/cuda/plan/plan.h"
 #include "tests/c/support/check.h"
 

@@ -11,10 +11,10 @@
 static inline const void *fixture_tensor(const ms_safetensors *file, const char *name, int64_t *n) {
   for (int i = 0; i < ms_safetensors_count(file); i++) {
     ms_safetensors_tensor tensor;
-    must(ms_safetensors_describe(file, i, &tensor));
+    must(ms_safetensors_describe(file, i, &tensor, sizeof tensor));
     if (strcmp(tensor.name, name)) continue;
     *n = tensor.elements;
-    return ms_safetensors_data(file, i);
+    return tensor.data;
   }
   fail_msg("the fixture has no tensor %s", name);
   return NULL;

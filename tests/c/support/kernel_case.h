@@ -17,6 +17,7 @@
 #include <string.h>
 
 #include "base/numbers/bf16.h"
+#include "base/numbers/dtype.h"
 #include "base/numbers/philox.h"
 #include "kernels/op.h"
 #include "tests/c/support/check.h"

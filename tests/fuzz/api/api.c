@@ -16,7 +16,6 @@
 
 enum { POOL = 6, ENDED = 64, LONGEST_S = 60, NETWORK_EVERY = 400 };
 
-static void end_handle(int kind, void *handle);
 static void keep(int kind, void *handle);
 static void *a_handle(int kind);
 static void *a_handle_to_end(int kind);
@@ -35,7 +34,7 @@ static void forget(void *handle) { ended[ended_count++ % ENDED] = handle; }
 static void keep(int kind, void *handle) {
   void **place = &pool[kind][random_below(POOL)];
   if (*place) {
-    end_handle(kind, *place);
+    ms_free(*place);
     forget(*place);
   }
   *place = handle;
@@ -81,6 +80,7 @@ static void add_network(void) {
   static const char *const names[1] = {"shard"}, *const files[1] = {tokenizer_path};
   const ms_save_piece piece = {
       .name = "w", .parameter = "w", .kind = "param", .what = MS_TENSOR_PARAM, .count = 48, .ndim = 2, .dims = {16, 3}};
+  ms_world_config alone;
   ms_world *world;
   ms_mesh *mesh;
   ms_model *model;
@@ -102,32 +102,34 @@ static void add_network(void) {
   ms_attrs transposed;
   int unit, w, v, in[2], out[2], loss[3];
   current = "add_network";
-  ms_unit_config_default(&unit_config, sizeof unit_config);
-  ms_param_config_default(&param_config, sizeof param_config);
-  ms_plan_config_default(&config, sizeof config);
-  NEED(ms_world_join_alone(&world));
+  NEED(ms_config_default("ms_unit_config", &unit_config, sizeof unit_config));
+  NEED(ms_config_default("ms_param_config", &param_config, sizeof param_config));
+  NEED(ms_config_default("ms_plan_config", &config, sizeof config));
+  NEED(ms_config_default("ms_world_config", &alone, sizeof alone));
+  alone.alone = 1;
+  NEED(ms_world_join(&alone, &world));
   NEED(ms_mesh_new(MS_DEVICE_CPU, 1, all_ranks, names, 1, 0, NULL, &mesh));
   NEED(ms_model_new(7, &model));
   NEED(ms_model_add_unit(model, "root", &unit_config, &unit));
   NEED(ms_model_add_param(model, unit, "w", 2, w_dims, &param_config, &w));
   NEED(ms_model_add_param(model, unit, "x", 2, v_dims, &param_config, &v));
-  ms_model_dims_default(&dims, sizeof dims);
+  NEED(ms_config_default("ms_model_dims", &dims, sizeof dims));
   dims.shard = 0;
   NEED(ms_model_shard(model, mesh, 0, &dims));
   NEED(ms_graph_new(model, &graph));
   NEED(ms_op_defaults("matmul", &transposed));
   NEED(ms_attrs_set("matmul", &transposed, "trans_b", 1));
-  NEED(ms_graph_input(graph, "x", MS_F32, 2, x_dims, &in[0]));
+  NEED(ms_graph_input(graph, "x", MS_F32, 2, x_dims, -1, &in[0]));
   NEED(ms_graph_param(graph, w, &in[1]));
   NEED(ms_graph_op(graph, "matmul", 2, in, &transposed, out));
   NEED(ms_graph_op(graph, "tanh", 1, out, NULL, in));
   NEED(ms_graph_param(graph, v, &in[1]));
   NEED(ms_graph_op(graph, "matmul", 2, in, &transposed, out));
-  NEED(ms_graph_input(graph, "y", MS_I32, 1, y_dims, &out[1]));
+  NEED(ms_graph_input(graph, "y", MS_I32, 1, y_dims, -1, &out[1]));
   NEED(ms_graph_op(graph, "cross_entropy", 2, out, NULL, loss));
-  NEED(ms_graph_set_loss(graph, loss[0]));
+  NEED(ms_graph_set_loss(graph, loss[0], -1));
   NEED(ms_plan_compile(graph, &config, &plan));
-  NEED(ms_state_new(world, model, &config, &state));
+  NEED(ms_state_new(world, model, &config, 1, &state));
   NEED(ms_exec_new(state, plan, &exec));
   NEED(ms_rules_new("freeze", &rules));
   NEED(ms_tokens_open(1, files, MS_TOKEN_BYTES, &tokens));
@@ -183,7 +185,7 @@ int main(int argc, char **argv) {
   current = "the end of all handles";
   for (int kind = 0; kind < KINDS; kind++)
     for (int i = 0; i < POOL; i++)
-      if (pool[kind][i]) end_handle(kind, pool[kind][i]);
+      if (pool[kind][i]) ms_free(pool[kind][i]);
   alarm(0);
   printf("api: %ld calls succeeded, %ld failed\n", succeeded, failed);
   return 0;

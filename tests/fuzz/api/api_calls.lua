@@ -8,17 +8,12 @@
 
 local header, generated, out_path = arg[1], arg[2], arg[3]
 
--- Handles, in the order of their pools, and what ends each. Handles end before those that they are made of.
-local HANDLES = {
-  { "save", "ms_save_free" }, { "profile", "ms_profile_free" }, { "exec", "ms_exec_free" },
-  { "state", "ms_state_free" }, { "plan", "ms_plan_free" }, { "graph", "ms_graph_free" },
-  { "model", "ms_model_free" }, { "mesh", "ms_mesh_free" }, { "rules", "ms_rules_free" },
-  { "token_reader", "ms_token_reader_free" }, { "tokens", "ms_tokens_close" },
-  { "tokenizer", "ms_tokenizer_close" }, { "safetensors", "ms_safetensors_close" },
-  { "safetensors_writer", "ms_safetensors_abort" }, { "world", "ms_world_leave" },
-}
+-- Handles, in the order of their pools. Handles end before those that they are made of.
+local HANDLES = { "save", "profile", "exec", "state", "plan", "graph", "model", "mesh", "rules", "token_reader",
+  "tokens", "tokenizer", "safetensors", "safetensors_writer", "world" }
 -- They change how signals end the process, or take the result of another call.
-local LEFT_OUT = { ms_file_text_free = true, ms_interrupt_set = true, ms_interrupt_defer = true,
+local LEFT_OUT = { ms_file_text_free = true, ms_free = true, ms_set_log = true, ms_interrupt_set = true,
+  ms_interrupt_defer = true,
   ms_interrupt_install = true, ms_world_catch_termination = true }
 local VALUES = {
   ["int"] = "an_int()", ["int64_t"] = "a_long()", ["uint64_t"] = "(uint64_t)a_long()", ["double"] = "a_real()",
@@ -35,11 +30,8 @@ local VALUES = {
 local FIELDS = {}
 for _, kind in ipairs({ "int", "int64_t", "double", "const char *" }) do FIELDS[kind] = VALUES[kind] end
 
-local kind_of, ends = {}, {}
-for i, handle in ipairs(HANDLES) do
-  kind_of["ms_" .. handle[1]] = i - 1
-  ends[handle[2]] = i - 1
-end
+local kind_of = {}
+for i, handle in ipairs(HANDLES) do kind_of["ms_" .. handle] = i - 1 end
 
 local function read_all(path, other_path)
   local file = io.open(path, "rb") or assert(io.open(other_path or path, "rb"))
@@ -59,10 +51,7 @@ local function emit(format, ...) out[#out + 1] = format:format(...) end
 
 emit("/* Made from %s by the build. */", header)
 emit("enum { KINDS = %d };", #HANDLES)
-emit("static void end_handle(int kind, void *handle) {\n  switch (kind) {")
-for i, handle in ipairs(HANDLES) do emit("    case %d: %s(handle); break;", i - 1, handle[2]) end
-emit("  }\n}\n")
-for i, handle in ipairs(HANDLES) do emit("enum { KIND_%s = %d };", handle[1], i - 1) end
+for i, handle in ipairs(HANDLES) do emit("enum { KIND_%s = %d };", handle, i - 1) end
 
 -- The fields of structs in a struct, as fields of it: "double sgd.momentum".
 local function flattened(body)
@@ -101,8 +90,7 @@ local function argument(kind, i, name)
   end
   if base and kind_of[base] then return ("a_handle(%d)"):format(kind_of[base]) end
   if base and configs[base] then
-    if name:find("_default$") then return "output_bytes()" end
-    return ("a_config((void (*)(void *, int))%s_default, change_%s, sizeof(%s))"):format(base, base, base)
+    return ('a_config("%s", change_%s, sizeof(%s))'):format(base, base, base)
   end
   if VALUES[kind] then return VALUES[kind] end
   if kind:find("%*%*$") then
@@ -124,7 +112,6 @@ for result, name, list in text:gmatch("MS_API%s+([^;()]-)(ms_[%w_]+)(%b());") do
         arguments[i + 1], before[#before + 1], after[#after + 1] = argument(kind, i, name)
       end
     end
-    if ends[name] then arguments = { ("a_handle_to_end(%d)"):format(ends[name]) } end
     local call = ("%s(%s)"):format(name, table.concat(arguments, ", "))
     if result:find("^int%s*$") then call = "int status = " .. call .. ";\n  record(status);"
     else call = "(void)" .. call .. ";" end
@@ -134,6 +121,10 @@ for result, name, list in text:gmatch("MS_API%s+([^;()]-)(ms_[%w_]+)(%b());") do
   end
 end
 assert(#names > 100, header .. ": no functions were found")
+
+-- A call that ends one of the handles.
+emit("static void call_ms_free(void) {\n  ms_free(a_handle_to_end(random_below(KINDS)));\n}\n")
+names[#names + 1] = "ms_free"
 
 emit("static const struct {\n  const char *name;\n  void (*call)(void);\n} calls[] = {")
 for _, name in ipairs(names) do emit('  {"%s", call_%s},', name, name) end

@@ -195,7 +195,7 @@ static void *saved_piece(void) {
 static void *model_dims(void) {
   static ms_model_dims d;
   if (chance(12)) return NULL;
-  ms_model_dims_default(&d, sizeof d);
+  ms_config_default("ms_model_dims", &d, sizeof d);
   int *const roles[] = {&d.replicate, &d.shard, &d.tensor, &d.context, &d.sequence_parallel};
   for (int i = 0; i < 5; i++)
     if (chance(2)) *roles[i] = an_int();
@@ -206,11 +206,11 @@ static void *model_dims(void) {
 static void *cluster(void) {
   static ms_cluster c;
   if (chance(12)) return NULL;
-  ms_cluster_default(&c, sizeof c);
+  ms_config_default("ms_cluster", &c, sizeof c);
   c.ranks_per_node = 2, c.cores = 2, c.memory = 1e9, c.clock = 1, c.memory_rate = 1e10;
   for (int dtype = 0; dtype < MS_DTYPES; dtype++) c.peak[dtype] = 1e11;
-  c.product = (ms_product_rate){.efficiency = 1, .half_tile = 1, .k_half = 32};
-  c.attention = (ms_attention_rate){.forward = 1, .backward = 1, .keys_half = 64, .causal = 1};
+  c.product = (struct ms_product_rate){.efficiency = 1, .half_tile = 1, .k_half = 32};
+  c.attention = (struct ms_attention_rate){.forward = 1, .backward = 1, .keys_half = 64, .causal = 1};
   c.links = 1;
   c.link[0] = (ms_link){.algorithm = MS_LINK_HOSTS, .kinds = 7, .inside = 1e9, .between = 1e8};
   double *const numbers[] = {&c.cores,       &c.memory,         &c.clock,           &c.memory_rate,
@@ -243,13 +243,13 @@ static void *collective_work(void) {
 
 /* A configuration with its defaults, of any size that a program of another version could give, and one field changed.
  */
-static void *a_config(void (*set_defaults)(void *, int), void (*change)(void *), size_t size) {
+static void *a_config(const char *type, void (*change)(void *), size_t size) {
   static char memory[LISTS][CONFIG_BYTES];
   const int sizes[] = {CONFIG_BYTES, (int)size + 8, (int)size - 8, 4, INT_MAX, -1};
   if (chance(12)) return NULL;
   char *config = memset(memory[random_below(LISTS)], chance(2) ? 0 : 0xff, CONFIG_BYTES);
   int other = chance(3) ? PICK(sizes) : (int)size;
-  set_defaults(config, other > 0 && other <= CONFIG_BYTES ? other : (int)size);
+  ms_config_default(type, config, other > 0 && other <= CONFIG_BYTES ? other : (int)size);
   if (other > CONFIG_BYTES || other < 0) memcpy(config, &other, sizeof other);
   else if (other >= (int)size) change(config);
   return config;

@@ -29,7 +29,9 @@ static void encode(ms_tokenizer *tokenizer, const uint8_t *text, size_t size) {
     must_be_told(rc);
     return;
   }
-  for (int64_t i = 0; i < count; i++) must_hold(ids[i] >= 0 && ids[i] < ms_tokenizer_vocab(tokenizer));
+  ms_tokenizer_info info;
+  must_hold(ms_tokenizer_describe(tokenizer, &info, sizeof info) == MS_OK);
+  for (int64_t i = 0; i < count; i++) must_hold(ids[i] >= 0 && ids[i] < info.vocab);
   must_hold(!ms_tokenizer_decode(tokenizer, ids, count, &back, &bytes));
 }
 
@@ -42,7 +44,7 @@ static void as_tokenizer(const uint8_t *data, size_t size) {
     return;
   }
   encode(tokenizer, (const uint8_t *)text, sizeof text - 1);
-  ms_tokenizer_close(tokenizer);
+  ms_free(tokenizer);
 }
 
 static void as_token_file(const uint8_t *data, size_t size) {

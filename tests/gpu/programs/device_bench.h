@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
+#include "base/numbers/dtype.h"
 #include "device/device.h"
 
 enum { WARM_UP = 5, RUNS = 20, FEW_RUNS = 3, PIECE = 1 << 24 };

@@ -18,12 +18,17 @@ local train = ms.trainer { model = model, optimizer = ms.optim.adamw { lr = 0.01
 local engine = require("moonshard.base.ffi")
 local C, ffi = engine.C, engine.ffi
 local function flip()
-  local first, count, data = ffi.new("int64_t[1]"), ffi.new("int64_t[1]"), ffi.new("float *[1]")
+  local info, state = ffi.new("ms_tensor_info"), train.session.state
   for i, param in ipairs(train.session.sharding.params) do
     if param.fqn == cfg.parameter then
-      assert(C.ms_state_shard(train.session.state, i - 1, C.MS_TENSOR_PARAM, first, count, data) == 0)
-      local words = ffi.cast("uint32_t *", data[0])
-      if count[0] > 0 then words[0] = require("bit").bxor(words[0], 2 ^ cfg.bit) end
+      assert(C.ms_state_describe(state, i - 1, C.MS_TENSOR_PARAM, info, ffi.sizeof(info)) == 0)
+      if info.count > 0 then
+        local value = ffi.new("float[1]")
+        assert(C.ms_state_read(state, i - 1, C.MS_TENSOR_PARAM, info.first, 1, value) == 0)
+        local words = ffi.cast("uint32_t *", value)
+        words[0] = require("bit").bxor(words[0], 2 ^ cfg.bit)
+        assert(C.ms_state_write(state, i - 1, C.MS_TENSOR_PARAM, info.first, 1, value) == 0)
+      end
     end
   end
 end

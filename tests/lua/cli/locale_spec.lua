@@ -69,7 +69,7 @@ describe("a locale with a decimal comma", function()
       local found = {}
       for index = 0, C.ms_op_count() - 1 do
         local info, attrs = ffi.new("ms_op_info[1]"), ffi.new("ms_attrs[1]")
-        engine.check(C.ms_op_describe(index, info))
+        engine.check(C.ms_op_describe(index, info, ffi.sizeof(info)))
         engine.check(C.ms_op_defaults(info[0].name, attrs))
         found[ffi.string(info[0].name)] = ffi.string(attrs, ffi.sizeof("ms_attrs"))
       end

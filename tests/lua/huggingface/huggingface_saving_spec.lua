@@ -36,9 +36,9 @@ describe("a parameter", function()
         assert(C.ms_state_gather(state, 0, C.MS_TENSOR_PARAM, range[1], range[2], out) == C.MS_EINVAL)
         C.ms_error_clear()
       end
-      local firsts, counts = ffi.new("int64_t[1]"), ffi.new("int64_t[1]")
-      check(C.ms_model_owned(model.sharding:handle(), 0, firsts, counts))
-      local first, count = tonumber(firsts[0]), tonumber(counts[0])
+      local info = ffi.new("ms_tensor_info")
+      check(C.ms_model_describe(model.sharding:handle(), 0, info, ffi.sizeof(info)))
+      local first, count = tonumber(info.first), tonumber(info.count)
       for i = 0, 76 do out[i] = i end
       local cut = math.floor(count / 2)
       check(C.ms_state_write(state, 0, C.MS_TENSOR_PARAM, first + cut, count - cut, out + first + cut))

@@ -23,10 +23,10 @@ before_each(function() world.describe(0, 1) end)
 local function accepts_unit(wanted)
   local out, id, config = ffi.new("ms_model *[1]"), ffi.new("int[1]"), ffi.new("ms_unit_config")
   engine.check(C.ms_model_new(0, out))
-  C.ms_unit_config_default(config, ffi.sizeof(config))
+  engine.check(C.ms_config_default("ms_unit_config", config, ffi.sizeof(config)))
   for name, value in pairs(wanted) do config[name] = value end
   local status = C.ms_model_add_unit(out[0], "unit", config, id)
-  C.ms_model_free(out[0])
+  C.ms_free(out[0])
   return status == 0
 end
 
@@ -36,12 +36,12 @@ local graph
 local function summary_of(fill)
   graph = graph or fixture.trace(fixture.gpt2(), 2, 4)
   local plan, config, summary = ffi.new("ms_plan *[1]"), ffi.new("ms_plan_config"), ffi.new("ms_plan_summary")
-  C.ms_plan_config_default(config, ffi.sizeof(config))
+  engine.check(C.ms_config_default("ms_plan_config", config, ffi.sizeof(config)))
   config.train = 1
   fill(config)
   if C.ms_plan_compile(graph.handle, config, plan) ~= 0 then return nil end
-  engine.check(C.ms_plan_summarize(plan[0], summary))
-  C.ms_plan_free(plan[0])
+  engine.check(C.ms_plan_summarize(plan[0], summary, ffi.sizeof(summary)))
+  C.ms_free(plan[0])
   return summary
 end
 
@@ -171,8 +171,8 @@ describe("what optimizers set", function()
   it("S1 by default is the engine's default", function()
     for _, kind in ipairs(optimizers.kinds) do
       local default, config = ffi.new("ms_plan_config"), ffi.new("ms_plan_config")
-      C.ms_plan_config_default(default, ffi.sizeof(default))
-      C.ms_plan_config_default(config, ffi.sizeof(config))
+      engine.check(C.ms_config_default("ms_plan_config", default, ffi.sizeof(default)))
+      engine.check(C.ms_config_default("ms_plan_config", config, ffi.sizeof(config)))
       ms.optim[kind] { lr = 1 }:configure(config)
       assert.equal(tonumber(optimizers.of(kind).id), config.optimizer)
       local rows = settings.rows("ms_plan_config", kind)

@@ -324,9 +324,12 @@ describe("fully_shard", function()
 
   it("gives the engine every parameter and unit, in one order", function()
     local sharding = shard({ units = { "layers" } })
-    local C = require("moonshard.base.ffi").C
-    assert.equal(#sharding.params, C.ms_model_params(sharding:handle()))
-    assert.equal(#sharding.units, C.ms_model_units(sharding:handle()))
+    local engine = require("moonshard.base.ffi")
+    local info = engine.ffi.new("ms_tensor_info")
+    local size = engine.ffi.sizeof(info)
+    assert.equal(0, engine.C.ms_model_describe(sharding:handle(), #sharding.params - 1, info, size))
+    assert.equal(engine.C.MS_EINVAL, engine.C.ms_model_describe(sharding:handle(), #sharding.params, info, size))
+    engine.C.ms_error_clear()
     for i, param in ipairs(sharding.params) do assert.equal(i - 1, sharding.index[param.parameter]) end
   end)
 

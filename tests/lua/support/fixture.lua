@@ -50,12 +50,12 @@ end
 function fixture.summary(graph)
   local C, ffi = engine.C, engine.ffi
   local config = ffi.new("ms_plan_config")
-  C.ms_plan_config_default(config, ffi.sizeof(config))
+  engine.check(C.ms_config_default("ms_plan_config", config, ffi.sizeof(config)))
   config.optimizer, config.train = C.MS_OPT_ADAMW, 1
   local plan, summary = ffi.new("ms_plan *[1]"), ffi.new("ms_plan_summary")
   engine.check(C.ms_plan_compile(graph.handle, config, plan))
-  engine.check(C.ms_plan_summarize(plan[0], summary))
-  C.ms_plan_free(plan[0])
+  engine.check(C.ms_plan_summarize(plan[0], summary, ffi.sizeof(summary)))
+  C.ms_free(plan[0])
   return summary
 end
 

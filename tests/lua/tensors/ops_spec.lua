@@ -31,7 +31,7 @@ describe("ops", function()
     local C, ffi = engine.C, engine.ffi
     local info = ffi.new("ms_op_info")
     for index = 0, C.ms_op_count() - 1 do
-      engine.check(C.ms_op_describe(index, info))
+      engine.check(C.ms_op_describe(index, info, ffi.sizeof(info)))
       local name = ffi.string(info.name)
       assert.equal(info.internal == 0, ops.rows[name] ~= nil, name)
       local is_composed = ops.rows[name] == nil and ops.composed[name] ~= nil -- split has the name of an internal op

@@ -35,7 +35,7 @@ local Safetensors = {}
 Safetensors.__index = Safetensors
 
 local function read_tensor(handle, i, into)
-  check(C.ms_safetensors_describe(handle, i, into))
+  check(C.ms_safetensors_describe(handle, i, into, ffi.sizeof(into)))
   local shape = {}
   for d = 1, into.ndim do shape[d] = tonumber(into.dims[d - 1]) end
   return {
@@ -47,11 +47,11 @@ end
 
 local function read_metadata(handle)
   local list, out = {}, ffi.new("const char *[3]")
-  for i = 0, C.ms_safetensors_metadata_count(handle) - 1 do
-    check(C.ms_safetensors_metadata(handle, i, out, out + 1, out + 2))
-    list[i + 1] = { key = ffi.string(out[0]), value = ffi.string(out[1]), file = ffi.string(out[2]) }
+  while true do
+    check(C.ms_safetensors_metadata(handle, #list, out, out + 1, out + 2))
+    if out[0] == nil then return list end
+    list[#list + 1] = { key = ffi.string(out[0]), value = ffi.string(out[1]), file = ffi.string(out[2]) }
   end
-  return list
 end
 
 ---Opens a file, an index ("model.safetensors.index.json") or a folder with one of them. Reads only headers. MS_EINVAL
@@ -62,7 +62,7 @@ function safetensors.open(path)
   if type(path) ~= "string" then errors.invalid("ms.safetensors.open: give a path, not %s", tostring(path)) end
   local out = ffi.new("ms_safetensors *[1]")
   check(C.ms_safetensors_open(path, out))
-  local handle = ffi.gc(out[0], C.ms_safetensors_close)
+  local handle = ffi.gc(out[0], C.ms_free)
   local self = setmetatable({ path = path, handle = handle, tensors = {}, by_name = {} }, Safetensors)
   local into = ffi.new("ms_safetensors_tensor")
   for i = 0, C.ms_safetensors_count(handle) - 1 do
@@ -76,7 +76,7 @@ end
 
 ---Unmaps the files; pointers into them become invalid.
 function Safetensors:close()
-  if self.handle then C.ms_safetensors_close(ffi.gc(self.handle, nil)) end
+  if self.handle then C.ms_free(ffi.gc(self.handle, nil)) end
   self.handle = nil
 end
 
@@ -101,7 +101,9 @@ end
 ---@param name string
 ---@return ffi.cdata* const uint8_t *
 function Safetensors:data(name)
-  return ffi.cast("const uint8_t *", C.ms_safetensors_data(opened(self), self:tensor(name).index))
+  local tensor = ffi.new("ms_safetensors_tensor")
+  check(C.ms_safetensors_describe(opened(self), self:tensor(name).index, tensor, ffi.sizeof(tensor)))
+  return ffi.cast("const uint8_t *", tensor.data)
 end
 
 ---Copies bytes of a tensor. MS_EIO if the file was truncated or the disk fails.
@@ -147,7 +149,7 @@ end
 function Safetensors:checksum(name, first, bytes)
   local hex, tensor = ffi.new("char[?]", CHECKSUM_BYTES), self:tensor(name)
   first = first or 0
-  check(C.ms_safetensors_checksum_range(opened(self), tensor.index, first, bytes or tensor.bytes - first, hex))
+  check(C.ms_safetensors_checksum(opened(self), tensor.index, first, bytes or tensor.bytes - first, hex))
   return ffi.string(hex)
 end
 
@@ -251,13 +253,13 @@ function safetensors.create(path, tensors, given)
   local list, numbers, dims = declare(tensors)
   local n, texts = flatten(packed.metadata("ms.safetensors.create", tensors, given.metadata))
   local config = ffi.new("ms_safetensors_config")
-  C.ms_safetensors_config_default(config, ffi.sizeof(config))
+  check(C.ms_config_default("ms_safetensors_config", config, ffi.sizeof(config)))
   local text = ffi.new("const char *[?]", #texts, texts)
   config.metadata, config.metadata_text = n, text
   config.atomic, config.sync = given.atomic and 1 or 0, given.sync and 1 or 0
   local out = ffi.new("ms_safetensors_writer *[1]")
   check(C.ms_safetensors_create(path, #tensors, list, config, out))
-  local handle = ffi.gc(out[0], C.ms_safetensors_abort)
+  local handle = ffi.gc(out[0], C.ms_free)
   return setmetatable({ path = path, handle = handle, numbers = numbers, dims = dims }, Writer)
 end
 
@@ -306,7 +308,7 @@ end
 
 ---Gives up and removes the unfinished file.
 function Writer:abort()
-  if self.handle then C.ms_safetensors_abort(taken(self)) end
+  if self.handle then C.ms_free(taken(self)) end
   self.handle = nil
 end
 

@@ -22,7 +22,7 @@ function host_parts.head(save, host) return ('"save":%s,"host":%s'):format(json.
 
 local function read_part(read, path, writer, name)
   local out = ffi.new("char *[1]")
-  check(C.ms_checkpoint_read_part(path, writer, out))
+  check(C.ms_checkpoint_read(path, writer, out))
   local part = json.decode(ffi.string(out[0]))
   C.ms_file_text_free(out[0])
   if type(part) ~= "table" then errors.invalid("%s/%s.json: not JSON", path, name) end

@@ -56,7 +56,7 @@ end
 
 -- Wraps a mesh made by the engine; out is ms_mesh *[1].
 local function adopt(device, out)
-  local handle = ffi.gc(out[0], C.ms_mesh_free)
+  local handle = ffi.gc(out[0], C.ms_free)
   local info = ffi.new("ms_mesh_info")
   check(C.ms_mesh_describe(handle, info, ffi.sizeof(info)))
   local self = { handle = handle, device = device, ndim = info.ndim, rank_count = info.count,

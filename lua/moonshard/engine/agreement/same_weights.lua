@@ -6,6 +6,7 @@
 -- 128th of the weights, or 64 KiB if that is more, so a difference is found within about 1,024 steps. Weights of which
 -- each replica has a slice, or that local steps change, are left out: they have no second copy.
 
+local division = require("moonshard.shard.division")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
 local hash = require("moonshard.base.hash")
@@ -50,11 +51,11 @@ local function alike_of(session)
 end
 
 local function ranges_of(session, state)
-  local list, total, first, count, sliced = {}, 0, ffi.new("int64_t[1]"), ffi.new("int64_t[1]"), ffi.new("int[1]")
+  local list, total = {}, 0
   for i, param in ipairs(session.sharding.params) do
-    check(C.ms_state_kept(state, i - 1, C.MS_TENSOR_PARAM, first, count, sliced))
-    local none = sliced[0] ~= 0 or owned_ranges.is_local(param)
-    list[i] = { name = param.fqn, index = i - 1, first = tonumber(first[0]), count = none and 0 or tonumber(count[0]) }
+    local kept = division.kept(state, i - 1, C.MS_TENSOR_PARAM)
+    local none = kept.sliced or owned_ranges.is_local(param)
+    list[i] = { name = param.fqn, index = i - 1, first = kept.first, count = none and 0 or kept.count }
     total = total + list[i].count
   end
   return list, total

@@ -86,8 +86,7 @@ end
 
 local function add_input(self, name, dtype, shape, rows)
   local dims = ffi.new("int64_t[?]", #shape + 1, shape)
-  engine.check(C.ms_graph_input(self.handle, name, (dtypes.id(dtype)), #shape, dims, value))
-  if rows then engine.check(C.ms_graph_set_input_rows(self.handle, value[0], rows)) end
+  engine.check(C.ms_graph_input(self.handle, name, (dtypes.id(dtype)), #shape, dims, rows or -1, value))
   return tensor.new(self, value[0])
 end
 
@@ -119,7 +118,7 @@ function Trace:leave_untrained(parameters) self.untrained = parameters end
 
 ---Frees the graph immediately. Its plans stay as they are.
 function Trace:free()
-  C.ms_graph_free(ffi.gc(self.handle, nil))
+  C.ms_free(ffi.gc(self.handle, nil))
   self.handle = nil
 end
 
@@ -166,8 +165,7 @@ local function take_results(self, results)
     self.loss = check_tensor(self, "loss", results.loss)
     self.counts = self.weights[self.loss.id]
     self.loss = self.counts and self.counts.mean or self.loss
-    engine.check(C.ms_graph_set_loss(self.handle, self.loss.id))
-    if self.counts then engine.check(C.ms_graph_set_loss_weight(self.handle, self.counts.weight.id)) end
+    engine.check(C.ms_graph_set_loss(self.handle, self.loss.id, self.counts and self.counts.weight.id or -1))
   end
   local names = {}
   for name in pairs(results.outputs or {}) do names[#names + 1] = name end
@@ -183,7 +181,7 @@ local function new_trace(model, sharding)
   local model_handle = sharding:handle()
   engine.check(C.ms_graph_new(model_handle, out))
   local self = setmetatable({
-    handle = ffi.gc(out[0], C.ms_graph_free), sharding = sharding, model_handle = model_handle,
+    handle = ffi.gc(out[0], C.ms_free), sharding = sharding, model_handle = model_handle,
     inputs = {}, outputs = {}, constants = {}, values = {}, trained = {}, routers = {}, paths = {},
     weights = {}, means = {}, untrained = {},
     precision = sharding:precision(), places = op_places.new(sharding),

@@ -1,5 +1,6 @@
 /* hosts_flow.c - flows: the pieces on their way to or from a partner, in order, a few at a time. */
 #include "base/error.h"
+#include "base/numbers/dtype.h"
 #include "comm/collectives/hosts/hosts.h"
 
 void ms_hosts_begin_flow(ms_hosts_flow *flow, int used, int p, const ms_hosts_range *asked) {

@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/numbers/dtype.h"
 #include "comm/collectives/hosts/hosts.h"
 #include "comm/collectives/move.h"
 #include "comm/collectives/sum.h"

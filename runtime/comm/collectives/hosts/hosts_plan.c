@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
+#include "base/numbers/dtype.h"
 #include "base/slice.h"
 #include "comm/collectives/tickets.h"
 

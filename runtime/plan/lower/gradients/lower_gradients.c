@@ -11,6 +11,7 @@
  */
 #include <stdlib.h>
 
+#include "base/numbers/dtype.h"
 #include "plan/lower/lower.h"
 
 int ms_lower_communicates(const ms_lowering *l, int unit) {

@@ -2,6 +2,7 @@
  * and the nodes, as far as the phase requires. The result goes to the state's chunk, or to a buffer that waits for
  * the last micro-batch.
  */
+#include "base/numbers/dtype.h"
 #include "plan/lower/lower.h"
 
 /* The elements of a unit's chunks for which this rank holds the sums over its node. */

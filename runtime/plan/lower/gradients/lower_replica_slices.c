@@ -10,6 +10,7 @@
  * gathers a part of them, and all meet at the end of UPDATE instead. The streams of an accelerator always end with
  * their phase.
  */
+#include "base/numbers/dtype.h"
 #include "plan/lower/lower.h"
 
 /* A reduce-scatter or an all-gather of the slices that the copies of the state divide: this rank's node slice. */

@@ -2,9 +2,12 @@
  * them. */
 #include <stdlib.h>
 
-#include "kernels/products/orthogonalise.h"
+#include "base/config.h"
 #include "base/least.h"
+#include "kernels/products/orthogonalise.h"
+#include "plan/layout/replica_slices.h"
 #include "plan/lower/optimizers/muon.h"
+#include "shard/divided.h"
 
 static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 static double flops_of(const ms_plan *plan, const ms_param *p) {
@@ -127,18 +130,25 @@ ms_muon_range ms_muon_slice(const ms_plan *plan, int param, int replica, int sha
   return (ms_muon_range){chunk.first + begin - chunk.local, end - begin, begin};
 }
 
-int ms_plan_muon(const ms_plan *plan, int param, int *owner, double *flops) {
+int ms_plan_describe(const ms_plan *plan, int param, ms_tensor_info *info, int size) {
   MS_HANDLE(plan, PLAN);
-  MS_GIVEN(owner);
-  MS_GIVEN(flops);
-  if (param < 0 || param >= plan->model->params)
-    return MS_FAIL(MS_EINVAL, "parameter %d does not exist; the model has %d", param, plan->model->params);
-  *owner = -1;
-  *flops = 0;
-  if (!ms_muon_is_taken(plan, param)) return MS_OK;
-  int at[MS_GRID_DIMS];
-  for (int d = 0; d < MS_GRID_DIMS; d++) at[d] = ms_muon_place(plan, param, d);
-  *owner = ms_grid_rank(plan->model, at);
-  *flops = flops_of(plan, &plan->model->param[param]);
-  return MS_OK;
+  MS_GIVEN(info);
+  const ms_model *model = plan->model;
+  if (param < 0 || param >= model->params)
+    return MS_FAIL(MS_EINVAL, "parameter %d does not exist; the model has %d", param, model->params);
+  const ms_param *p = &model->param[param];
+  ms_tensor_info own = {.first = p->first,
+                        .count = p->owned,
+                        .sliced = ms_param_is_sliced(model, p, plan->replicas),
+                        .part = ms_param_division(model, p, model->dim[MS_DIM_TENSOR].place),
+                        .muon_owner = -1};
+  int64_t place;
+  if (own.sliced) own.count = ms_param_slice(model, p, plan->replicas, &own.first, &place);
+  if (ms_muon_is_taken(plan, param)) {
+    int at[MS_GRID_DIMS];
+    for (int d = 0; d < MS_GRID_DIMS; d++) at[d] = ms_muon_place(plan, param, d);
+    own.muon_owner = ms_grid_rank(model, at);
+    own.muon_flops = flops_of(plan, p);
+  }
+  MS_GIVE_INFO(info, size, own);
 }

@@ -10,6 +10,8 @@
 #ifndef MS_TESTS_MLP_H
 #define MS_TESTS_MLP_H
 
+#include "comm/group/world.h"
+#include "shard/model.h"
 #include "tests/c/support/check.h"
 
 #include <stdio.h>
@@ -48,7 +50,7 @@ static inline mlp_config mlp_default(int replicate, int shard, int rank) {
                   .shard = shard,
                   .tensor = 1,
                   .frozen_block = -1};
-  ms_unit_config_default(&c.block, sizeof c.block);
+  must(ms_config_default("ms_unit_config", &c.block, sizeof c.block));
   c.root = c.block;
   c.root.root = 1;
   return c;
@@ -64,7 +66,7 @@ static inline void set_moments(ms_plan_config *config, int dtype) {
 /* dtype: that it is read in, or -1; muon: 1: it takes Muon. */
 static inline ms_param_config mlp_param_config(int frozen, int dtype, int muon) {
   ms_param_config config;
-  ms_param_config_default(&config, sizeof config);
+  must(ms_config_default("ms_param_config", &config, sizeof config));
   config.param_dtype = dtype;
   config.init_b = 0.2;
   config.frozen = frozen;
@@ -110,8 +112,8 @@ static inline int mlp_linear(ms_graph *graph, int x, int weight, int bias) {
 static inline void mlp_trace(mlp *m, const mlp_config *c, int first_block_param, int in_weight, int out_weight) {
   int x, y, h;
   must(ms_graph_new(m->model, &m->graph));
-  must(ms_graph_input(m->graph, "x", c->root.param_dtype, 2, (int64_t[]){c->batch, c->inputs}, &x));
-  must(ms_graph_input(m->graph, "y", MS_I32, 1, (int64_t[]){c->batch}, &y));
+  must(ms_graph_input(m->graph, "x", c->root.param_dtype, 2, (int64_t[]){c->batch, c->inputs}, -1, &x));
+  must(ms_graph_input(m->graph, "y", MS_I32, 1, (int64_t[]){c->batch}, -1, &y));
   h = mlp_linear(m->graph, x, in_weight, -1);
   for (int b = 0; b < c->blocks; b++) {
     char scope[32];
@@ -126,7 +128,7 @@ static inline void mlp_trace(mlp *m, const mlp_config *c, int first_block_param,
   if (c->recompute) must(ms_graph_set_recompute(m->graph, 0, NULL));
   int logits = mlp_linear(m->graph, h, out_weight, -1);
   if (!c->private_logits) must(ms_graph_output(m->graph, "logits", logits));
-  must(ms_graph_set_loss(m->graph, mlp_op(m->graph, "cross_entropy", 2, (int[]){logits, y}, NULL)));
+  must(ms_graph_set_loss(m->graph, mlp_op(m->graph, "cross_entropy", 2, (int[]){logits, y}, NULL), -1));
 }
 
 static inline ms_mesh *mlp_mesh(const mlp_config *c) {
@@ -140,7 +142,7 @@ static inline ms_mesh *mlp_mesh(const mlp_config *c) {
 /* replicate, shard: dimensions of the mesh, or -1 */
 static inline void mlp_shard(ms_model *model, const ms_mesh *mesh, int rank, int replicate, int shard) {
   ms_model_dims dims;
-  ms_model_dims_default(&dims, sizeof dims);
+  must(ms_config_default("ms_model_dims", &dims, sizeof dims));
   dims.replicate = replicate;
   dims.shard = shard;
   must(ms_model_shard(model, mesh, rank, &dims));
@@ -172,7 +174,7 @@ static inline mlp mlp_make(const mlp_config *c) {
     last.balance = frozen ? 0 : c->balance;
     mlp_param_with(m.model, unit, name, c->width, 0, last);
   }
-  ms_model_dims_default(&dims, sizeof dims);
+  must(ms_config_default("ms_model_dims", &dims, sizeof dims));
   dims.replicate = 0;
   dims.shard = 1;
   dims.tensor = c->tensor > 1 ? 2 : -1;
@@ -183,9 +185,9 @@ static inline mlp mlp_make(const mlp_config *c) {
 }
 
 static inline void mlp_free(mlp *m) {
-  ms_graph_free(m->graph);
-  ms_model_free(m->model);
-  ms_mesh_free(m->mesh);
+  ms_free(m->graph);
+  ms_free(m->model);
+  ms_free(m->mesh);
 }
 
 #endif

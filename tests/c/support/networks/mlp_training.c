@@ -9,7 +9,7 @@
 
 training_config training_default(int replicate, int shard) {
   training_config c = {.net = mlp_default(replicate, shard, 0), .global_batch = 24, .micro_batches = 1};
-  ms_plan_config_default(&c.plan, sizeof c.plan);
+  must(ms_config_default("ms_plan_config", &c.plan, sizeof c.plan));
   c.plan.threads = 1;
   return c;
 }
@@ -40,16 +40,16 @@ void engine_open(ms_world *world, const training_config *config, rank_engine *en
   net.batch = rows_of(config);
   engine->net = mlp_make(&net);
   must(ms_plan_compile(engine->net.graph, &config->plan, &engine->plan));
-  must(ms_state_new(world, engine->net.model, &config->plan, &engine->state));
+  must(ms_state_new(world, engine->net.model, &config->plan, 1, &engine->state));
   must(ms_exec_new(engine->state, engine->plan, &engine->exec));
   if (config->graphs) must(ms_exec_set_graph(engine->exec, 1));
 }
 
 void engine_close(rank_engine *engine) {
-  ms_state_free(engine->state);
+  ms_free(engine->state);
   mlp_free(&engine->net);
-  ms_plan_free(engine->plan);
-  ms_exec_free(engine->exec);
+  ms_free(engine->plan);
+  ms_free(engine->exec);
 }
 
 void engine_feed(rank_engine *engine, const training_config *config, int rank, int step, int micro_batch) {
@@ -88,12 +88,12 @@ void engine_step(rank_engine *engine, const training_config *config, int rank, i
 static void gather_all(const rank_engine *engine, int rank, int what, training_result *result, float *to) {
   int64_t at = 0;
   float *full = malloc(TRAINING_ELEMENTS * sizeof *full);
-  result->params = ms_model_params(engine->net.model);
-  for (int p = 0; p < ms_model_params(engine->net.model); p++) {
+  result->params = engine->net.model->params;
+  for (int p = 0; p < engine->net.model->params; p++) {
     ms_value_info info;
     int value;
     must(ms_graph_param(engine->net.graph, p, &value));
-    must(ms_graph_describe(engine->net.graph, value, &info));
+    must(ms_graph_describe(engine->net.graph, value, &info, sizeof info));
     int64_t n = 1;
     for (int d = 0; d < info.ndim; d++) n *= info.dims[d];
     assert_true(at + n <= TRAINING_ELEMENTS);
@@ -129,8 +129,8 @@ static int train_rank(ms_world *world, void *context) {
       result->grad_norm[step] = out.grad_norm;
     }
     if (step == 0 && rank == 0) {
-      must(ms_exec_counts(engine.exec, &result->counters));
-      for (int d = 0; d < 2; d++) must(ms_exec_traffic(engine.exec, d, &result->traffic[d]));
+      must(ms_exec_counts(engine.exec, &result->counters, sizeof result->counters));
+      for (int d = 0; d < 2; d++) result->traffic[d] = result->counters.traffic[d];
     }
   }
   if (config->net.frozen_block < 0) gather_all(&engine, rank, MS_TENSOR_GRAD, result, result->gradient);
@@ -144,10 +144,10 @@ static int train_rank(ms_world *world, void *context) {
   if (rank == 0) {
     ms_exec_counters counters;
     result->evaluated = evaluated;
-    must(ms_exec_counts(engine.exec, &counters));
+    must(ms_exec_counts(engine.exec, &counters, sizeof counters));
     result->counters.allocations = counters.allocations;
-    must(ms_plan_summarize(engine.plan, &result->summary));
-    must(ms_state_arena_bytes(engine.state, &result->arena_bytes));
+    must(ms_plan_summarize(engine.plan, &result->summary, sizeof result->summary));
+    result->arena_bytes = ms_state_arena_bytes(engine.state);
   }
   engine_close(&engine);
   return MS_OK;

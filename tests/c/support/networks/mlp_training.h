@@ -6,6 +6,7 @@
 #ifndef MS_TESTS_MLP_TRAINING_H
 #define MS_TESTS_MLP_TRAINING_H
 
+#include "exec/tensors/params.h"
 #include "tests/c/support/networks/mlp.h"
 #include "tests/c/support/ranks/ranks.h"
 

@@ -32,7 +32,7 @@ static inline mlp_config mlp_on_mesh(const mesh_case *k, int rank, int ragged) {
 /* What tests start from: every phase but last. */
 static inline ms_plan_config planned_config(void) {
   ms_plan_config config;
-  ms_plan_config_default(&config, sizeof config);
+  must(ms_config_default("ms_plan_config", &config, sizeof config));
   config.accumulate = 1;
   config.max_norm = 1;
   config.threads = 1;
@@ -46,7 +46,7 @@ static inline planned plan_with(const mlp_config *c, const ms_plan_config *confi
 }
 
 static inline void drop(planned *p) {
-  ms_plan_free(p->plan);
+  ms_free(p->plan);
   mlp_free(&p->net);
 }
 

@@ -10,7 +10,7 @@
 /* A node of eight ranks: 1 TFLOP/s, 100 GB/s of memory, 10 GB/s between ranks and 4 GB/s between nodes. */
 static inline ms_cluster cluster_of(int device) {
   ms_cluster c;
-  ms_cluster_default(&c, sizeof c);
+  must(ms_config_default("ms_cluster", &c, sizeof c));
   c.device = device;
   c.ranks_per_node = c.cores = 8;
   c.memory = 1e9;
@@ -26,7 +26,7 @@ static inline ms_cluster cluster_of(int device) {
                         .step_between = 4e-6,
                         .inside = 10e9,
                         .between = 4e9};
-  must(ms_cluster_check(&c));
+  must(ms_config_check("ms_cluster", &c));
   return c;
 }
 

@@ -27,14 +27,14 @@ static _Noreturn void become_rank(const hosts *how, int rank, int port) {
   set_number("MOONSHARD_TIMEOUT", 20);
   set_number("MOONSHARD_NODE", rank / how->per_host);
   ms_error_clear();
-  int status = ms_world_join(&world);
+  int status = ms_world_join(NULL, &world);
   if (!status && how->timeout > 0) ms_world_set_timeout(world, how->timeout);
   if (!status) status = how->body(world, how->context);
   if (status) snprintf(mine->message, sizeof mine->message, "%s", ms_error_message());
   mine->at = ms_clock();
   mine->status = status;
   if (status && world) ms_world_abort(world, mine->message);
-  ms_world_leave(world);
+  ms_free(world);
   exit(0);
 }
 

@@ -28,14 +28,14 @@ int without_board(void **state) {
 }
 
 int join(ms_world **world) {
-  if (ms_world_join(world)) return 2;
+  if (ms_world_join(NULL, world)) return 2;
   board->pid[ms_world_rank(*world)] = getpid();
   return 0;
 }
 
 int leave(ms_world *world, int rc) {
   if (rc) ms_world_abort(world, ms_error_message());
-  ms_world_leave(world);
+  ms_free(world);
   return rc ? STATUS_FAILED_RUN : 0;
 }
 

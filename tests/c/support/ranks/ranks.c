@@ -35,7 +35,7 @@ static void *run_thread(void *argument) {
     snprintf(mine->message, sizeof mine->message, "%s", ms_error_message());
     if (world) ms_world_abort(world, mine->message);
   }
-  ms_world_leave(world);
+  ms_free(world);
   return NULL;
 }
 
@@ -72,10 +72,10 @@ static _Noreturn void run_process(int rank, int ranks, int fd, rank_body *body, 
   setenv("WORLD_SIZE", text, 1);
   snprintf(text, sizeof text, "%d", fd);
   setenv("MOONSHARD_JOB_FD", text, 1);
-  int status = ms_world_join(&world);
+  int status = ms_world_join(NULL, &world);
   if (!status) status = body(world, context);
   if (status && world) ms_world_abort(world, ms_error_message());
-  ms_world_leave(world);
+  ms_free(world);
   _exit(status);
 }
 
