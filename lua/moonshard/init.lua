@@ -154,6 +154,7 @@ local function load_part(name)
   local is_one = type(value) == "function"
   local functions = is_one and { [name] = arguments.exact("ms", name, value) }
     or arguments.exact_all("ms." .. name, value)
+  if not is_one then arguments.exact_call("ms." .. name, value) end
   local collective = COLLECTIVE[name]
   if collective then require("moonshard.distributed.agreement").collective(functions, collective) end
   return is_one and functions[name] or value

@@ -3,6 +3,7 @@
 -- ranks when a plan needs it, and never for a group of one.
 
 local errors = require("moonshard.base.error")
+local lists = require("moonshard.base.checks.lists")
 local options = require("moonshard.base.checks.options")
 local world = require("moonshard.distributed.world")
 
@@ -59,7 +60,7 @@ function group.new_group(ranks)
       or options.describe(ranks))
   end
   local seen = {}
-  for _, rank in ipairs(ranks) do
+  for _, rank in ipairs(lists.items("ms.new_group", ranks)) do
     if type(rank) ~= "number" or rank % 1 ~= 0 or rank < 0 or rank >= world.size then
       errors.invalid("ms.new_group: rank %s is outside the world of %d: its ranks are 0 to %d",
         options.describe(rank), world.size, world.size - 1)

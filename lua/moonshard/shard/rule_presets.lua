@@ -9,6 +9,7 @@
 -- The first matching rule decides, so earlier lists take precedence over later ones.
 
 local errors = require("moonshard.base.error")
+local lists = require("moonshard.base.checks.lists")
 local input_file = require("moonshard.base.files.input_file")
 local options = require("moonshard.base.checks.options")
 local recompute = require("moonshard.nn.recompute")
@@ -121,6 +122,8 @@ function rule_presets.load(path)
     errors.raise("MS_ERULE", "ms.rules.load: %s must return a list of rules, or lists by policy, not %s", found,
       options.describe(returned))
   end
+  lists.check("ms.rules.load: " .. found, returned)
+  lists.check_fields("ms.rules.load: " .. found, returned)
   if rules.is_list(returned) then return placed(returned, found, source) end
   local by_policy = {}
   for policy, value in pairs(returned) do

@@ -98,15 +98,12 @@ function rules.refuse(status, policy, fqn, decision, why, instead)
     why, instead)
 end
 
--- Refuses what ipairs does not reach: rules by name, and those behind a nil, as `cond and rule or nil` leaves it.
-local function check_positions(name, list, reached)
+-- Refuses what ipairs does not reach: rules by name. Lists with nil are refused where a recipe gives them.
+local function check_names(name, list)
   for key in pairs(list) do
     if type(key) ~= "number" then
       errors.raise("MS_ERULE", "%s: the list has a field %s, which is not a rule: write "
         .. "{ { \"name\", value, optional = true }, ... }", name, tostring(key))
-    elseif key % 1 ~= 0 or key < 1 or key > reached then
-      errors.raise("MS_ERULE", "%s: rule %d is nil, and rule %g comes behind it: leave nil out of the list", name,
-        reached + 1, key)
     end
   end
 end
@@ -130,7 +127,7 @@ function rules.policy(name, list, options)
     end
     read[position] = rule
   end
-  check_positions(name, list, #read)
+  check_names(name, list)
   return setmetatable({ name = name, rules = read, by_layer = options.by_layer }, Policy)
 end
 

@@ -6,6 +6,7 @@
 
 local errors = require("moonshard.base.error")
 local json = require("moonshard.base.text.json")
+local lists = require("moonshard.base.checks.lists")
 local nearest = require("moonshard.base.names.nearest")
 local options = require("moonshard.base.checks.options")
 
@@ -64,6 +65,7 @@ end
 ---@return table<string, string|number|boolean>
 function grid.settings(given, who)
   local values = {}
+  lists.check_fields("ms.sweep: " .. who, given)
   for key, value in pairs(given) do
     check_key(key, who)
     values[key] = read_value(key, value, who)
@@ -116,6 +118,7 @@ end
 
 local function check_over(over)
   local keys, count = {}, 1
+  lists.check_fields("ms.sweep: over", over)
   for key, list in pairs(over) do
     check_key(key, "over")
     if type(list) ~= "table" or #list == 0 then

@@ -4,6 +4,7 @@
 
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
+local lists = require("moonshard.base.checks.lists")
 local ops = require("moonshard.tensor.ops")
 local options = require("moonshard.base.checks.options")
 
@@ -39,7 +40,7 @@ end
 -- An axis or a list of axes, as a sorted 0-based list, and as a set.
 local function axes_of(x, given)
   local list, set = {}, {}
-  for i, axis in ipairs(type(given) == "table" and given or { given }) do
+  for i, axis in ipairs(type(given) == "table" and lists.items("the axes", given) or { given }) do
     list[i] = axes.of(x, axis)
     if set[list[i]] then
       errors.raise("MS_ESHAPE", "axis %d of a tensor %s is given twice", list[i], shape_text(x))
@@ -232,7 +233,8 @@ end
 -- ---- joining ----------------------------------------------------------------------------------------------------
 
 -- The tensors among the arguments, and the attributes: ops.concat(a, b, { axis = 1 }), ops.concat({ a, b }, 1).
-local function read_joined(...)
+local function read_joined(who, ...)
+  lists.check(who, { ... })
   local inputs, attributes = {}, nil
   for i = 1, select("#", ...) do
     local argument = select(i, ...)
@@ -241,7 +243,7 @@ local function read_joined(...)
     elseif type(argument) ~= "table" or getmetatable(argument) then
       inputs[#inputs + 1] = argument
     elseif type(argument[1]) == "table" then
-      for _, input in ipairs(argument) do inputs[#inputs + 1] = input end
+      for _, input in ipairs(lists.items(who, argument)) do inputs[#inputs + 1] = input end
     else
       attributes = argument
     end
@@ -266,7 +268,7 @@ end
 ---@param ... any tensors or one list of them; then the axis, or { axis = integer }; default 0
 ---@return moonshard.Tensor
 function ops.concat(...)
-  local inputs, attributes = read_joined(...)
+  local inputs, attributes = read_joined("concat", ...)
   return join(inputs, attributes)
 end
 ops.cat, methods.concat, methods.cat = ops.concat, ops.concat, ops.concat
@@ -275,7 +277,7 @@ ops.cat, methods.concat, methods.cat = ops.concat, ops.concat, ops.concat
 ---@param ... any tensors or one list of them; then the axis, or { axis = integer }; default 0
 ---@return moonshard.Tensor
 function ops.stack(...)
-  local inputs, attributes = read_joined(...)
+  local inputs, attributes = read_joined("stack", ...)
   local axis, parts = attributes and attributes.axis or 0, {}
   for i, input in ipairs(inputs) do parts[i] = methods.unsqueeze(input, axis) end
   return join(parts, { axis = axis })
@@ -335,7 +337,7 @@ end
 ---@param ... integer sizes, or one list
 ---@return moonshard.Tensor
 function methods:expand(...)
-  local shape = { unpack(type(...) == "table" and (...) or { ... }) }
+  local shape = { unpack(type(...) == "table" and lists.items("expand", (...)) or { ... }) }
   for i, size in ipairs(shape) do
     if size == -1 then shape[i] = self.shape[#self.shape - #shape + i] or 1 end
   end

@@ -10,6 +10,7 @@ local context = require("moonshard.base.context")
 local dtypes = require("moonshard.base.dtypes")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
+local lists = require("moonshard.base.checks.lists")
 local options = require("moonshard.base.checks.options")
 local tensor = require("moonshard.tensor")
 local values = require("moonshard.tensor.values")
@@ -33,16 +34,12 @@ local function check_shape(who, sizes)
 end
 
 -- Splits a table into its list part and its named fields, merged with the fields of a second table.
-local function split(who, given, more)
+local function split(given, more)
   local list, named = {}, {}
   for i, value in ipairs(given) do list[i] = value end
   for _, from in ipairs({ given, more }) do
     for name, value in pairs(from) do
-      if type(name) == "string" then
-        named[name] = value
-      elseif not list[name] then
-        errors.raise("MS_ESHAPE", "%s: the list has a nil before item %s", who, tostring(name))
-      end
+      if type(name) == "string" then named[name] = value end
     end
   end
   return list, named
@@ -58,7 +55,7 @@ local function read(who, specs, ...)
       errors.invalid("%s: options follow the list in a table, { dtype = \"i32\" }, not %s", who,
         options.describe(select("#", ...) > 2 and select(3, ...) or more))
     end
-    list, named = split(who, first, more)
+    list, named = split(first, more)
   else
     for i = 1, select("#", ...) do
       if select(i, ...) == nil then errors.raise("MS_ESHAPE", "%s: argument %d is nil", who, i) end
@@ -96,7 +93,7 @@ local function flatten(list, shape, axis, dtype, flat)
       type(list) == "table" and ("%d item%s"):format(#list, #list == 1 and "" or "s") or options.describe(list),
       axis - 1, shape[axis])
   end
-  for _, item in ipairs(list) do flatten(item, shape, axis + 1, dtype, flat) end
+  for _, item in ipairs(lists.items("ms.tensor", list)) do flatten(item, shape, axis + 1, dtype, flat) end
 end
 
 -- A tensor with the values of an array of a batch.

@@ -19,6 +19,7 @@ local redistribute = require("moonshard.tensor.redistribute")
 local context = require("moonshard.base.context")
 local dtypes = require("moonshard.base.dtypes")
 local errors = require("moonshard.base.error")
+local lists = require("moonshard.base.checks.lists")
 local ops = require("moonshard.tensor.ops")
 local options = require("moonshard.base.checks.options")
 local parameter = require("moonshard.tensor.parameter")
@@ -115,7 +116,7 @@ methods.add, methods.sub, methods.mul = arithmetic.__add, arithmetic.__sub, arit
 methods.div, methods.pow, methods.neg = arithmetic.__div, arithmetic.__pow, arithmetic.__unm
 
 local function list_of(first, ...)
-  if type(first) == "table" then return first end
+  if type(first) == "table" then return lists.items("sizes and axes", first) end
   return { first, ... }
 end
 

@@ -10,6 +10,7 @@ local context = require("moonshard.base.context")
 local dtypes = require("moonshard.base.dtypes")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
+local list_checks = require("moonshard.base.checks.lists")
 local method_help = require("moonshard.tensor.method_help")
 local nearest = require("moonshard.base.names.nearest")
 local options = require("moonshard.base.checks.options")
@@ -214,7 +215,7 @@ local function sort_arguments(row, ...)
       count = count + 1
       inputs[count] = argument
     elseif type(argument[1]) == "table" and getmetatable(argument[1]) then
-      for _, input in ipairs(argument) do
+      for _, input in ipairs(list_checks.items(row.name, argument)) do
         count = count + 1
         inputs[count] = input
       end

@@ -5,6 +5,7 @@
 local any_axes = require("moonshard.tensor.axes")
 local context = require("moonshard.base.context")
 local errors = require("moonshard.base.error")
+local lists = require("moonshard.base.checks.lists")
 local named = require("moonshard.tensor.named")
 local ops = require("moonshard.tensor.ops")
 local options = require("moonshard.base.checks.options")
@@ -194,7 +195,7 @@ function ops.split(x, sizes, axis)
     for first = 0, size - 1, sizes do left[#left + 1] = math.min(sizes, size - first) end
     sizes = left
   end
-  for i, length in ipairs(sizes) do
+  for i, length in ipairs(lists.items("split", sizes)) do
     check_whole("split", "the size of a piece", length, 1)
     pieces[i] = start + length <= size and ops.slice(x, { axis = axis, start = start, stop = start + length })
     start = start + length

@@ -24,7 +24,7 @@ local MISTAKES = {
   { 4, "ms.nn.linear%(8", "ms.nn.Linear(8", "ms.nn.Linear | linear?" },
   { 4, "ms.ops.relu", "ms.nn.ReLU()", "ms.nn.ReLU | ms.ops.relu" },
   { 4, "ms.ops.relu", "ms.nn.Parameter(3)", "ms.nn.Parameter | ms.parameter" },
-  { 4, "ms.ops.relu", "nil", "ms.nn.sequential | item 2 | module | function | nil" },
+  { 4, "ms.ops.relu", "nil", "ms.nn.sequential | item 2 | nil" },
   { 4, "ms.ops.relu", "ms.nn.mixture_of_experts(16, 8, { num_experts = 2 })", "num_experts | experts?" },
   { 4, "ms.ops.relu", "ms.nn.mixture_of_experts(16, 8, { experts = 2, num_experts_per_tok = 1 })",
     "num_experts_per_tok | top_k?" },

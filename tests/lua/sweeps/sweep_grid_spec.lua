@@ -47,6 +47,8 @@ describe("grid.points", function()
       ["mesh=1x-1 | ranks"] = { over = { mesh = { "1x-1" } } },
       ["name | setting"] = { over = { ["a b"] = { 1 } } },
       ["value | batch"] = { over = { batch = { print } } },
+      ["over: lr | item 2 | item 3"] = { over = { mesh = { "1x2" }, lr = { 1, nil, 3 } } },
+      ["points[1]: betas | item 1 | item 2"] = { points = { { mesh = "1x2", betas = { nil, 0.9 } } } },
       ["points | list"] = { points = { mesh = "1x2" } },
       ["points[2] | table"] = { points = { { mesh = "1x2" }, 3 } },
     }) do

@@ -1,8 +1,10 @@
--- Arguments behind the last one that a function takes are errors in what recipes call: Lua drops them, and
--- x:transpose(0, 1, 2) or train:step(batch, 3) would do something other than what was asked.
+-- What recipes call looks at its arguments first. Arguments behind the last one that a function takes are errors: Lua
+-- drops them, and x:transpose(0, 1, 2) or train:step(batch, 3) would do something other than what was asked. So are
+-- lists with a nil among their items (checks/lists.lua), whose rest Lua drops.
 --
--- The functions of a table are replaced by ones that count first. Those that take `...` decide themselves.
+-- The functions of a table are replaced by ones that look. Those that take `...` count themselves.
 
+local lists = require("moonshard.base.checks.lists")
 local options = require("moonshard.base.checks.options")
 
 local arguments = {}
@@ -12,39 +14,84 @@ local originals = setmetatable({}, { __mode = "k" })
 
 local OWN_SOURCE = debug.getinfo(1, "S").source
 
--- The counting function has the same parameters, for code that looks at the stack.
+-- The looking function has the same parameters, for code that looks at the stack.
 local MAKER = [[
-local func, refuse = ...
+local func, refuse, check = ...
 return function(%s...)
   if select("#", ...) > 0 then refuse(...) end
+  check(%s)
   return func(%s)
 end]]
 
----A function that takes no more arguments than this one; nil behind the last is no argument.
----@generic F: function
----@param holder string "ms", or an object as guides call it: "train"
----@param name string
----@param func F
----@return F
-function arguments.exact(holder, name, func)
-  local takes = debug.getinfo(func, "uS")
-  if takes.isvararg or takes.what == "C" or originals[func] then return func end
-  local names = {}
-  for i = 1, takes.nparams do names[i] = debug.getlocal(func, i) end
-  local all = table.concat(names, ", ")
-  local of_object = names[1] == "self" or names[1] == holder
-  local called = ("%s%s%s(%s)"):format(holder, of_object and ":" or ".", name, table.concat(names, ", ",
-    of_object and 2 or 1))
+local VARIADIC = [[
+local func, _, check = ...
+return function(%s...)
+  check(%s...)
+  return func(%s...)
+end]]
+
+local function looking(func, called, names, is_variadic)
   local function refuse(...)
     for i = 1, select("#", ...) do
       local further = select(i, ...)
       if further ~= nil then options.no_more(called, further) end
     end
   end
-  local maker = MAKER:format(names[1] and all .. ", " or "", all)
-  local counting = assert(loadstring(maker, OWN_SOURCE))(func, refuse)
-  originals[counting] = func
-  return counting
+  local who = called:match("^[^(]*")
+  local function check(...)
+    for i = 1, select("#", ...) do
+      local argument = select(i, ...)
+      if type(argument) == "table" and getmetatable(argument) == nil then
+        lists.check(who, argument)
+        lists.check_fields(who, argument)
+      end
+    end
+  end
+  local all = table.concat(names, ", ")
+  local first = all ~= "" and all .. ", " or ""
+  local maker = is_variadic and VARIADIC:format(first, first, first) or MAKER:format(first, all, all)
+  return assert(loadstring(maker, OWN_SOURCE))(func, refuse, check)
+end
+
+local function names_of(func)
+  local names = {}
+  for i = 1, debug.getinfo(func, "u").nparams do names[i] = debug.getlocal(func, i) end
+  return names
+end
+
+-- Whether a function was written in Lua and does not look yet.
+local function is_original(func) return debug.getinfo(func, "S").what ~= "C" and not originals[func] end
+
+local function replaced(func, called, names)
+  local replacement = looking(func, called, names, debug.getinfo(func, "u").isvararg)
+  originals[replacement] = func
+  return replacement
+end
+
+---A function that takes no more arguments than this one, and no list with a nil among its items; nil behind the last
+---argument is no argument.
+---@generic F: function
+---@param holder string "ms", or an object as guides call it: "train"
+---@param name string
+---@param func F
+---@return F
+function arguments.exact(holder, name, func)
+  if not is_original(func) then return func end
+  local names = names_of(func)
+  local of_object = names[1] == "self" or names[1] == holder
+  return replaced(func, ("%s%s%s(%s)"):format(holder, of_object and ":" or ".", name, table.concat(names, ", ",
+    of_object and 2 or 1)), names)
+end
+
+---The same for a table that is called.
+---@param holder string "ms.lora"
+---@param called table
+function arguments.exact_call(holder, called)
+  local meta = getmetatable(called)
+  local call = meta and rawget(meta, "__call")
+  if not call or not is_original(call) then return end
+  local names = names_of(call)
+  meta.__call = replaced(call, ("%s(%s)"):format(holder, table.concat(names, ", ", 2)), names)
 end
 
 ---Replaces all functions of a table by such.

@@ -1,6 +1,7 @@
 -- Checks tables of named options. Unknown names are refused with the nearest valid one, wrong types with the right one.
 
 local errors = require("moonshard.base.error")
+local lists = require("moonshard.base.checks.lists")
 local nearest = require("moonshard.base.names.nearest")
 local other_names = require("moonshard.base.names.other_names")
 local text_lines = require("moonshard.base.text.text_lines")
@@ -114,6 +115,7 @@ function options.parse(who, given, specs)
   if type(given) ~= "table" or class_name(given) then
     errors.invalid("%s takes a table of options, not %s", who, describe(given))
   end
+  lists.check_fields(who, given)
   local parsed = {}
   for name, value in pairs(given) do
     local spec = specs[name]

@@ -1,6 +1,7 @@
 -- Parses the sizes and names of meshes that recipes write.
 
 local errors = require("moonshard.base.error")
+local lists = require("moonshard.base.checks.lists")
 
 local shape = {}
 
@@ -33,7 +34,7 @@ function shape.read(given)
     end
     errors.invalid("mesh shape %s: write a size, a list of sizes or text like \"2x4\"", tostring(given))
   end
-  for i, size in ipairs(given) do
+  for i, size in ipairs(lists.items("mesh shape", given)) do
     if type(size) ~= "number" or size % 1 ~= 0 or math.abs(size) > MOST_RANKS then
       errors.invalid("mesh shape: size %s of dimension %d must be an integer of at most %d", tostring(size),
         i - 1, MOST_RANKS)
@@ -49,7 +50,7 @@ end
 function shape.check_names(sizes, names)
   if names == nil then return end
   if type(names) ~= "table" then errors.invalid("mesh %s: names must be a list of strings", shape.text(sizes)) end
-  for i, name in ipairs(names) do
+  for i, name in ipairs(lists.items("names of a mesh", names)) do
     if type(name) ~= "string" then
       errors.raise("MS_ENAME", "mesh %s: the name of dimension %d must be a string", shape.text(sizes), i - 1)
     end
