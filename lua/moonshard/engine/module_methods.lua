@@ -19,15 +19,15 @@ function Module:parameter(name) return require("moonshard.engine.inspect").param
 ---@return moonshard.Tensor
 function Module:local_parameter(name) return require("moonshard.engine.inspect").local_parameter(self, name) end
 
----The parameters by name: the shards that this rank owns, without communication; or with full = true all of them in
----full, on the first rank (collective; other ranks get an empty table).
+---The parameters by their names in this module: the shards that this rank owns, without communication; or with
+---full = true all of them in full, on the first rank (collective; other ranks get an empty table).
 ---@param o { full: boolean? }?
 ---@return table<string, moonshard.Tensor>
 function Module:state_dict(o) return require("moonshard.engine.state_dict").get(self, o) end
 
----Overwrites the parameters: each rank's shards from its state_dict, or with full = true, on any mesh, from the first
----rank's. Missing, extra and misshapen entries raise an error that lists them, and so do shards that differ between
----ranks which have copies of them; then nothing changes. Collective.
+---Overwrites the parameters of this module: each rank's shards from its state_dict, or with full = true, on any mesh,
+---from the first rank's. Missing, extra and misshapen entries raise an error that lists them, and so do shards that
+---differ between ranks which have copies of them; then nothing changes. Collective.
 ---@param dict table<string, moonshard.Tensor>
 ---@param o { full: boolean? }?
 function Module:load_state_dict(dict, o) require("moonshard.engine.state_dict").set(self, dict, o) end

@@ -1,4 +1,5 @@
--- A model's parameters as a table by name: each rank its own shards, or in full on the first rank.
+-- The parameters of a model, or of a module within one, as a table by their names in it: each rank its own shards, or
+-- in full on the first rank.
 
 local agreement = require("moonshard.distributed.agreement")
 local division = require("moonshard.shard.division")
@@ -11,6 +12,7 @@ local owned_ranges = require("moonshard.engine.owned_ranges")
 local placements = require("moonshard.shard.policies.placements")
 local session = require("moonshard.engine.session")
 local tensor = require("moonshard.tensor")
+local tree = require("moonshard.nn.tree")
 local values = require("moonshard.tensor.values")
 local world = require("moonshard.distributed.world")
 local C, check = engine.C, engine.check
@@ -18,6 +20,35 @@ local C, check = engine.C, engine.check
 local state_dict = {}
 
 local OPTIONS = { full = { "boolean", default = false } }
+
+---@class moonshard.DictEntry
+---@field name string of a parameter in the module
+---@field index integer of the parameter in the engine's state
+---@field param moonshard.Param
+
+---@return moonshard.DictEntry[]
+local function entries_of(module, around)
+  local entries = {}
+  for i, entry in ipairs(tree.inventory(module).parameters) do
+    local index = around.sharding.index[entry.parameter]
+    if not index then
+      errors.raise("MS_ENAME", "state_dict: %s is not in the model that was sharded: it has no values", entry.name)
+    end
+    entries[i] = { name = entry.name, index = index, param = around.sharding.params[index + 1] }
+  end
+  return entries
+end
+
+-- Raises if ranks are at different models, or at different parts of one.
+local function require_same_part(around, entries, what)
+  if around.sharding.single_rank or around.sharding.local_sync then return end
+  local indices = {}
+  for i, entry in ipairs(entries) do indices[i] = entry.index end
+  around:require_same(hash.of_text(table.concat(indices, " ")), what, function(rank)
+    return ("%s is at another part of the model than %s: all ranks must call it of the same module"):format(
+      world.rank_name(rank), world.rank_name(world.rank))
+  end)
+end
 
 local function is_first(around) return around.sharding.single_rank or around:is_first() end
 
@@ -36,46 +67,48 @@ end
 function state_dict.get(model, o)
   o = options.parse("state_dict", o, OPTIONS)
   local around, dict = session.around(model), {}
-  if o.full then around:require_same_model("of model:state_dict") end
-  for i, param in ipairs(around.sharding.params) do
-    if o.full then dict[param.fqn] = gather(around, i - 1, param)
-    else dict[param.fqn] = inspect.local_parameter(model, param.fqn) end
+  local entries = entries_of(model, around)
+  if o.full then require_same_part(around, entries, "of model:state_dict") end
+  for _, entry in ipairs(entries) do
+    if o.full then dict[entry.name] = gather(around, entry.index, entry.param)
+    else dict[entry.name] = inspect.local_parameter(model, entry.name) end
   end
   return dict
 end
 
 -- The elements of a parameter that this rank needs: shape, count, first, and whether no replica has them.
-local function expected(around, i, param, full)
+local function expected(around, entry, full)
+  local param = entry.param
   if full then return param.shape, param.numel, 0 end
-  local kept = division.kept(around.state, i - 1, C.MS_TENSOR_PARAM)
+  local kept = division.kept(around.state, entry.index, C.MS_TENSOR_PARAM)
   return inspect.shard_shape(around, param, kept.first, kept.count), kept.count, kept.first, kept.sliced
 end
 
-local function check_entry(around, i, param, given, full, wrong)
-  local shape, count = expected(around, i, param, full)
+local function check_entry(around, entry, given, full, wrong)
+  local shape, count = expected(around, entry, full)
   if given == nil then
-    wrong[#wrong + 1] = ("%s is missing"):format(param.fqn)
+    wrong[#wrong + 1] = ("%s is missing"):format(entry.name)
   elseif not tensor.is_eager(given) then
-    wrong[#wrong + 1] = ("%s is %s, not a tensor"):format(param.fqn, options.describe(given))
+    wrong[#wrong + 1] = ("%s is %s, not a tensor"):format(entry.name, options.describe(given))
   elseif given.dtype ~= "f32" then
-    wrong[#wrong + 1] = ("%s is %s, not f32"):format(param.fqn, given.dtype)
+    wrong[#wrong + 1] = ("%s is %s, not f32"):format(entry.name, given.dtype)
   elseif shape and tensor.shape_text(given.shape) ~= tensor.shape_text(shape) then
-    wrong[#wrong + 1] = ("%s is %s, here %s"):format(param.fqn, tensor.shape_text(given.shape),
+    wrong[#wrong + 1] = ("%s is %s, here %s"):format(entry.name, tensor.shape_text(given.shape),
       tensor.shape_text(shape))
   elseif given:numel() ~= count then
-    wrong[#wrong + 1] = ("%s has %d elements, this rank owns %d"):format(param.fqn, given:numel(), count)
+    wrong[#wrong + 1] = ("%s has %d elements, this rank owns %d"):format(entry.name, given:numel(), count)
   end
 end
 
 local MOST_LISTED = 8
 
-local function check_all(around, dict, full)
+local function check_all(around, entries, dict, full)
   if type(dict) ~= "table" then errors.invalid("load_state_dict takes a table of tensors by name, not %s",
     options.describe(dict)) end
   local wrong, known = {}, {}
-  for i, param in ipairs(around.sharding.params) do
-    known[param.fqn] = true
-    check_entry(around, i, param, dict[param.fqn], full, wrong)
+  for _, entry in ipairs(entries) do
+    known[entry.name] = true
+    check_entry(around, entry, dict[entry.name], full, wrong)
   end
   local extra = {}
   for name in pairs(dict) do
@@ -120,21 +153,21 @@ end
 -- Refuses parts of which ranks that have copies were given different ones: what they compute would be of neither.
 -- Replicas that take local steps can have weights of their own. Collective.
 ---@return table<integer, boolean> apart by index of a parameter: replicas were given their own
-local function check_copies(around, dict)
+local function check_copies(around, entries, dict)
   local hashes, ranks, apart = {}, around:ranks(), {}
   if #ranks == 1 then return apart end
-  for i, param in ipairs(around.sharding.params) do
-    local given = dict[param.fqn]
+  for i, entry in ipairs(entries) do
+    local given = dict[entry.name]
     hashes[i] = hash.of_bytes(given.data, values.bytes(given))
   end
   for i, of_ranks in ipairs(around:gather_lists(hashes, "of parts to load")) do
-    local param = around.sharding.params[i]
-    local _, _, _, sliced = expected(around, i, param, false)
+    local param = entries[i].param
+    local _, _, _, sliced = expected(around, entries[i], false)
     local one, other = differing(copies_of(around, param, sliced or owned_ranges.is_local(param)), of_ranks)
     if one then
       errors.raise("MS_EMISMATCH", "load_state_dict: %s differs between %s and %s, which have copies of the same "
         .. "elements, so nothing is loaded: give each rank its part of one model, as its own state_dict returned it, "
-        .. "or all of it to the first rank, with { full = true }", param.fqn, world.rank_name(ranks[one]),
+        .. "or all of it to the first rank, with { full = true }", entries[i].name, world.rank_name(ranks[one]),
         world.rank_name(ranks[other]))
     end
     apart[i] = differing(copies_of(around, param, sliced), of_ranks) ~= nil
@@ -143,16 +176,16 @@ local function check_copies(around, dict)
 end
 
 -- What replicas have in common changes with their weights, unless these are their own: those go on from what they have.
-local function write(around, dict, full, apart)
-  for i, param in ipairs(around.sharding.params) do
-    local given = dict[param.fqn]
+local function write(around, entries, dict, full, apart)
+  for i, entry in ipairs(entries) do
+    local given, index = dict[entry.name], entry.index
     if full then
-      check(C.ms_state_scatter(around.state, i - 1, 0, is_first(around) and given.data or nil))
+      check(C.ms_state_scatter(around.state, index, 0, is_first(around) and given.data or nil))
     else
-      local _, count, first = expected(around, i, param, false)
-      check(C.ms_state_write(around.state, i - 1, C.MS_TENSOR_PARAM, first, count, given.data))
-      if owned_ranges.is_local(param) and around.optimizer and not apart[i] then
-        check(C.ms_state_write(around.state, i - 1, C.MS_TENSOR_SYNCED, first, count, given.data))
+      local _, count, first = expected(around, entry, false)
+      check(C.ms_state_write(around.state, index, C.MS_TENSOR_PARAM, first, count, given.data))
+      if owned_ranges.is_local(entry.param) and around.optimizer and not apart[i] then
+        check(C.ms_state_write(around.state, index, C.MS_TENSOR_SYNCED, first, count, given.data))
       end
     end
   end
@@ -168,16 +201,18 @@ function state_dict.set(model, dict, o)
   if around.sharding.single_rank then
     errors.invalid("load_state_dict: shard the model first (ms.fully_shard); until then it has no values of its own")
   end
+  local entries = entries_of(model, around)
   around:ensure_state()
   local ok, raised = pcall(function()
-    if not o.full or is_first(around) then check_all(around, dict, o.full) end
+    if not o.full or is_first(around) then check_all(around, entries, dict, o.full) end
   end)
   -- This also ensures that no peer reads the old values after it.
   agreement.raise_first_failure(around, "of load_state_dict", ok, raised)
-  local apart = o.full and {} or check_copies(around, dict)
+  require_same_part(around, entries, "of load_state_dict")
+  local apart = o.full and {} or check_copies(around, entries, dict)
   around.unsharded = {} -- copies of the old values
   around.edits = around.edits + 1
-  write(around, dict, o.full, apart)
+  write(around, entries, dict, o.full, apart)
 end
 
 return state_dict

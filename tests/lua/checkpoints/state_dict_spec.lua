@@ -65,6 +65,54 @@ model:load_state_dict(dict)
 print("loaded")
 ]]
 
+-- A part of one model takes the weights of the same part of another, and nothing else does.
+local PART = [[
+local ms = require "moonshard"
+local cfg = ms.args { full = false, other = -1 }
+local Pair = ms.module "Pair"
+function Pair:init()
+  self.g = ms.nn.sequential { ms.nn.linear(4, 4), ms.nn.linear(4, 4) }
+  self.d = ms.nn.linear(4, 1)
+  self.d.tied = self.g[1]
+end
+function Pair:forward(x) return self.d(self.g(x)) end
+local function pair(seed)
+  local made = Pair()
+  ms.fully_shard(made, { mesh = "1x2", seed = seed, units = { "g.1" } })
+  return made
+end
+local function names(dict)
+  local list = {}
+  for name in pairs(dict) do list[#list + 1] = name end
+  table.sort(list)
+  return table.concat(list, " ")
+end
+local a, b = pair(1), pair(2)
+local kept, o = b:parameter("d.weight"):tolist(), { full = cfg.full }
+if cfg.other == ms.world().rank then a.d:state_dict(o) end
+local dict = a.g:state_dict(o)
+if next(dict) then assert(names(dict) == "0.bias 0.weight 1.bias 1.weight", names(dict)) end
+b.g:load_state_dict(dict, o)
+local function same(x, y)
+  for i, row in ipairs(x) do
+    for j, value in ipairs(row) do
+      if value ~= y[i][j] then return false end
+    end
+  end
+  return true
+end
+assert(same(kept, b:parameter("d.weight"):tolist()))
+assert(not same(kept, a:parameter("d.weight"):tolist()))
+for i = 0, 1 do
+  assert(same(a:parameter(("g.%d.weight"):format(i)):tolist(), b:parameter(("g.%d.weight"):format(i)):tolist()))
+end
+local tied = a.d:state_dict(o)
+if next(tied) then assert(names(tied) == "bias tied.bias tied.weight weight", names(tied)) end
+local ok, raised = pcall(b.g.load_state_dict, b.g, a:state_dict(o), o)
+assert(not ok and tostring(raised):find("no g.0.bias", 1, true), tostring(raised))
+print("taken")
+]]
+
 local TENSOR = "names=shard tensor"
 
 -- Runs that are refused, with the facts that the message has.
@@ -127,6 +175,19 @@ describe("parts that ranks load", function()
     has(same.out, "loaded")
     assert.not_equal(0, other.status)
     has(other.err, "599.weight differs between rank 0 and rank 1")
+  end)
+
+  it("U1 can be those of a module within the model, by their names in it", function()
+    local recipe = program.recipe(PART)
+    for _, full in ipairs({ "full=false", "full=true" }) do
+      local run = program.run { "run", recipe, "-n", "2", "--timeout", "60", full }
+      assert.equal(0, run.status, run.err)
+      has(run.out, "taken")
+    end
+    local apart = program.run { "run", recipe, "-n", "2", "--timeout", "60", "full=true", "other=1" }
+    os.remove(recipe)
+    assert.not_equal(0, apart.status)
+    has(apart.err, "rank 1 | another part | same module")
   end)
 
   it("H12 are put back by replicas of local steps without a trace", function()
