@@ -147,9 +147,11 @@ context.call_module = call
 -- Fields of PyTorch's modules that are set from outside. A class can have one of its own: its init declares it.
 local NO_MODE = "a model has no mode: train:step trains, and in train:evaluate and calls of the model dropout does "
   .. "nothing"
+local FREEZE = "freeze = { pattern } of ms.fully_shard or ms.trainer says which parameters do not train"
 local SET_ELSEWHERE = {
   training = NO_MODE, train = NO_MODE, eval = NO_MODE,
-  requires_grad = "freeze = { pattern } of ms.fully_shard or ms.trainer says which parameters do not train",
+  requires_grad = FREEZE, frozen = FREEZE,
+  dtype = "mp_policy and storage of ms.fully_shard decide in which types parameters are kept and read",
 }
 
 local made = setmetatable({}, { __mode = "k" }) -- modules whose init has returned

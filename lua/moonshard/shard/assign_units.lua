@@ -2,6 +2,7 @@
 -- remains.
 
 local errors = require("moonshard.base.error")
+local sealed = require("moonshard.base.checks.sealed")
 local units = require("moonshard.shard.units")
 
 local function new_unit(name, modules, decision)
@@ -32,6 +33,7 @@ return function(self, inventory, list)
     local root = units.of_parameter(inventory, by_module, entry)
     local unit = root and by_root[root] or root_unit
     local parameter = entry.parameter
+    sealed.check("ms.fully_shard", parameter)
     local param = { fqn = entry.name, parameter = parameter, shape = parameter.shape, numel = parameter.numel,
       unit = unit, init = parameter.init }
     table.insert(unit.params, param)

@@ -25,7 +25,6 @@ local options = require("moonshard.base.checks.options")
 local parameter = require("moonshard.tensor.parameter")
 local show = require("moonshard.tensor.show")
 local tensor = require("moonshard.tensor.class")
-local sealed = require("moonshard.base.checks.sealed")
 local strict = require("moonshard.base.checks.strict")
 local values = require("moonshard.tensor.values")
 
@@ -285,7 +284,7 @@ arguments.exact_all("x", methods)
 -- ---- parameters as tensors --------------------------------------------------------------------------------------
 
 -- A parameter's method is the tensor's, applied to the parameter's value in the current trace.
-local forwarded = {}
+local forwarded = parameter.methods
 for name, method in pairs(methods) do
   forwarded[name] = function(self, ...)
     if not context.trace then
@@ -295,29 +294,12 @@ for name, method in pairs(methods) do
     return method(context.trace:parameter(self), ...)
   end
 end
--- Fields of PyTorch's parameters that are set there, and what is written here.
-local SET_ELSEWHERE = {
-  requires_grad = "the freeze option of ms.fully_shard freezes parameters, and ms.parameter { ..., frozen = true }",
-  data = "train:set_parameter and model:set_parameter change the values of a parameter",
-  grad = "train:step(batch) computes gradients and takes the step",
-}
 -- Only parameters read from a file have a source, and only those of adapters are a factor.
 local OPTIONAL = { source = true, factor = true }
-parameter.class.__index = setmetatable(forwarded, {
+setmetatable(forwarded, {
   __index = function(_, key)
     if type(key) == "string" and not OPTIONAL[key] then strict.unknown_method("a parameter", key, forwarded) end
   end,
-})
-sealed.class(parameter.class, {
-  what = "a parameter", never = setmetatable(SET_ELSEWHERE, {
-    __index = function(_, key) return type(key) == "number" and SET_ELSEWHERE.data or nil end,
-  }),
-  answers = {
-    frozen = "ms.fully_shard has decided what is frozen: declare it before, or by freeze = { pattern }; freeze of "
-      .. "ms.trainer leaves parameters out of a trainer's steps",
-    init = "its values are drawn; model:set_parameter(name, values) changes them",
-  },
-  otherwise = "its model is sharded: change it before ms.fully_shard",
 })
 
 function parameter.class:__tostring()

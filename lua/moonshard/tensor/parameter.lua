@@ -2,7 +2,9 @@
 -- engine draws each rank's shard, keyed by seed and name, so the initial bits do not depend on the mesh.
 
 local errors = require("moonshard.base.error")
+local lists = require("moonshard.base.checks.lists")
 local options = require("moonshard.base.checks.options")
+local sealed = require("moonshard.base.checks.sealed")
 
 local parameter = {}
 
@@ -21,14 +23,22 @@ end
 
 local TAKES = { zeros = 0, ones = 0, constant = 1, uniform = 2, normal = 2 } -- numbers
 
+-- What is wrong with two of them, or nil.
+local WRONG = {
+  normal = function(_, deviation) return deviation < 0 and "a deviation of at least 0" or nil end,
+  uniform = function(low, high) return low > high and "a low end that is not above the high one" or nil end,
+}
+
 local function new_initializer(kind, a, b)
   for i = 1, TAKES[kind] do
     local number = select(i, a, b)
-    if type(number) ~= "number" then
+    if type(number) ~= "number" or number - number ~= 0 then
       errors.invalid("ms.init.%s takes %d number%s, not %s", kind, TAKES[kind], TAKES[kind] == 1 and "" or "s",
         options.describe(number))
     end
   end
+  local wrong = WRONG[kind] and WRONG[kind](a, b)
+  if wrong then errors.invalid("ms.init.%s takes %s, not %g and %g", kind, wrong, a, b) end
   local self = { kind = kind, a = a or 0, b = b or 0 }
   setmetatable(self, Initializer) -- no tail call of a built-in function: LuaJIT would not compile its callers
   return self
@@ -95,6 +105,8 @@ end
 ---@field factor "A"|"B"|nil of an adapter (nn/adapter.lua): which of its two matrices this is
 local Parameter = {}
 parameter.class = Parameter
+parameter.methods = {} -- those of tensors, applied to a parameter's value (tensor/init.lua)
+Parameter.__index = parameter.methods
 
 ---@param value any
 ---@return boolean
@@ -108,12 +120,15 @@ local MOST_ELEMENTS = 2 ^ 53
 local function read_shape(given)
   local shape = given.shape
   if shape == nil then shape = type(given[1]) == "table" and given[1] or given end
+  if shape ~= given and given[shape == given[1] and 2 or 1] ~= nil then
+    errors.raise("MS_ESHAPE", "ms.parameter: sizes are given twice: write { 10, 20 } or shape = { 10, 20 }, not both")
+  end
   if type(shape) ~= "table" then
     errors.raise("MS_ESHAPE", "ms.parameter: shape must be a list of sizes, as in { 10, 20 }, or {} for a scalar, "
       .. "not %s", options.describe(shape))
   end
   local sizes, numel = {}, 1
-  for i, size in ipairs(shape) do
+  for i, size in ipairs(shape == given and shape or lists.items("ms.parameter: shape", shape)) do
     if type(size) ~= "number" or size % 1 ~= 0 or size < 1 then
       errors.raise("MS_ESHAPE", "ms.parameter: size %s of dimension %d must be an integer of at least 1",
         options.describe(size), i - 1)
@@ -133,11 +148,44 @@ local function read_shape(given)
   return sizes, numel
 end
 
-local function check_balance(value)
-  if value == nil or type(value) == "number" and value > 0 and value < math.huge then return end
-  errors.invalid("ms.parameter: balance must be a number above 0, by which a step moves each element, not %s",
+local function read_frozen(value)
+  if value == nil or type(value) == "boolean" then return value or false end
+  errors.invalid("frozen of a parameter must be true or false, not %s", options.describe(value))
+end
+
+local function read_balance(value)
+  if value == nil or value == false then return false end
+  if type(value) == "number" and value > 0 and value < math.huge then return value end
+  errors.invalid("balance of a parameter must be a number above 0, by which a step moves each element, not %s",
     options.describe(value))
 end
+
+-- What a parameter is declared with besides its shape, and what is kept of each value.
+local DECLARED = { init = parameter.read_initializer, frozen = read_frozen, balance = read_balance }
+
+-- Fields of PyTorch's parameters that are set there, and what is written here.
+local SET_ELSEWHERE = {
+  requires_grad = "the freeze option of ms.fully_shard freezes parameters, and ms.parameter { ..., frozen = true }",
+  data = "train:set_parameter and model:set_parameter change the values of a parameter",
+  grad = "train:step(batch) computes gradients and takes the step",
+}
+
+local OTHER_SHAPE = "another shape is another parameter, layer.weight = ms.parameter { 10, 20 }"
+
+sealed.class(Parameter, {
+  what = "a parameter", never = setmetatable(SET_ELSEWHERE, {
+    __index = function(_, key) return type(key) == "number" and SET_ELSEWHERE.data or nil end,
+  }),
+  held = DECLARED, before = "only init, frozen and balance can; " .. OTHER_SHAPE .. ", and rules of ms.fully_shard "
+    .. "decide dtypes and placements",
+  answers = {
+    shape = OTHER_SHAPE,
+    frozen = "ms.fully_shard has decided what is frozen: declare it before, or by freeze = { pattern }; freeze of "
+      .. "ms.trainer leaves parameters out of a trainer's steps",
+    init = "its values are drawn; model:set_parameter(name, values) changes them",
+  },
+  otherwise = "its model is sharded: change it before ms.fully_shard", tables = { shape = 1 },
+})
 
 ---Declares a parameter: ms.parameter { 10, 20, init = "zeros" }; the sizes can also be a list in the field shape,
 ---where {} declares a scalar. With `balance` it is kept and read in f32, no optimizer trains it, and the gradient norm
@@ -151,16 +199,14 @@ function parameter.new(given)
       options.describe(given))
   end
   for key in pairs(given) do
-    if type(key) ~= "number" and key ~= "shape" and key ~= "init" and key ~= "frozen" and key ~= "balance" then
+    if type(key) ~= "number" and key ~= "shape" and not DECLARED[key] then
       errors.raise("MS_ENAME", "ms.parameter: unknown option %s (valid: shape, init, frozen, balance)", tostring(key))
     end
   end
-  check_balance(given.balance)
-  local shape, numel = read_shape(given)
-  return setmetatable({
-    shape = shape, numel = numel, init = parameter.read_initializer(given.init), frozen = given.frozen or false,
-    balance = given.balance or false, used = 1,
-  }, Parameter)
+  local self = { used = 1 }
+  self.shape, self.numel = read_shape(given)
+  for name, read in pairs(DECLARED) do self[name] = read(given[name]) end
+  return sealed.hold(setmetatable(self, Parameter))
 end
 
 return parameter

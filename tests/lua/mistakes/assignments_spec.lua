@@ -42,6 +42,10 @@ local REFUSED = {
   { function() return ms.nn.linear(2, 3) end, "requires_grad", "a Linear | requires_grad | freeze" },
   { function() return ms.fully_shard(ms.nn.linear(2, 3)).weight end, "frozen",
     "frozen | parameter | ms.fully_shard | freeze" },
+  { function() return ms.nn.linear(2, 3) end, "frozen", "a Linear | frozen | freeze" },
+  { function() return ms.nn.linear(2, 3) end, "dtype", "a Linear | dtype | mp_policy" },
+  { function() return ms.nn.linear(2, 3).weight end, "frozen", "frozen | parameter | true or false | 3" },
+  { function() return ms.nn.linear(2, 3).weight end, "shape", "shape | parameter | ms.parameter" },
   { function() return ms.fully_shard(ms.nn.linear(2, 3)).weight end, "init", "init | parameter | set_parameter" },
   { function() return ms.nn.linear(2, 3).weight end, "requires_grad", "parameter | requires_grad" },
   { function() return ms.fully_shard(ms.nn.linear(2, 3)):parameter("weight") end, "requires_grad",
@@ -124,6 +128,37 @@ describe("assigning stays possible", function()
     model.bias.frozen = true
     ms.fully_shard(model)
     assert.same({ true, false }, { model.bias.frozen, model.weight.frozen })
+  end)
+
+  it("to a parameter as to ms.parameter, with the same values and the same refusals", function()
+    for _, case in ipairs({
+      { "init", "zeros", 0 }, { "init", "ones", 1 }, { "init", 7, 7 }, { "init", ms.init.constant(3), 3 },
+      { "balance", 0.5 }, { "frozen", true }, { "init", "none", "init | zeros | none" },
+      { "init", {}, "init | zeros | table" }, { "frozen", 0, "frozen | true or false | 0" },
+      { "frozen", "yes", "frozen | true or false | yes" }, { "frozen", {}, "frozen | true or false | table" },
+      { "balance", 0, "balance | above 0 | 0" }, { "balance", "x", "balance | above 0 | x" },
+    }) do
+      local name, value, expected = unpack(case)
+      local layer, declared = ms.nn.linear(1, 1, { bias = false }), { 1, 1, [name] = value }
+      if type(expected) == "string" then
+        has(message(set, layer.weight, name, value), expected)
+        has(message(ms.parameter, declared), expected)
+      else
+        layer.weight[name] = value
+        assert.equal(tostring(ms.parameter(declared)[name]), tostring(layer.weight[name]))
+        if expected then assert.equal(expected, ms.fully_shard(layer):parameter("weight"):item()) end
+      end
+    end
+  end)
+
+  it("but not to the sizes of a parameter, nor to what it does not have", function()
+    has(message(set, ms.nn.linear(2, 3).weight, "dtype", "bf16"), "dtype | a parameter | ms.fully_shard")
+    has(message(set, ms.parameter { 2 }, "note", 3), "note | a parameter | init, frozen and balance")
+    local layer = ms.nn.linear(2, 3)
+    layer.weight.shape[1] = 5
+    has(message(ms.fully_shard, layer), "shape[1] | a parameter | was 3 and is 5")
+    has(message(ms.parameter, { 2, shape = { 3 } }), "ms.parameter | twice")
+    has(message(ms.parameter, { { 2 }, 3 }), "ms.parameter | twice")
   end)
 
   it("and reading shows every field, also in loops", function()

@@ -4,6 +4,9 @@
 -- The fields of a sealed object are kept in a table of their own, so that every assignment reaches the metatable, which
 -- lets only the Lua layer itself write. Settings that are tables, which a recipe can still change from within, are
 -- compared with what they were when they were read.
+--
+-- Objects that are read later than they are made, as parameters, are held until then: what is assigned to them is
+-- checked and converted as what they were made of.
 
 local errors = require("moonshard.base.error")
 local nearest = require("moonshard.base.names.nearest")
@@ -18,9 +21,12 @@ local FIELDS = {} -- a key that no recipe has
 ---@field otherwise string the same for all other fields
 ---@field never table<string, string>? the same for fields that it never has, also before it is sealed
 ---@field open table<string, fun(value: any): string?>? fields that can be assigned; what is wrong with a value, or nil
+---@field held table<string, fun(value: any): any>? fields that can be assigned until then: what is kept of a value
+---@field before string? what to do instead of assigning to another field until then
 ---@field tables table<string, integer>? settings that are tables of the recipe's: down to which depth they are settings
 
 local sealings = setmetatable({}, { __mode = "k" }) -- by class
+local held = setmetatable({}, { __mode = "k" }) -- objects that are not read yet
 local copies = setmetatable({}, { __mode = "k" }) -- of the tables among an object's settings, by object and name
 
 ---The table that has an object's fields: the object itself, if it is not sealed.
@@ -58,11 +64,17 @@ local function assign(self, name, value)
     rawset(self, name, value)
     return
   end
+  local read = held[self] and sealing.held[name]
+  if read then
+    fields[name] = read(value)
+    return
+  end
   local open = sealing.open and sealing.open[name]
   local wrong = open and open(value)
   if wrong then errors.invalid("%s of %s %s", name, sealing.what, wrong) end
   if not open and not errors.called_by_layer() then
-    errors.invalid("%s of %s cannot be assigned: %s", tostring(name), sealing.what, answer(sealing, name))
+    errors.invalid("%s of %s cannot be assigned: %s", tostring(name), sealing.what,
+      held[self] and sealing.before or answer(sealing, name))
   end
   fields[name] = value
   if sealing.tables and sealing.tables[name] then note_table(self, name, value, sealing.tables[name]) end
@@ -98,12 +110,7 @@ function sealed.class(class, sealing)
   end
 end
 
----Seals an object of such a class, whose settings have been read.
----@generic T
----@param object T
----@return T object
-function sealed.seal(object)
-  if rawget(object, FIELDS) then return object end
+local function keep_apart(object)
   local fields = {}
   for name, value in next, object do fields[name] = value end
   for name in pairs(fields) do rawset(object, name, nil) end
@@ -111,6 +118,25 @@ function sealed.seal(object)
   for name, depth in pairs(sealings[getmetatable(object)].tables or {}) do
     note_table(object, name, fields[name], depth)
   end
+end
+
+---Holds an object of such a class until its settings are read.
+---@generic T
+---@param object T
+---@return T object
+function sealed.hold(object)
+  keep_apart(object)
+  held[object] = true
+  return object
+end
+
+---Seals an object of such a class, whose settings have been read.
+---@generic T
+---@param object T
+---@return T object
+function sealed.seal(object)
+  held[object] = nil
+  if not rawget(object, FIELDS) then keep_apart(object) end
   return object
 end
 
