@@ -5,6 +5,7 @@ local adapter_names = require("moonshard.huggingface.adapter_names")
 local errors = require("moonshard.base.error")
 local ffi = require("ffi")
 local input_file = require("moonshard.base.files.input_file")
+local one_writer = require("moonshard.distributed.one_writer")
 local output_file = require("moonshard.base.files.output_file")
 local safetensors = require("moonshard.base.files.safetensors")
 local saved_dtypes = require("moonshard.huggingface.saved_dtypes")
@@ -107,29 +108,27 @@ local function up_of(source, one)
   return values
 end
 
-local function write_tensors(source, folder, written, dtype)
-  local declared, writer = {}, nil
-  for _, one in ipairs(written) do
-    local down, up = adapter_names.tensors(one.module.name)
-    table.insert(declared, { name = down, dtype = dtype, shape = { one.rank, one.module.inputs } })
-    table.insert(declared, { name = up, dtype = dtype, shape = { one.module.outputs, one.rank } })
+local function write_tensors(source, folder, written, dtype, one)
+  local declared = {}
+  for _, entry in ipairs(written) do
+    local down, up = adapter_names.tensors(entry.module.name)
+    table.insert(declared, { name = down, dtype = dtype, shape = { entry.rank, entry.module.inputs } })
+    table.insert(declared, { name = up, dtype = dtype, shape = { entry.module.outputs, entry.rank } })
   end
-  if source.writes ~= false then
-    writer = safetensors.create(folder .. "/" .. FILE, declared, { metadata = { format = "pt" } })
-  end
+  local writer = one:try(safetensors.create, folder .. "/" .. FILE, declared, { metadata = { format = "pt" } })
   local ok, problem = pcall(function()
-    for _, one in ipairs(written) do
-      local down, up = adapter_names.tensors(one.module.name)
-      local a = down_of(source, one)
-      if writer then writer:put_f32(down, nil, 0, one.rank * one.module.inputs, a) end
-      local b = up_of(source, one)
-      if writer then writer:put_f32(up, nil, 0, one.rank * one.module.outputs, b) end
+    for _, entry in ipairs(written) do
+      local down, up = adapter_names.tensors(entry.module.name)
+      local a = down_of(source, entry)
+      if one.writes then one:try(writer.put_f32, writer, down, nil, 0, entry.rank * entry.module.inputs, a) end
+      local b = up_of(source, entry)
+      if one.writes then one:try(writer.put_f32, writer, up, nil, 0, entry.rank * entry.module.outputs, b) end
     end
-    if writer then writer:finish() end
+    if one.writes then one:try(writer.finish, writer) end
   end)
-  if ok then return declared end
-  if writer then writer:abort() end
-  error(problem, 0)
+  if writer and (not ok or one.problem) then writer:abort() end
+  if not ok then error(problem, 0) end
+  return declared
 end
 
 ---Writes adapter_model.safetensors and adapter_config.json. If reading is collective, all ranks must call it.
@@ -142,15 +141,18 @@ function adapter_writer.write(folder, source, given)
   local dtype = saved_dtypes.read("ms.lora.save", given.dtype)
   folder = folder:gsub("(.)/+$", "%1")
   local written, modules, family = collect(source)
-  if source.writes ~= false then adapter_writer.check_folder(folder) end
-  local declared = write_tensors(source, folder, written, dtype.stored)
+  local one = one_writer.new(source)
+  one:try(adapter_writer.check_folder, folder)
+  one:meet()
+  local declared = write_tensors(source, folder, written, dtype.stored, one)
   local elements = 0
   for _, tensor in ipairs(declared) do elements = elements + tensor.shape[1] * tensor.shape[2] end
-  if source.writes ~= false then
+  one:try(function()
     output_file.write("adapters", folder .. "/" .. adapter_config.NAME, adapter_config.text(written, modules, {
       transposed = family ~= nil and family.transposed == true, base = given.base,
     }))
-  end
+  end)
+  one:meet()
   return { bytes = elements * dtype.bytes, tensors = #declared }
 end
 

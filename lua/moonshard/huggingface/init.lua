@@ -3,6 +3,7 @@
 
 local adapter = require("moonshard.nn.adapter")
 local adapter_config = require("moonshard.huggingface.adapter_config")
+local agreement = require("moonshard.distributed.agreement")
 local config = require("moonshard.huggingface.config")
 local errors = require("moonshard.base.error")
 local input_file = require("moonshard.base.files.input_file")
@@ -133,8 +134,10 @@ local function save(model, folder, given)
   local written = writing.write(folder, {
     config = whole, parameters = merged(parameters_of(model, around, writes), adapter.records(model)), writes = writes,
     folder = rawget(model, "_huggingface_folder"),
+    agree = around.sharding.mesh:size() > 1 and function(problem)
+      agreement.raise_first_failure(around, "of a saved model", problem == nil, problem)
+    end or nil,
   }, given)
-  around:gather_numbers(0, "of a saved model") -- the folder is complete before any rank continues
   return written
 end
 

@@ -10,6 +10,7 @@ local errors = require("moonshard.base.error")
 local input_file = require("moonshard.base.files.input_file")
 local json = require("moonshard.base.text.json")
 local options = require("moonshard.base.checks.options")
+local one_writer = require("moonshard.distributed.one_writer")
 local output_file = require("moonshard.base.files.output_file")
 local safetensors = require("moonshard.base.files.safetensors")
 local saved_dtypes = require("moonshard.huggingface.saved_dtypes")
@@ -94,32 +95,29 @@ local function divide(tensors, dtype, limit)
   return files
 end
 
-local function copy_slice(writer, tensor, slice, parameter)
+local function copy_slice(one, writer, tensor, slice, parameter)
   local view, elements = weights.view(tensor, slice)
   for first = 0, elements - 1, PIECE do
     local count = math.min(PIECE, elements - first)
     local values = parameter.read((slice.first or 0) + first, count)
-    if writer then writer:put_f32(tensor.stored_as, view, first, count, values) end
+    if one.writes then one:try(writer.put_f32, writer, tensor.stored_as, view, first, count, values) end
   end
 end
 
-local function write_file(folder, file, found, dtype, writes)
-  local declared, writer = {}, nil
+local function write_file(folder, file, found, dtype, one)
+  local declared = {}
   for i, tensor in ipairs(file) do
     declared[i] = { name = tensor.stored_as, dtype = dtype.stored, shape = tensor.shape }
   end
-  if writes then
-    writer = safetensors.create(folder .. "/" .. file.name, declared, { metadata = { format = "pt" } })
-  end
+  local writer = one:try(safetensors.create, folder .. "/" .. file.name, declared, { metadata = { format = "pt" } })
   local ok, problem = pcall(function()
     for _, tensor in ipairs(file) do
-      for _, slice in ipairs(tensor.slices) do copy_slice(writer, tensor, slice, found[slice.parameter]) end
+      for _, slice in ipairs(tensor.slices) do copy_slice(one, writer, tensor, slice, found[slice.parameter]) end
     end
-    if writer then writer:finish() end
+    if one.writes then one:try(writer.finish, writer) end
   end)
-  if ok then return end
-  if writer then writer:abort() end
-  error(problem, 0)
+  if writer and (not ok or one.problem) then writer:abort() end
+  if not ok then error(problem, 0) end
 end
 
 local function index_text(files)
@@ -195,18 +193,20 @@ local function write(folder, source, given)
     tensor.stored_as = weights.full_name(family, family.prefix, tensor)
   end
   local files, names = divide(tensors, dtype, limit), {}
-  local writes = source.writes ~= false
-  if writes then check_folder(folder) end
+  local one = one_writer.new(source)
+  one:try(check_folder, folder)
+  one:meet()
   for i, file in ipairs(files) do
-    write_file(folder, file, found, dtype, writes)
+    write_file(folder, file, found, dtype, one)
     names[i] = file.name
   end
   local index, bytes = index_text(files)
-  if writes then
+  one:try(function()
     if #files > 1 then output_file.write("index", folder .. "/model.safetensors.index.json", index) end
     if source.folder then copy_companions(source.folder, folder) end
     output_file.write("config", folder .. "/config.json", config_of(source, family, dtype))
-  end
+  end)
+  one:meet()
   return { bytes = bytes, files = names, tensors = #tensors }
 end
 

@@ -2,6 +2,7 @@
 
 local adapter = require("moonshard.nn.adapter")
 local adapter_writer = require("moonshard.huggingface.adapter_writer")
+local agreement = require("moonshard.distributed.agreement")
 local errors = require("moonshard.base.error")
 local layout = require("moonshard.huggingface.layout")
 local options = require("moonshard.base.checks.options")
@@ -30,8 +31,10 @@ local function save(model, folder, given)
   local written = adapter_writer.write(folder, {
     records = records, layout = layout.of(model).huggingface, writes = writes,
     read = function(name, first, count) return read(by_name[name], first, count) end,
+    agree = around.sharding.mesh:size() > 1 and function(problem)
+      agreement.raise_first_failure(around, "of saved adapters", problem == nil, problem)
+    end or nil,
   }, given)
-  around:gather_numbers(0, "of saved adapters") -- the folder is complete before any rank continues
   return written
 end
 

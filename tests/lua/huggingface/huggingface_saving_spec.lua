@@ -158,3 +158,40 @@ describe("saving", function()
     assert.equal(4 * ms.huggingface.model(FIXTURES .. "gpt2_base"):num_parameters(), written.bytes)
   end)
 end)
+
+-- Ranks that save into a folder that cannot be written, and where the writer fails on the way; then they go on.
+local FAILING = [[
+  local ms, safetensors = require "moonshard", require "moonshard.base.files.safetensors"
+  local cfg = ms.args { base = "", wrong = "", out = "" }
+  local model = ms.lora(ms.huggingface.model(cfg.base), { { ms.re"attn\\.w[qv]$", { rank = 2 } } })
+  ms.fully_shard(model, { mesh = "1x2" })
+  local create, said = safetensors.create, {}
+  local function failing() error("no room") end
+  for _, save in ipairs { ms.huggingface.save, ms.lora.save } do
+    for i, at in ipairs { cfg.wrong, cfg.out .. #said } do
+      safetensors.create = i == 2 and failing or create
+      local ok, raised = pcall(save, model, at)
+      assert(not ok)
+      said[#said + 1] = tostring(raised)
+    end
+    safetensors.create = create
+    save(model, cfg.out .. "saved" .. #said)
+  end
+  for i, text in ipairs(said) do
+    assert(ms.world().rank == 0 or text:find("rank 0", 1, true), text)
+    assert(text:find(i % 2 == 1 and cfg.wrong or "no room", 1, true), text)
+  end
+  print "saved"
+]]
+
+describe("a save that one rank cannot write", function()
+  it("fails on all ranks, which then go on", function()
+    local recipe, file, out = program.recipe(FAILING), scratch.path(), scratch.folder()
+    scratch.write(file, "no folder")
+    local run = program.run { "run", recipe, "-n", "2", "--timeout", "60", "base=" .. FIXTURES .. "llama",
+      "wrong=" .. file .. "/x", "out=" .. out .. "/" }
+    os.remove(recipe)
+    assert.equal(0, run.status, run.err)
+    has(run.out, "saved")
+  end)
+end)

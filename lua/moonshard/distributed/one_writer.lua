@@ -1,0 +1,36 @@
+-- What one rank writes while all ranks read together. If writing fails, the others are in a collective read: the one
+-- reads on with them and writes nothing more, until all ranks end with its error, or none does.
+
+---@class moonshard.OneWriter
+---@field writes boolean whether this rank writes, and has not failed to
+---@field problem any the first error
+---@field agree (fun(problem: any))? raises the error of a rank on all of them; nil: no other rank reads
+local OneWriter = {}
+OneWriter.__index = OneWriter
+
+---@param source { writes: boolean?, agree: (fun(problem: any))? }
+---@return moonshard.OneWriter
+function OneWriter.new(source)
+  local self = { writes = source.writes ~= false, agree = source.agree }
+  setmetatable(self, OneWriter) -- no tail call of a built-in function: LuaJIT would not compile its callers
+  return self
+end
+
+---Calls a function on the rank that writes.
+---@param call function
+---@param ... any arguments
+---@return any result nil on the other ranks, and once it has failed
+function OneWriter:try(call, ...)
+  if not self.writes then return nil end
+  if not self.agree then return call(...) end
+  local ok, result = pcall(call, ...)
+  if ok then return result end
+  self.writes, self.problem = false, result
+end
+
+---Ends on all ranks with the error of the one, if it failed. Collective.
+function OneWriter:meet()
+  if self.agree then self.agree(self.problem) end
+end
+
+return OneWriter
