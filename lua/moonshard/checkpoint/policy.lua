@@ -134,11 +134,15 @@ function policy.new(train, given, compare)
   end
   if self.dir ~= "" then
     local disk = disks.of(train.session, self.dir)
-    folder.make(WHO, self.dir)
-    if disk.is_first then folder.lock(WHO, self.dir) end
+    train.session:all_or_none("a run's folder", function()
+      folder.make(WHO, self.dir)
+      if disk.is_first then folder.lock(WHO, self.dir) end
+    end)
   end
   local path, skipped = source(self)
-  if self.dir ~= "" then folder.check_whole(WHO, self.dir, step_of(path)) end
+  if self.dir ~= "" then
+    train.session:all_or_none("a run's folder", folder.check_whole, WHO, self.dir, step_of(path))
+  end
   if self.resume ~= "" then resume(self, path, skipped) end
   if self.dir == "" then return nil end
   termination.register(self)

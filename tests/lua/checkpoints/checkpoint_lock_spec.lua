@@ -11,11 +11,15 @@ local PATIENCE = 60
 
 local RECIPE = [[
 local ms = require "moonshard"
-local cfg = ms.args { dir = "", resume = "", steps = 3 }
-local train = ms.trainer {
-  model = ms.nn.linear(4, 2), optimizer = ms.optim.sgd { lr = 1e-3 }, loss = ms.loss.mse,
-  checkpoint = { dir = cfg.dir, resume = cfg.resume },
-}
+local cfg = ms.args { dir = "", resume = "", steps = 3, other = "" }
+local model = ms.nn.linear(4, 2)
+local function trainer(dir, resume)
+  return ms.trainer { model = model, optimizer = ms.optim.sgd { lr = 1e-3 }, loss = ms.loss.mse,
+    checkpoint = { dir = dir, resume = resume } }
+end
+local ok, train = pcall(trainer, cfg.dir, cfg.resume)
+if not ok and cfg.other == "" then error(train, 0) end
+if not ok then train = trainer(cfg.other, "") end
 local data = ms.data.random { inputs = 4, targets = 2 }
 for _, batch in data:batches(ms.data.sampler { length = data.length }, 4) do
   train:step(batch)
@@ -40,14 +44,20 @@ describe("a folder of checkpoints", function()
     local pid_file = scratch.path()
     os.execute(("%s run %s -n 2 dir=%s steps=5 >/dev/null 2>&1 & echo $! >%s"):format(BIN, recipe, folder, pid_file))
     wait_for(folder .. "/.lock")
+    local link = scratch.path()
+    assert(os.execute(("ln -s %s %s"):format(folder, link)) == 0)
     local refused = program.run_all {
       plain = { "run", recipe, "-n", "2", "dir=" .. folder },
       resuming = { "run", recipe, "dir=" .. folder, "resume=auto" },
+      elsewhere = { "run", recipe, "-n", "2", "dir=" .. folder, "resume=auto", "other=" .. scratch.path() },
+      linked = { "run", recipe, "-n", "2", "dir=" .. link, "resume=auto" },
     }
     os.execute("kill -9 " .. scratch.read(pid_file))
+    assert.equal(0, refused.elsewhere.status, refused.elsewhere.err) -- all ranks caught it
+    refused.elsewhere = nil
     for name, ended in pairs(refused) do
       assert.equal(2, ended.status, name .. ": " .. ended.err)
-      has(ended.err, "another run | " .. folder)
+      has(ended.err, "another run | " .. (name == "linked" and link or folder))
     end
     local ended
     for _ = 1, 50 do -- ranks end some time after their launcher
