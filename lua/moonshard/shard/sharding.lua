@@ -242,11 +242,25 @@ function sharding.fully_shard(model, config)
   return model
 end
 
+-- Refuses a module within a sharded model where a whole model is meant.
+local function refuse_part(part)
+  local around = sharding.around(part)
+  if not around or around.single_rank then return end
+  local name = "?"
+  for _, entry in ipairs(around.modules) do
+    if entry.module == part then name = entry.name end
+  end
+  errors.invalid("%s is a part of a model that is sharded (%s): this call takes the whole model; to train a part, give "
+    .. "ms.trainer the model, forward and freeze, and to look at one, call it: part(x), part:parameter(name), "
+    .. "part:state_dict()", name, around.where or "before")
+end
+
 ---The sharding of a model. A model without one is replicated over all ranks (DDP), as one unit, with a warning.
 ---@param model moonshard.Module
 ---@return moonshard.Sharding
 function sharding.of(model)
   if not rawget(model, "sharding") then
+    refuse_part(model)
     sharding.fully_shard(model, { mesh = meshes.init_device_mesh(nil, { -1 }, { "replicate" }) })
     local self = model.sharding
     self.implicit = true

@@ -110,6 +110,28 @@ describe("a missing argument", function()
   end)
 end)
 
+describe("a part of a sharded model", function()
+  local whole = ms.nn.sequential { ms.nn.linear(2, 3), ms.models.gpt2 { vocab = 256, layers = 1, dim = 8, heads = 2,
+    seq = 16 } }
+
+  setup(function() ms.fully_shard(whole) end)
+
+  for name, call in pairs({
+    trainer = function(part)
+      ms.trainer { model = part, optimizer = ms.optim.sgd { lr = 1 }, loss = ms.loss.mse }
+    end,
+    generate = function(part) ms.generate(part, { prompt = "a" }) end,
+    set_rules = function(part) ms.set_rules(part, { reshard_after_forward = false }) end,
+    load = function(part) ms.checkpoint.load(part, "none") end,
+  }) do
+    it("is no model for " .. name, function()
+      local said = message(call, whole[2])
+      has(said, "1 | part | whole model")
+      assert.is_nil(said:find("ms.fully_shard", 1, true))
+    end)
+  end
+end)
+
 describe("a data object", function()
   after_each(scratch.clear)
 
