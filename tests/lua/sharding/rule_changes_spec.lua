@@ -89,6 +89,14 @@ describe("rules", function()
     has(tostring(model), "[root | bf16 | never]")
   end)
 
+  it("R4 of a rate without a value are refused by the step that would take it", function()
+    local train = small()
+    train:set_rules { lr = function() end }
+    has(fixture.message(train.step, train, batch), "learning rate | step 1 | nil")
+    train:set_rules { lr = 0.1 }
+    train:step(batch)
+  end)
+
   it("R4 change prefetch, learning rates and weight decay", function()
     local function trained(groups, prefetch, change)
       local train = small({
