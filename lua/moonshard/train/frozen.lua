@@ -20,7 +20,16 @@ function frozen.read(list)
   return rules.policy(POLICY, list, { bare_value = true, read = policy_readers.freeze })
 end
 
----Decides which parameters it is.
+-- Its constants are made in the trace, where products in 8 bits need the weight itself.
+local function check_bits(param)
+  if not param.fp8 then return end
+  errors.raise("MS_EUNSUPPORTED", "%s: %s is multiplied in 8 bits (fp8 = %q), and a weight that only some trainers "
+    .. "leave out cannot be: freeze it for all of them, by freeze of ms.fully_shard, or leave it out of the rules of "
+    .. "fp8",
+    POLICY, param.fqn, param.fp8)
+end
+
+---Decides which parameters it is. Those that are frozen for all trainers are constants in any case.
 ---@param policy moonshard.Policy?
 ---@param sharding moonshard.Sharding
 ---@return table<moonshard.Parameter, true>?
@@ -31,7 +40,10 @@ function frozen.decide(policy, sharding)
   for i, param in ipairs(sharding.params) do fqns[i] = param.fqn end
   local decided, warnings = policy:resolve(fqns, nil, sharding.tied)
   for i, param in ipairs(sharding.params) do
-    if decided[i].value then of[param.parameter] = true end
+    if decided[i].value and not param.frozen then
+      check_bits(param)
+      of[param.parameter] = true
+    end
     trains = trains or not (decided[i].value or param.frozen)
   end
   if not trains then

@@ -202,3 +202,19 @@ describe("a dtype", function()
     has(message(ms.zeros, 2, { dtype = "half" }), "half | bf16 | PyTorch")
   end)
 end)
+
+describe("a trainer that leaves out a weight of 8-bit products", function()
+  local function step_with(fp8, frozen)
+    local model = ms.nn.sequential { ms.nn.linear(32, 32), ms.ops.relu, ms.nn.linear(32, 32) }
+    ms.fully_shard(model, { mesh = ms.init_device_mesh("cpu", 1, { "shard" }), fp8 = fp8, freeze = frozen })
+    local train = ms.trainer { model = model, optimizer = ms.optim.sgd { lr = 0.1 }, loss = ms.loss.mse,
+      freeze = { "2" } }
+    return train:step { inputs = ms.randn { 32, 32, seed = 1 }, targets = ms.randn { 32, 32, seed = 2 } }.loss
+  end
+
+  it("is refused, unless the weight is frozen for all trainers", function()
+    local rules = { { "2.weight", "rowwise" } }
+    has(message(step_with, rules), "ms.trainer: freeze | 2.weight | rowwise | freeze of ms.fully_shard")
+    assert.near(step_with(nil, { "2" }), step_with(rules, { "2" }), 0.05)
+  end)
+end)
