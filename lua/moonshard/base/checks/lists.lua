@@ -8,6 +8,10 @@ local errors = require("moonshard.base.error")
 
 local lists = {}
 
+-- Options, by function, in which nil means an item's default, as None does in PyTorch's eps=(None, 1e-3).
+local WITH_DEFAULTS = { ["ms.optim.adafactor"] = { eps = true } }
+local NONE = {}
+
 local function is_plain(value) return type(value) == "table" and getmetatable(value) == nil end
 
 -- How many items a table has, the last one's position, a number that is no position, and a field's name.
@@ -81,8 +85,9 @@ end
 ---@param given any
 function lists.check_fields(who, given)
   if not is_plain(given) then return end
+  local has_defaults = WITH_DEFAULTS[who] or NONE
   for name, value in pairs(given) do
-    if type(name) == "string" and is_plain(value) then
+    if type(name) == "string" and is_plain(value) and not has_defaults[name] then
       local wrong, place = wrong_in(value, false, 1)
       if wrong then errors.invalid("%s: %s%s: %s", who, name, place, wrong) end
     end
