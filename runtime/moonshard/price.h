@@ -113,8 +113,7 @@ typedef struct ms_cluster {
   double clock;           /* the part of the peak clock that it keeps up in a long run: 0 to 1 */
   /* The rate of matrix products: peak * efficiency * filled * k / (k + k_half), where `filled` is the part of the
    * device's last wave of tiles that has work. Small products take smaller tiles, which fill a device better and
-   * compute slower.
-   */
+   * compute slower. */
   struct ms_product_rate {
     double efficiency;     /* of the peak, for the largest products */
     double tile_m, tile_n; /* of the result; 0: no tiles (the CPU) */

@@ -94,7 +94,7 @@ function optimizers.options(kind)
   for _, option in ipairs(options_of(kind)) do
     local defaults = {}
     for i, row in ipairs(option.rows) do defaults[i] = settings.default(row) end
-    specs[option.name] = option.pair and { "any", default = defaults }
+    specs[option.name] = option.pair and { "any", default = defaults, holes = option.pair.holes }
       or { settings.kind(option.rows[1]), default = defaults[1] }
   end
   return specs

@@ -4,6 +4,7 @@
 
 local dtypes = require("moonshard.base.dtypes")
 local errors = require("moonshard.base.error")
+local lists = require("moonshard.base.checks.lists")
 local optimizers = require("moonshard.engine.optimizers")
 local options = require("moonshard.base.checks.options")
 local param_groups = require("moonshard.shard.param_groups")
@@ -246,5 +247,11 @@ function optim.adafactor(o) return new("adafactor", o or {}) end
 ---@param o moonshard.MuonOptions
 ---@return moonshard.Optimizer
 function optim.muon(o) return new("muon", o) end
+
+for kind in pairs(optim) do
+  for name, spec in pairs(optimizers.of(kind) and optimizers.options(kind) or {}) do
+    if spec.holes then lists.have_defaults("ms.optim." .. kind, name) end
+  end
+end
 
 return require("moonshard.base.checks.strict").fields("ms.optim", optim)

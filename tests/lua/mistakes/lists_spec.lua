@@ -146,6 +146,8 @@ describe("a list", function()
   it("of what an object of the recipe's keeps is its own", function()
     local own = { kept = { 1, nil, 3 }, state = function() return { 1, nil, 3 } end }
     has(message(function() trainer { checkpoint = { dir = folder .. "/kept", data = own } } end), "load_state")
+    local list = { "a", "b", at = 1, state = function() return {} end, load_state = function() end }
+    assert(trainer { checkpoint = { dir = folder .. "/list", data = list } })
   end)
 
   it("of truth values has no numbers", function()

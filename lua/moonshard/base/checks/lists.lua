@@ -2,24 +2,26 @@
 -- ipairs, so that what comes behind it is dropped; so would a field next to items. Every public function checks its
 -- arguments here before it reads them (checks/arguments.lua), and the options among them (checks/options.lua).
 --
--- Tables with a metatable are objects, and those without items are records, which the function knows.
+-- Tables with a metatable are objects, and so are those with a method, which can have fields next to items; those
+-- without items are records, which the function knows.
 
 local errors = require("moonshard.base.error")
 
 local lists = {}
 
--- Options, by function, in which nil means an item's default, as None does in PyTorch's eps=(None, 1e-3).
-local WITH_DEFAULTS = { ["ms.optim.adafactor"] = { eps = true } }
+-- Options, by function, in which nil means an item's default.
+local with_defaults = {}
 local NONE = {}
 
 local function is_plain(value) return type(value) == "table" and getmetatable(value) == nil end
 
--- How many items a table has, the last one's position, a number that is no position, and a field's name.
+-- How many items a table has, the last one's position, a number that is no position, a field's name, and whether a
+-- field is a method.
 local function survey(list)
-  local count, last, odd, field = 0, 0, nil, nil
-  for key in pairs(list) do
+  local count, last, odd, field, has_method = 0, 0, nil, nil, false
+  for key, value in pairs(list) do
     if type(key) ~= "number" then
-      field = key
+      field, has_method = key, has_method or type(value) == "function"
     elseif key % 1 ~= 0 or key < 1 then
       odd = key
     else
@@ -27,7 +29,7 @@ local function survey(list)
       if key > last then last = key end
     end
   end
-  return count, last, odd, field
+  return count, last, odd, field, has_method
 end
 
 local function text_of_hole(list)
@@ -43,11 +45,11 @@ local MOST_NESTED = 64 -- a list that contains itself has no end
 
 -- What is wrong with a list or one in it, and in which: "[2]".
 local function wrong_in(list, has_fields, depth)
-  local count, last, odd, field = survey(list)
+  local count, last, odd, field, has_method = survey(list)
   if count == 0 or depth > MOST_NESTED then return nil end
   if last > count then return text_of_hole(list), "" end
   if odd then return ("item %g of a list: items are counted from 1"):format(odd), "" end
-  if field ~= nil and not has_fields then return NO_FIELD:format(tostring(field)), "" end
+  if field ~= nil and not has_fields and not has_method then return NO_FIELD:format(tostring(field)), "" end
   for i = 1, count do
     local item = list[i]
     if is_plain(item) then
@@ -80,12 +82,20 @@ function lists.items(who, list)
   return list
 end
 
+---In this option nil means an item's default, as None does in PyTorch's eps=(None, 1e-3).
+---@param who string the function, as a recipe calls it
+---@param option string
+function lists.have_defaults(who, option)
+  with_defaults[who] = with_defaults[who] or {}
+  with_defaults[who][option] = true
+end
+
 ---As lists.check for the lists among named options, which have no fields next to their items.
 ---@param who string
 ---@param given any
 function lists.check_fields(who, given)
   if not is_plain(given) then return end
-  local has_defaults = WITH_DEFAULTS[who] or NONE
+  local has_defaults = with_defaults[who] or NONE
   for name, value in pairs(given) do
     if type(name) == "string" and is_plain(value) and not has_defaults[name] then
       local wrong, place = wrong_in(value, false, 1)

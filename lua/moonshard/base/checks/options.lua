@@ -55,6 +55,7 @@ options.describe = describe
 ---  what type() says
 ---@field most number? for a number, the largest allowed value
 ---@field default any? value if the option is absent
+---@field holes boolean? a list in which nil means an item's default
 ---@field required boolean|string? an error if it is absent; for an unnamed argument: its meaning
 
 local function name_of(key, spec)
