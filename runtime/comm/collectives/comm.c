@@ -50,11 +50,11 @@ static int check_members(const ms_world *world, int n, const int *ranks, int cha
   return MS_FAIL(MS_EINVAL, "a communicator without rank %d, which opens it", ms_world_rank(world));
 }
 
-int ms_comm_open_over(const ms_channel_api *api, ms_world *world, int n, const int *ranks, int channel,
+/* Of members that were checked, of which this rank is the one at `me`. */
+static int open_among(const ms_channel_api *api, ms_world *world, int n, const int *ranks, int channel, int me,
                       ms_comm **comm) {
-  int rc, me = -1;
+  int rc;
   ms_group_entry *entry = NULL;
-  MS_TRY(check_members(world, n, ranks, channel, &me));
   ms_comm *opened = ms_calloc(1, sizeof *opened);
   if (!opened) return MS_ENOMEM;
   MS_GOTO(ms_group_enter(world, n, ranks, channel, &entry, &opened->ring));
@@ -77,10 +77,18 @@ fail:
   return rc;
 }
 
+int ms_comm_open_over(const ms_channel_api *api, ms_world *world, int n, const int *ranks, int channel,
+                      ms_comm **comm) {
+  int me;
+  MS_TRY(check_members(world, n, ranks, channel, &me));
+  return open_among(api, world, n, ranks, channel, me, comm);
+}
+
 int ms_comm_open(ms_world *world, int n, const int *ranks, int channel, ms_comm **comm) {
-  int spans = 0;
+  int me, spans = 0;
+  MS_TRY(check_members(world, n, ranks, channel, &me));
   for (int i = 1; i < n; i++) spans |= ms_world_node_of(world, ranks[i]) != ms_world_node_of(world, ranks[0]);
-  return ms_comm_open_over(spans ? &ms_channel_hosts : &ms_channel_shared_memory, world, n, ranks, channel, comm);
+  return open_among(spans ? &ms_channel_hosts : &ms_channel_shared_memory, world, n, ranks, channel, me, comm);
 }
 
 static int in_flight(const ms_comm *comm) { return (int)(comm->started - comm->reported); }
