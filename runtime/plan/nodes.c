@@ -41,30 +41,30 @@ static int first_on_node(const ms_model *m, const ms_topology *topology, const i
   return other[dim];
 }
 
-/* 1 when the ranks of each group along tensor are on one node. */
-static int tensor_stays_on_nodes(const ms_model *model, const ms_topology *topology) {
+/* 1 when the ranks of each group along a dimension are on one node. */
+static int stays_on_nodes(const ms_model *model, const ms_topology *topology, int dim) {
   for (int i = 0; i < model->members; i++) {
     int first[MS_GRID_DIMS];
     ms_grid_position(model, i, first);
-    first[MS_DIM_TENSOR] = 0;
+    first[dim] = 0;
     if (topology->node_of[model->member_rank[i]] != topology->node_of[ms_grid_rank(model, first)]) return 0;
   }
   return 1;
 }
 
-/* The ranks of a tensor dimension each have a copy of what it does not divide, and each sums the copy's gradients with
+/* The ranks along a dimension, `copies`, each have a copy of some parameters, and each sums the copy's gradients with
  * the ranks at its own place. Between nodes the order of a sum follows from which of its ranks share a node, and two
  * terms have the same sum in any order: where it differs, the copies would drift apart. Not if the ranks of a group
- * share a node: then these nodes are the same at all places. */
-static int check_sums(const ms_model *model, const ms_topology *topology) {
-  const ms_dim_group *tensor = &model->dim[MS_DIM_TENSOR];
-  if (topology->nodes == 1 || tensor->size == 1 || tensor_stays_on_nodes(model, topology)) return MS_OK;
+ * share a node: then these nodes are the same at all places. Sums are over the dimensions before `end`. */
+static int check_sums(const ms_model *model, const ms_topology *topology, int copies, int end) {
+  const ms_dim_group *group = &model->dim[copies];
+  if (topology->nodes == 1 || group->size == 1 || stays_on_nodes(model, topology, copies)) return MS_OK;
   for (int i = 0; i < model->members; i++)
-    for (int dim = MS_DIM_REPLICATE; dim <= MS_DIM_SHARD; dim++) {
+    for (int dim = MS_DIM_REPLICATE; dim < end; dim++) {
       int at[MS_GRID_DIMS], first[MS_GRID_DIMS];
       ms_grid_position(model, i, at);
       memcpy(first, at, sizeof first);
-      first[MS_DIM_TENSOR] = 0;
+      first[copies] = 0;
       if (model->dim[dim].size < 3 ||
           first_on_node(model, topology, at, dim) == first_on_node(model, topology, first, dim))
         continue;
@@ -73,9 +73,16 @@ static int check_sums(const ms_model *model, const ms_topology *topology) {
                      "than at rank %d, of the same group along dimension %s, so they would sum gradients in another "
                      "order, and their copies of a parameter would drift apart: give each node a multiple of %d ranks",
                      model->mesh_text, model->dim[dim].size, model->dim[dim].name, model->member_rank[i],
-                     ms_grid_rank(model, first), tensor->name, tensor->size);
+                     ms_grid_rank(model, first), group->name, group->size);
     }
   return MS_OK;
+}
+
+/* Parameters that a tensor dimension does not divide have a copy on each of its ranks; units that are whole, on each
+ * rank of shard, where the sum over the shards comes first and is the same on all. */
+static int check_copies(const ms_model *model, const ms_topology *topology) {
+  MS_TRY(check_sums(model, topology, MS_DIM_TENSOR, MS_DIM_SHARD + 1));
+  return ms_model_has_whole_units(model) ? check_sums(model, topology, MS_DIM_SHARD, MS_DIM_SHARD) : MS_OK;
 }
 
 /* ---- what is on one node ---- */
@@ -86,7 +93,7 @@ int ms_plan_topology(const ms_model *model, const ms_plan_config *config, ms_top
     return MS_FAIL(MS_EINVAL, "%d nodes %s node_of: set both, or neither to plan all ranks on one node", config->nodes,
                    config->node_of ? "with" : "without");
   MS_TRY(ms_topology_make(model->world, config->nodes, config->node_of, topology));
-  MS_TRY(check_sums(model, topology));
+  MS_TRY(check_copies(model, topology));
   const int most = ms_topology_most_ranks(topology);
   if (most <= MS_MAX_LOCAL_RANKS) return MS_OK;
   return MS_FAIL(MS_EINVAL, "%d ranks are more than one node supports (%d): set node_of to the node of each rank", most,

@@ -1,4 +1,5 @@
-/* check_muon.c - which parameters can take Muon: matrices whose replicas have the same weights. */
+/* check_muon.c - which parameters can take Muon: matrices of which ranks own parts, and whose replicas have the same
+ * weights. */
 #include "shard/model.h"
 
 int ms_muon_check_param(const char *name, int ndim, const ms_param_config *config) {
@@ -20,6 +21,11 @@ int ms_muon_check_model(const ms_model *model) {
       return MS_FAIL(MS_EUNSUPPORTED,
                      "parameter '%s' takes muon, and its unit '%s' has a fragment (local SGD): muon's work is divided "
                      "among replicas with equal weights; give it adamw",
+                     p->name, model->unit[p->unit].name);
+    if (ms_param_takes_muon(p) && ms_unit_is_whole(model, &model->unit[p->unit]))
+      return MS_FAIL(MS_EUNSUPPORTED,
+                     "parameter '%s' takes muon, and its unit '%s' is whole on every rank (shard = 0): muon's work is "
+                     "divided among ranks that own parts; shard the unit, or give the parameter adamw",
                      p->name, model->unit[p->unit].name);
   }
   return MS_OK;

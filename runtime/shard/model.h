@@ -79,9 +79,24 @@ typedef struct ms_segment {
   int64_t copy;            /* offset in bytes in the unit's copies (ms_unit_config.param_copy); -1: it has none */
 } ms_segment;
 
+/* This rank's group along such a dimension. What depends on the dimension of a collective asks here, and nowhere tells
+ * one dimension from another. */
+typedef struct ms_dim_group {
+  const char *name;  /* "replicate", "shard", "tensor": for programs and fingerprints; the mesh can name it otherwise */
+  const char *label; /* for people: "shard and context" */
+  int mesh_dim;      /* as the mesh numbers its dimensions, the first of two; -1: none, or size 1 */
+  int size, place;   /* number of ranks in the group, and this rank's index */
+  int number;        /* index of this group among all groups along the dimension */
+  int stride;        /* distance between neighbours of the group among the model's members */
+  int *ranks;        /* world ranks, [size] */
+} ms_dim_group;
+
 typedef struct ms_unit {
   char *name;
   ms_unit_config config;
+  /* The ranks that have chunks of it: those of the shard dimension, or this rank alone (ms_unit_config.shard); set by
+   * ms_model_shard. */
+  const ms_dim_group *shard;
   int align;  /* elements of which slices of replicas are multiples: MS_SEGMENT_ALIGN, or a record of moments */
   int *order; /* indices of its parameters, in segment order */
   int params, order_capacity;
@@ -99,18 +114,6 @@ typedef struct ms_unit {
   } ahead[2];     /* forward, backward */
 } ms_unit;
 
-/* This rank's group along such a dimension. What depends on the dimension of a collective asks here, and nowhere tells
- * one dimension from another. */
-typedef struct ms_dim_group {
-  const char *name;  /* "replicate", "shard", "tensor": for programs and fingerprints; the mesh can name it otherwise */
-  const char *label; /* for people: "shard and context" */
-  int mesh_dim;      /* as the mesh numbers its dimensions, the first of two; -1: none, or size 1 */
-  int size, place;   /* number of ranks in the group, and this rank's index */
-  int number;        /* index of this group among all groups along the dimension */
-  int stride;        /* distance between neighbours of the group among the model's members */
-  int *ranks;        /* world ranks, [size] */
-} ms_dim_group;
-
 struct ms_model {
   ms_handle handle;
   uint64_t seed;
@@ -121,6 +124,7 @@ struct ms_model {
   int sharded;               /* 1 after ms_model_shard */
   int rank, world;           /* world: of the mesh's root; it can contain ranks that do not train this model */
   ms_dim_group dim[MS_DIMS]; /* [enum ms_model_dim] */
+  ms_dim_group alone;        /* this rank, for units that are whole on each */
   int sequence_parallel;     /* as in ms_model_dims */
   int members, member;       /* number of ranks that train this model together, and this rank's index among
                               * them */
@@ -132,6 +136,21 @@ struct ms_model {
 /* The ranks of a replica, which own the parts of each parameter together. */
 static inline int ms_model_shards(const ms_model *m) { return m->dim[MS_DIM_SHARD].size; }
 static inline int ms_model_replicas(const ms_model *m) { return m->dim[MS_DIM_REPLICATE].size; }
+/* Those that have chunks of a unit. */
+static inline int ms_unit_shards(const ms_unit *u) { return u->shard->size; }
+/* 1 when each rank of the shard dimension, of which there are several, has all of a unit. */
+static inline int ms_unit_is_whole(const ms_model *m, const ms_unit *u) { return u->shard != &m->dim[MS_DIM_SHARD]; }
+/* Where each copy of the state, which `replicas` replicas share, should count once: 1 on the rank whose copy of such a
+ * unit counts, and of other units on all. */
+static inline int ms_unit_counts_here(const ms_model *m, const ms_unit *u, int replicas) {
+  if (!ms_unit_is_whole(m, u)) return 1;
+  return m->dim[MS_DIM_SHARD].place == 0 && m->dim[MS_DIM_REPLICATE].place % replicas == 0;
+}
+static inline int ms_model_has_whole_units(const ms_model *m) {
+  for (int u = 0; u < m->units; u++)
+    if (ms_unit_is_whole(m, &m->unit[u])) return 1;
+  return 0;
+}
 static inline int ms_model_most_segments(const ms_model *m) {
   int most = 0;
   for (int u = 0; u < m->units; u++)
@@ -149,7 +168,7 @@ static inline int ms_unit_replicas(const ms_model *m, int unit) {
 }
 /* 1 when a unit's gradients travel in few bits over the shards, and over the replicas. */
 static inline int ms_unit_quantises_shards(const ms_model *m, int unit) {
-  return m->unit[unit].config.shard_dtype != MS_F32 && ms_model_shards(m) > 1;
+  return m->unit[unit].config.shard_dtype != MS_F32 && ms_unit_shards(&m->unit[unit]) > 1;
 }
 static inline int ms_unit_is_quantised(const ms_model *m, int unit) {
   return m->unit[unit].config.replicate_dtype != MS_F32 && ms_unit_replicas(m, unit) > 1;
@@ -176,9 +195,10 @@ static inline int ms_segment_is_as_gathered(const ms_segment *s) {
 /* 1 when kernels can read it where a rank keeps all of it: what is kept, or its copy. */
 static inline int ms_segment_is_readable(const ms_segment *s) { return ms_segment_is_as_gathered(s) || s->copy >= 0; }
 /* 1 when a segment's gathered weights are resident: frozen, so that they can stay gathered from step to step
- * (MS_RESHARD_RUN). With one shard, what is stored is read where it is kept. */
+ * (MS_RESHARD_RUN). With one shard, what is stored is read where it is kept. A unit that is whole is not gathered. */
 static inline int ms_segment_is_resident(const ms_model *m, const ms_unit *u, const ms_segment *s) {
-  return u->config.reshard == MS_RESHARD_RUN && s->frozen && (ms_model_shards(m) > 1 || !ms_segment_is_stored(s));
+  if (u->config.reshard != MS_RESHARD_RUN || !s->frozen || ms_unit_is_whole(m, u)) return 0;
+  return ms_unit_shards(u) > 1 || !ms_segment_is_stored(s);
 }
 /* Where the resident part of a unit's gathered buffer begins, in bytes: its end if there is none. Frozen segments come
  * last. */

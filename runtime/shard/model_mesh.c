@@ -85,6 +85,15 @@ static int check_dims(const ms_mesh *mesh, int rank, const int *dim) {
   return MS_OK;
 }
 
+/* Which ranks have chunks of each unit. Where one rank owns all of a shard anyway, all units have the same. */
+static void give_units_groups(ms_model *model) {
+  const ms_dim_group *shard = &model->dim[MS_DIM_SHARD];
+  model->alone = (ms_dim_group){
+      .name = shard->name, .label = shard->label, .mesh_dim = -1, .size = 1, .stride = 1, .ranks = &model->rank};
+  for (int u = 0; u < model->units; u++)
+    model->unit[u].shard = model->unit[u].config.shard || shard->size == 1 ? shard : &model->alone;
+}
+
 int ms_model_join_mesh(ms_model *model, const ms_mesh *mesh, int rank, const ms_model_dims *dims) {
   const int dim[MS_DIMS] = {[MS_DIM_REPLICATE] = dims->replicate,
                             [MS_DIM_SHARD] = dims->shard,
@@ -93,6 +102,7 @@ int ms_model_join_mesh(ms_model *model, const ms_mesh *mesh, int rank, const ms_
   MS_TRY(check_dims(mesh, rank, dim));
   MS_TRY(take_members(model, mesh, rank));
   MS_TRY(take_groups(model, mesh, dim));
+  give_units_groups(model);
   model->rank = rank;
   model->world = mesh->root->world;
   model->mesh_ndim = mesh->ndim;

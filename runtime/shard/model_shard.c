@@ -265,6 +265,7 @@ static int check_reshard(const ms_model *model) {
 
 int ms_unit_backward_ranks(const ms_model *model, int unit) {
   const ms_unit_config *config = &model->unit[unit].config;
+  if (ms_unit_is_whole(model, &model->unit[unit])) return 1;
   return config->reshard == MS_RESHARD_ALWAYS && config->reshard_size ? config->reshard_size : ms_model_shards(model);
 }
 

@@ -98,7 +98,7 @@ static int64_t align_of(const ms_model *model, const ms_unit *unit, int first_pa
 /* Makes a segment of unit->order[first, first + count): offsets of its parameters, and the size of its chunk. */
 static void cut(ms_model *model, ms_unit *unit, ms_segment *segment, int first, int count) {
   const ms_param *head = &model->param[unit->order[first]];
-  int64_t ranks = ms_model_shards(model);
+  int64_t ranks = ms_unit_shards(unit);
   *segment = (ms_segment){.frozen = head->config.frozen,
                           .param_dtype = head->config.param_dtype,
                           .packed_moments = head->config.packed_moments,
@@ -146,13 +146,13 @@ static int has_copy(const ms_unit *unit, const ms_segment *segment) {
 static void place(ms_model *model, ms_unit *unit, ms_segment *segment, int index) {
   segment->local = unit->master_count;
   const int64_t gap = gap_behind(model, unit, segment);
-  const int64_t whole = align_up(segment->chunk * ms_model_shards(model), MS_SEGMENT_ALIGN) + gap;
-  const int64_t words = align_up(segment->wire_chunk * ms_model_shards(model), MS_SEGMENT_ALIGN);
+  const int64_t whole = align_up(segment->chunk * ms_unit_shards(unit), MS_SEGMENT_ALIGN) + gap;
+  const int64_t words = align_up(segment->wire_chunk * ms_unit_shards(unit), MS_SEGMENT_ALIGN);
   const int64_t wire = segment->blocks ? words : whole;
   unit->master_count = segment->local + align_up(segment->chunk, MS_SEGMENT_ALIGN) + gap;
   segment->gathered = unit->gathered_bytes;
   /* With one shard, what is as gathered is read where it is kept. */
-  if (ms_model_shards(model) > 1 || !ms_segment_is_stored(segment))
+  if (ms_unit_shards(unit) > 1 || !ms_segment_is_stored(segment))
     unit->gathered_bytes = segment->gathered + wire * ms_dtype_size(segment->wire);
   segment->copy = -1;
   if (has_copy(unit, segment)) {
@@ -172,7 +172,7 @@ static void place(ms_model *model, ms_unit *unit, ms_segment *segment, int index
   for (int i = segment->first_param; i < segment->first_param + segment->params; i++) {
     ms_param *p = &model->param[unit->order[i]];
     p->segment = index;
-    own(p, segment, model->dim[MS_DIM_SHARD].place);
+    own(p, segment, unit->shard->place);
   }
 }
 

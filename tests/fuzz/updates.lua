@@ -1,10 +1,14 @@
--- What random cases vary of updates: optimizers other than AdamW and SGD, groups with settings of their own, and
--- clipping by value and by the norm of groups. Drawn last, so that other draws are those of earlier versions.
+-- What random cases vary of updates: optimizers other than AdamW and SGD, groups with settings of their own, clipping
+-- by value and by the norm of groups, and units that every rank updates whole. Drawn last, so that other draws are
+-- those of earlier versions.
 
 local updates = {}
 
 local NORMS = [[{ { re"bias|norm", %s, optional = true }, { re"fc1|embed", 0, optional = true }, ]]
   .. [[{ re"fc2|weight", %s, optional = true } }]]
+
+local WHOLE = { "false", [[{ { re"layers", false, optional = true } }]],
+  [=[{ { re[[layers\.1]], true, optional = true }, { re".", false, optional = true } }]=] }
 
 -- Some that are AdamW become another one. Lion's steps are whole learning rates; Adafactor's are relative to weights,
 -- and it has no moments.
@@ -42,6 +46,10 @@ function updates.draw(d, self)
   if d:chance(0.2) and not in_few_bits then self.trainer.clip_grad_value = d:one_of { "0.05", "0.001" } end
   if self.optimizer:find("momentum = 0.9", 1, true) and d:chance(0.5) then
     self.optimizer = self.optimizer:gsub("{ weight_decay = 0, ", "%0momentum = " .. d:one_of { "0", "0.5" } .. ", ", 1)
+  end
+  local divided = self.muon or self.sharding.shard_optimizer_over_replicate
+  if not divided and self.shard * (self.context or 1) > 1 and d:chance(0.25) then
+    self.sharding.shard = d:one_of(WHOLE)
   end
 end
 

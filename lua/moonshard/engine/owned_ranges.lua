@@ -5,7 +5,8 @@
 -- each of its moments; its replicas own the same ranges, as do the ranks of a tensor dimension of what it does not
 -- divide. For a save, the ranges that the same ranks own are concatenated and divided evenly among them: all write the
 -- same number of bytes, and most tensors are still in one file. Ranges that no other replica has
--- (shard_optimizer_over_replicate) are not divided among replicas.
+-- (shard_optimizer_over_replicate) are not divided among replicas. What every rank that shards has whole is divided
+-- among these, too (shard = false).
 
 local division = require("moonshard.shard.division")
 local dtypes = require("moonshard.base.dtypes")
@@ -178,7 +179,8 @@ local function by_owners(sharding, owned)
     if sharding.tensor_dim >= 0 and (range.whole or not placements.divides(sharding, range.param)) then
       dims[#dims + 1] = sharding.tensor_dim
     end
-    for _, dim in ipairs(range.whole and { sharding.shard_dim, sharding.context_dim } or {}) do
+    local whole = range.whole or not range.param.unit.sharded
+    for _, dim in ipairs(whole and { sharding.shard_dim, sharding.context_dim } or {}) do
       if dim >= 0 then dims[#dims + 1] = dim end
     end
     local key = table.concat(dims, ",")

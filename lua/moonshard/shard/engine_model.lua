@@ -31,8 +31,8 @@ local function add_units(self, handle)
     settings.fill(config, "ms_unit_config", {
       param_dtype = unit.param_dtype, reduce_dtype = unit.reduce_dtype, replicate_dtype = unit.replicate_dtype,
       shard_dtype = unit.shard_dtype, error_feedback = unit.error_feedback, param_copy = unit.param_copy,
-      layout = unit.layout, fragment = unit.fragment, shard_over_replicate = unit.shard_over_replicate,
-      root = unit.name == units.ROOT,
+      layout = unit.layout, fragment = unit.fragment, shard = unit.sharded,
+      shard_over_replicate = unit.shard_over_replicate, root = unit.name == units.ROOT,
     })
     config.reshard, config.reshard_size = reshard_of(unit.reshard)
     engine.check(C.ms_model_add_unit(handle, unit.name, config, out), function(message)

@@ -38,6 +38,7 @@ local world = require("moonshard.distributed.world")
 ---@field replicate_sync "always"|moonshard.ReplicateSync
 ---@field fragment integer? of local SGD, from 1; nil: replicas sum its gradients in every step
 ---@field reshard string|integer "always", "never", "default", or the size of the groups in which backward gathers
+---@field sharded boolean whether the ranks that shard own parts of it; false: each has all of it
 ---@field shard_over_replicate boolean whether its masters and optimizer state are sharded over the replicas, too
 ---@field rule moonshard.Decision? the rule of `units` that selected it
 
@@ -153,6 +154,9 @@ function Sharding:report_warnings(warnings) sharding.report(warnings or self.war
 ---@field layout? any "rows" (the default), "ragged", or rules over units
 ---@field replicate_sync? any { every, outer, fragments, delay, alpha } (local SGD, DiLoCo), "always" (the default:
 ---  replicas sum gradients in every step), or rules over units
+---@field shard? any true (the default), false, or rules over units: whether the ranks that shard own parts of a unit,
+---  or each has all of it and updates it (FSDP2's ignored_params). For small units: the sum of their gradients over
+---  the ranks replaces gathers and reduce-scatters
 ---@field shard_optimizer_over_replicate? any true, false (the default), "auto", or rules over units: shard masters and
 ---  optimizer state over the replicas, too (ZeRO-1 over `replicate`, Megatron-FSDP's outer sharding "optim"); "auto":
 ---  false with one replica, local steps or sums in few bits

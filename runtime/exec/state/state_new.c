@@ -149,7 +149,8 @@ static void destroy_state(void *object) {
  */
 static int compare_processors(ms_state *state) {
   const ms_model *model = state->model;
-  const int alike = model->dim[MS_DIM_REPLICATE].size > 1 || model->dim[MS_DIM_TENSOR].size > 1;
+  const int alike =
+      model->dim[MS_DIM_REPLICATE].size > 1 || model->dim[MS_DIM_TENSOR].size > 1 || ms_model_has_whole_units(model);
   char text[128];
   if (!state->process_group.spans || !alike || !ms_device_has(state->device, MS_DEVICE_HOST_MEMORY)) return MS_OK;
   ms_cpu_instruction_sets(text, sizeof text);

@@ -36,7 +36,8 @@ enum { DRAWN_ELEMENTS = 1 << 20 };
 
 int64_t ms_params_slice(const ms_state *state, const ms_param *p, int64_t *first) {
   const ms_model *model = state->model;
-  return ms_slice(p->owned, state->layout.replicas, model->dim[MS_DIM_REPLICATE].place % state->layout.replicas, first);
+  const int sharers = ms_unit_sharers(model, &model->unit[p->unit], state->layout.replicas);
+  return ms_slice(p->owned, sharers, model->dim[MS_DIM_REPLICATE].place % sharers, first);
 }
 
 /* Of a sliced unit, every replica draws all that it owns: drawing is cheaper than gathering. Replicas of a host write

@@ -184,7 +184,8 @@ fail:
 static void find_given(const ms_state *state, const ms_param *p, const ms_elements *mine, request *r) {
   const ms_model *model = state->model;
   const ms_dim_group *replicate = &model->dim[MS_DIM_REPLICATE];
-  const int replicas = state->layout.replicas;
+  const ms_unit *unit = &model->unit[p->unit];
+  const int replicas = ms_unit_sharers(model, unit, state->layout.replicas);
   int64_t first = 0, n = mine->count;
   if (!mine->sliced) n = ms_slice(mine->count, replicas, replicate->place % replicas, &first);
   r->place = model->dim[MS_DIM_TENSOR].place;
@@ -193,7 +194,7 @@ static void find_given(const ms_state *state, const ms_param *p, const ms_elemen
   const int64_t end = ms_division_below(&part, r->first + r->count);
   r->given = most(0, ms_least(mine->first + first + n, end) - r->gives);
   const int again = state->replica == &state->process_group && !mine->sliced && replicate->place >= replicas;
-  if (again && is_of_all(state, p)) r->given = 0;
+  if ((again || !ms_unit_counts_here(model, unit, 1)) && is_of_all(state, p)) r->given = 0;
 }
 
 static int gather_range(ms_state *state, const ms_elements *mine, request *wanted, float *out) {
@@ -220,7 +221,8 @@ int ms_state_gather(ms_state *state, int param, int what, int64_t first, int64_t
         MS_EINVAL,
         "parameter '%s': cannot gather %lld elements from element %lld: give a range of 1 or more of its %lld", p->name,
         (long long)count, (long long)first, (long long)whole);
-  const int alone = ms_model_shards(state->model) == 1 && !mine.sliced && !ms_param_is_divided(state->model, p);
+  const int alone =
+      ms_unit_shards(&state->model->unit[p->unit]) == 1 && !mine.sliced && !ms_param_is_divided(state->model, p);
   if (alone || ms_tensor_is_whole(what)) return out ? ms_params_copy_out(state, &mine, first, count, out) : MS_OK;
   ms_recorder *recorder = ms_world_recorder(state->world);
   ms_recorder_enter(recorder, ms_recorder_number(recorder, "train:parameter, which all ranks call"));

@@ -59,6 +59,7 @@ static int has_of_copy(const ms_model *m, const ms_param *p, int member) {
   ms_grid_position(m, m->member, mine);
   ms_grid_position(m, member, at);
   return at[MS_DIM_REPLICATE] == mine[MS_DIM_REPLICATE] &&
+         (at[MS_DIM_SHARD] == mine[MS_DIM_SHARD] || !ms_unit_is_whole(m, &m->unit[p->unit])) &&
          (at[MS_DIM_TENSOR] == mine[MS_DIM_TENSOR] || ms_param_is_divided(m, p));
 }
 

@@ -71,7 +71,7 @@ static int find_elements(const ms_state *state, const ms_param *p, const ms_tens
   int64_t place = p->local;
   MS_TRY(check_kept(state, p, row, 1));
   if (at->sliced || gradient) take_slice(state, p, at, &place);
-  if (gradient) at->sliced |= state->layout.replicas > 1;
+  if (gradient) at->sliced |= ms_unit_sharers(state->model, &state->model->unit[p->unit], state->layout.replicas) > 1;
   at->data = at_slot(state, p->unit, row->slot) + (int64_t)sizeof(float) * place;
   return MS_OK;
 }

@@ -6,6 +6,10 @@
 
 int ms_replica_copies(const ms_model *model, int replicas) { return ms_model_replicas(model) / replicas; }
 
+int ms_unit_sharers(const ms_model *model, const ms_unit *unit, int replicas) {
+  return ms_unit_is_whole(model, unit) ? 1 : replicas;
+}
+
 int ms_unit_is_sliced(const ms_model *model, const ms_unit *unit, int replicas) {
   return unit->config.shard_over_replicate && unit->trainable_count && ms_replica_copies(model, replicas) > 1;
 }
@@ -34,7 +38,8 @@ static int64_t clip(const ms_unit *unit, int64_t n, int64_t *first) {
 }
 
 int64_t ms_unit_slice_room(const ms_model *model, const ms_unit *unit, int replicas) {
-  const int all = ms_unit_is_sliced(model, unit, replicas) ? ms_model_replicas(model) : replicas;
+  const int sharers = ms_unit_sharers(model, unit, replicas);
+  const int all = ms_unit_is_sliced(model, unit, replicas) ? ms_model_replicas(model) : sharers;
   return ms_slice_longest(unit->trainable_count, all);
 }
 
@@ -45,7 +50,7 @@ int64_t ms_unit_node_slice_room(const ms_model *model, const ms_unit *unit, int 
 
 static int64_t node_slice_of(const ms_model *model, const ms_unit *unit, int replicas, int place, int64_t *first) {
   const int64_t room = ms_unit_node_slice_room(model, unit, replicas);
-  *first = place % replicas * room;
+  *first = place % ms_unit_sharers(model, unit, replicas) * room;
   return clip(unit, room, first);
 }
 

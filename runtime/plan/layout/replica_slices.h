@@ -22,6 +22,9 @@
 int ms_replica_copies(const ms_model *model, int replicas);
 /* 1 when a unit's masters and optimizer state exist only for this rank's slice. */
 int ms_unit_is_sliced(const ms_model *model, const ms_unit *unit, int replicas);
+/* The replicas that share one copy of a unit's state, of those that can: a unit that is whole has a copy on each rank.
+ */
+int ms_unit_sharers(const ms_model *model, const ms_unit *unit, int replicas);
 /* 1 when that is so of a parameter: a trainable one of such a unit. */
 int ms_param_is_sliced(const ms_model *model, const ms_param *p, int replicas);
 /* The dtype in which the replicas gather a sliced unit: that of its trainable parameters, or MS_F32 if they differ, or

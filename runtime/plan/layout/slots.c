@@ -18,8 +18,9 @@ static int private_arena(const ms_model *model, const ms_state_layout *layout, i
 }
 
 static int optimizer_arena(const ms_model *model, const ms_state_layout *layout, int unit) {
-  if (ms_unit_is_sliced(model, &model->unit[unit], layout->replicas)) return MS_ARENA_STATE;
-  return layout->replicas > 1 ? MS_ARENA_REPLICATED : MS_ARENA_STATE;
+  const ms_unit *u = &model->unit[unit];
+  if (ms_unit_is_sliced(model, u, layout->replicas)) return MS_ARENA_STATE;
+  return ms_unit_sharers(model, u, layout->replicas) > 1 ? MS_ARENA_REPLICATED : MS_ARENA_STATE;
 }
 
 static int master_arena(const ms_model *model, const ms_state_layout *layout, int unit) {

@@ -82,7 +82,8 @@ int ms_state_layout_make(const ms_model *model, const ms_plan_config *config, ms
   for (int u = 0; u < model->units; u++) {
     const int sliced = ms_unit_is_sliced(model, &model->unit[u], layout->replicas);
     layout->sliced += sliced;
-    layout->unit[u].shared = !sliced && shares_masters(&model->unit[u], shards_together);
+    layout->unit[u].shared =
+        !sliced && !ms_unit_is_whole(model, &model->unit[u]) && shares_masters(&model->unit[u], shards_together);
   }
   take_turn(model, config, 0, layout);
   const int norms = 1 + ms_model_splits_norm(model);

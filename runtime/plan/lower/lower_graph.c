@@ -146,7 +146,7 @@ static int64_t value_bytes(const ms_value_info *info) { return ms_numel(info) * 
 
 /* Where the records of a stored parameter are: gathered, or with one shard where they are kept. */
 static int place_records(ms_lowering *l, const ms_param *p, const ms_segment *seg, ms_ref *records) {
-  const int shards = ms_model_shards(l->model);
+  const int shards = ms_unit_shards(&l->model->unit[p->unit]);
   const ms_place gathered = ms_lower_gathered(l, p->unit, seg);
   if (shards == 1) *records = ms_plan_weights(l->plan, p->unit, p->segment, seg->local, seg->chunk);
   else *records = ms_ref_vector(gathered.buffer, gathered.offset, seg->wire, seg->chunk * shards);

@@ -65,7 +65,7 @@ static int gather_unit(ms_lowering *l, int unit, ms_place to, int ranks, int res
 }
 
 int ms_lower_unshard(ms_lowering *l, int unit, ms_place to, int ranks, int resident) {
-  if (ms_model_shards(l->model) == 1) return cast_unit(l, unit, to, resident);
+  if (ms_unit_shards(&l->model->unit[unit]) == 1) return cast_unit(l, unit, to, resident);
   return gather_unit(l, unit, to, ranks, resident);
 }
 
@@ -100,7 +100,7 @@ int ms_lower_keep_slices(ms_lowering *l, int node) {
     const ms_unit_use *use = &l->use[u];
     if (use->forward_last != node || use->keep || use->backward_first < 0) continue;
     int ranks = ms_unit_backward_ranks(l->model, u);
-    if (ranks == ms_model_shards(l->model)) continue;
+    if (ranks == ms_unit_shards(&l->model->unit[u])) continue;
     if (!ms_plan_shares_masters(l->plan, u)) MS_TRY(keep_slice(l, u, ranks));
   }
   return MS_OK;
@@ -133,16 +133,18 @@ int ms_lower_unshards(ms_lowering *l, int node) {
     const ms_unshard *unshard = &l->unshard[l->next_unshard++];
     int unit = unshard->unit, buffer = ms_state_buffer(unit, MS_SLOT_MASTER);
     int again = unshard->need >= l->boundary && l->use[unit].forward_first >= 0;
-    int ranks = again ? ms_unit_backward_ranks(l->model, unit) : ms_model_shards(l->model);
+    int ranks = again ? ms_unit_backward_ranks(l->model, unit) : ms_unit_shards(&l->model->unit[unit]);
     if (l->slice[unit] >= 0) {
       MS_TRY(gather_slices(l, unit, ranks));
       continue;
     }
     const ms_unit *u = &l->model->unit[unit];
     int stays = l->phase != MS_PHASE_EVALUATE && !l->plan->config.reshard_after_backward;
+    const int arena =
+        ms_unit_is_whole(l->model, u) ? MS_ARENA_GROUPED : MS_ARENA_GATHERED; /* of this rank, or of all */
     if (!ms_plan_shares_masters(l->plan, unit))
-      MS_TRY(ms_plan_buffer(l->plan, stays ? -1 : l->phase, MS_ARENA_GATHERED, MS_CAT_GATHERED,
-                            ms_unit_resident_from(l->model, u), u->name, &buffer));
+      MS_TRY(ms_plan_buffer(l->plan, stays ? -1 : l->phase, arena, MS_CAT_GATHERED, ms_unit_resident_from(l->model, u),
+                            u->name, &buffer));
     l->gathered[unit] = buffer;
     if (stays) l->plan->kept_unsharded[unit] = buffer;
     MS_TRY(ms_lower_unshard(l, unit, (ms_place){buffer, 0}, ranks, 0));

@@ -13,7 +13,7 @@ int ms_unit_is_direct(const ms_model *model, int unit) {
   const ms_unit *u = &model->unit[unit];
   for (int s = 0; s < u->segments; s++)
     if (!ms_segment_is_readable(&u->segment[s])) return 0;
-  return ms_model_shards(model) == 1;
+  return ms_unit_shards(u) == 1;
 }
 
 /* 1 when all that kernels read of a unit is resident, or is read where it is kept. */
@@ -21,9 +21,9 @@ static int is_resident(const ms_model *model, int unit) {
   const ms_unit *u = &model->unit[unit];
   for (int s = 0; s < u->segments; s++)
     if (!ms_segment_is_resident(model, u, &u->segment[s]) &&
-        (ms_model_shards(model) > 1 || !ms_segment_is_stored(&u->segment[s])))
+        (ms_unit_shards(u) > 1 || !ms_segment_is_stored(&u->segment[s])))
       return 0;
-  return u->config.reshard == MS_RESHARD_RUN;
+  return u->config.reshard == MS_RESHARD_RUN && !ms_unit_is_whole(model, u);
 }
 
 static void extend(int *first, int *last, int node) {
@@ -95,7 +95,7 @@ static int gathers_ahead(const ms_unit *unit, int backward, int wanted, int dist
 /* Where to issue unit k of an order: at the first unit that gathers it ahead, or else where it is needed itself. */
 static ms_unshard find_issue(const ms_model *model, const need *order, int k, int backward, int start, int prefetch) {
   ms_unshard found = {.unit = order[k].unit, .need = order[k].at, .issue = order[k].at, .rank = -1};
-  if (ms_model_shards(model) == 1) return found;
+  if (ms_unit_shards(&model->unit[found.unit]) == 1) return found;
   if (k < prefetch) {
     found.issue = start;
     found.rank = k;

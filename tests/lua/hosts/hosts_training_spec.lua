@@ -11,7 +11,7 @@ local scratch = require("lua.support.scratch")
 local RECIPE = [==[
   local ms = require "moonshard"
   local re = ms.re
-  local cfg = ms.args { meshes = "", dtype = "f32", layout = "rows", each = false, steps = 3 }
+  local cfg = ms.args { meshes = "", dtype = "f32", layout = "rows", each = false, steps = 3, whole = false }
   local function say(line)
     if cfg.each then io.write(line .. "\n") else ms.log.print(line) end
   end
@@ -19,7 +19,8 @@ local RECIPE = [==[
     local model = ms.models.gpt2 { vocab = 40, layers = 2, dim = 24, heads = 2, seq = 8 }
     ms.fully_shard(model, {
       mesh = ms.init_device_mesh("cpu", mesh, { "replicate", "shard" }), units = { re[[^layers\.\d+$]] },
-      layout = cfg.layout, mp_policy = { param_dtype = cfg.dtype, reduce_dtype = cfg.dtype },
+      layout = cfg.layout, shard = cfg.whole and { { "layers.0", false } } or nil,
+      mp_policy = { param_dtype = cfg.dtype, reduce_dtype = cfg.dtype },
     })
     local train = ms.trainer {
       model = model, loss = ms.loss.cross_entropy, optimizer = ms.optim.adamw { lr = 1e-2 }, micro_batches = 2,
@@ -102,7 +103,7 @@ describe("training over hosts", function()
 
   for _, case in ipairs(breadth.few(CASES)) do
     it("H1 repeats every bit on " .. case[1], function()
-      for _, more in ipairs({ { "dtype=f32" }, { "dtype=bf16", "layout=ragged" } }) do
+      for _, more in ipairs({ { "dtype=f32" }, { "dtype=bf16", "layout=ragged", "whole=true" } }) do
         local settings = { "meshes=" .. case[2], unpack(more) }
         local first = train(recipe, on(case[1]), settings)
         assert.equal(first, train(recipe, on(case[1]), settings))

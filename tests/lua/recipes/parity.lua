@@ -19,7 +19,7 @@ local cfg = ms.args {
   ahead = "", recompute = "", dropout = false, sync = "every", reshard_backward = true, build = "native",
   samples = 0, strategy = "", tail = "", by_layer = false, output = "",
   load = "", save = "", save_at = 0, async = false, ema = ms.args.real(0), ema_warmup = false,
-  wrong = "", wrong_at = 0, alone = false, over_replicate = "", copy = false,
+  wrong = "", wrong_at = 0, alone = false, over_replicate = "", copy = false, whole = "",
 }
 
 local mistake = not (cfg.alone and require("moonshard.shard.reference").active) and cfg.wrong
@@ -118,6 +118,9 @@ local AHEAD = {
   names = { { "root", { forward = { "layers.1", "layers.0" }, backward = {} } }, { re[[.*]], { backward = {} } } },
 }
 
+-- Units that every rank has whole: all, the blocks, or everything but one block.
+local WHOLE = { all = false, blocks = { { re[[^layers]], false } }, rest = { { "layers.0", true }, { re".", false } } }
+
 -- Units whose optimizer state is sharded over the replicas.
 local OVER_REPLICATE = { all = true, blocks = { { re[[^layers]], true }, { "root", false } } }
 
@@ -140,6 +143,7 @@ ms.fully_shard(model, {
       param_copy = cfg.copy },
   seed = cfg.seed,
   shared_masters = cfg.shared_masters,
+  shard = WHOLE[cfg.whole],
   shard_optimizer_over_replicate = OVER_REPLICATE[cfg.over_replicate],
   recompute = RECOMPUTE[cfg.recompute],
   prefetch = AHEAD[cfg.ahead],

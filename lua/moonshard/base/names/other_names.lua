@@ -23,6 +23,9 @@ local MASTERS = "masters are always f32: there is nothing to set; mp_policy = { 
   .. "param_copy = true } keeps bf16 weights next to them"
 local SHARDED = "masters and optimizer state are sharded like the weights; shard_optimizer_over_replicate = true of "
   .. "ms.fully_shard also shards them over the replicas"
+local WHOLE = "units that every rank has whole are an option of ms.fully_shard: shard = { { \"norm\", false } }, by "
+  .. "rules over units (units = { \"norm\" } makes one of what is to be whole); to keep weights from training, "
+  .. "freeze them"
 local CARVEOUT = "it is an option of the command line: moonshard run RECIPE.lua --sm-carveout N"
 local RELATIVE = "a step of ms.optim.adafactor is always relative to the root mean square of the weights, at least "
   .. "eps[2]: there is nothing to set"
@@ -79,8 +82,8 @@ local OPTIONS = {
     .. "more: there is nothing to set",
   backward_prefetch = of_fully_shard("prefetch = 1"), forward_prefetch = of_fully_shard("prefetch = 1"),
   requires_grad = FREEZE,
-  ignored_params = "every parameter belongs to a unit; to keep some from training, freeze them: " .. FREEZE,
-  ignored_modules = "every parameter belongs to a unit; to keep some from training, freeze them: " .. FREEZE,
+  ignored_params = WHOLE, ignored_modules = WHOLE, ignored_states = WHOLE,
+  stage3_param_persistence_threshold = WHOLE, param_persistence_threshold = WHOLE,
   -- Of torchtitan, Megatron and DeepSpeed for meshes and their traffic.
   tensor_parallel_degree = of_mesh("tensor"), tensor_model_parallel_size = of_mesh("tensor"),
   context_parallel_degree = of_mesh("context"), context_parallel_size = of_mesh("context"),

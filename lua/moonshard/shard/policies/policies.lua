@@ -127,6 +127,22 @@ local ROWS = {
     cost = function(c) return { reduced = c.reduced, kept = { optimizer = c.optimizer } } end,
   },
   {
+    name = "shard", of = "unit", reader = always(readers.sharded),
+    default = function() return true end,
+    store = function(unit, value) unit.sharded = value end,
+    on_reference = { value = true },
+    text = function(value, _, _, self)
+      if not value and roles.shards(self) == 1 then return "false: one rank has all of it anyway" end
+      return value and "true" or "false: whole on every rank"
+    end,
+    json = same, rare = true,
+    cost = function(c)
+      return { gathered = c.gathered, gathered_wire = c.gathered_wire, reduced = c.reduced,
+        reduced_wire = c.reduced_wire,
+        kept = { parameters = c.parameters, gradients = c.gradients, optimizer = c.optimizer } }
+    end,
+  },
+  {
     name = "shard_optimizer_over_replicate", of = "unit", reader = readers.over_replicate,
     default = function() return false end,
     store = function(unit, value) unit.shard_over_replicate = value end,

@@ -62,6 +62,16 @@ function policy_readers.layout(value, rule)
   errors.invalid("layout: %s must be \"rows\" or \"ragged\", not %s", rule, options.describe(value))
 end
 
+-- Whether the ranks of shard own parts of a unit, or each has all of it: FSDP2's ignored_params.
+---@param value any
+---@param rule string for messages
+---@return boolean
+function policy_readers.sharded(value, rule)
+  if type(value) == "boolean" then return value end
+  errors.invalid("shard: %s must be true or false (whole on every rank), not %s%s", rule, options.describe(value),
+    rule == "the value" and "; rules are a list, as in { { \"norm\", false } }" or "")
+end
+
 -- Megatron-FSDP's outer sharding; ZeRO-1 over `replicate`.
 ---@param self moonshard.Sharding
 ---@return fun(value: any, rule: string): any

@@ -80,7 +80,7 @@ static int zero_rest(ms_lowering *l, int unit) {
       if (l->graph->param_grads[u->order[i]] < 0)
         MS_TRY(ms_lower_fill_zero(l, l->reduce[unit], base + p->offset * size, seg->reduce_dtype, p->numel, u->name));
     }
-    int64_t whole = seg->chunk * ms_model_shards(l->model);
+    int64_t whole = seg->chunk * ms_unit_shards(u);
     MS_TRY(ms_lower_fill_zero(l, l->reduce[unit], base + end * size, seg->reduce_dtype, whole - end, u->name));
   }
   return MS_OK;

@@ -32,7 +32,7 @@ static int reduce_parts(ms_lowering *l, int unit, const ms_gradients *from, cons
   for (int s = 0; s < u->segments; s++) {
     const ms_segment *seg = &u->segment[s];
     if (seg->frozen) continue;
-    int64_t whole = from->chunked ? seg->chunk : seg->chunk * ms_model_shards(l->model);
+    int64_t whole = from->chunked ? seg->chunk : seg->chunk * ms_unit_shards(u);
     l->part[parts++] =
         (ms_plan_part){.count = seg->chunk,
                        .src.buffer = -1,
@@ -68,7 +68,7 @@ static int accumulate_range(ms_lowering *l, int unit, const ms_segment *seg, con
 /* Skips the gradients that their matrix products have already added, and the padding behind the last such gradient. */
 static int accumulate_segment(ms_lowering *l, int unit, const ms_segment *seg, const ms_gradients *to) {
   const ms_unit *u = &l->model->unit[unit];
-  int64_t begin = 0, end = seg->chunk * ms_model_shards(l->model);
+  int64_t begin = 0, end = seg->chunk * ms_unit_shards(u);
   for (int i = seg->first_param; i < seg->first_param + seg->params; i++) {
     const ms_param *p = &l->model->param[u->order[i]];
     int grad = l->graph->param_grads[u->order[i]];
@@ -88,14 +88,19 @@ static int accumulate_local(ms_lowering *l, int unit, const ms_gradients *to) {
   return MS_OK;
 }
 
+/* The replicas that share one copy of a unit's state. */
+static int sharers_of(const ms_lowering *l, int unit) {
+  return ms_unit_sharers(l->model, &l->model->unit[unit], l->plan->replicas);
+}
+
 /* 1 when one collective sums over shards and replicas: the replicas read the same buffers anyway. */
 static int reduces_at_once(const ms_lowering *l, int unit) {
-  return ms_model_shards(l->model) > 1 && ms_lower_sync(l, unit) != MS_SYNC_SHARD && l->plan->replicas > 1 &&
+  return ms_model_shards(l->model) > 1 && ms_lower_sync(l, unit) != MS_SYNC_SHARD && sharers_of(l, unit) > 1 &&
          !ms_unit_is_quantised(l->model, unit) && !ms_unit_quantises_shards(l->model, unit);
 }
 
-static int sums_between_nodes(const ms_lowering *l) {
-  return l->plan->replicas > 1 && l->plan->replicas < ms_model_replicas(l->model);
+static int sums_between_nodes(const ms_lowering *l, int unit) {
+  return sharers_of(l, unit) > 1 && sharers_of(l, unit) < ms_model_replicas(l->model);
 }
 
 static ms_gradients state_gradients(int unit) {
@@ -115,12 +120,13 @@ static int open_chunks(ms_lowering *l, int unit, int dtype, int sliced, ms_gradi
 /* Chooses the destination of the sums over a node's ranks: the state, or a buffer for the sum over the nodes. */
 static int open_node_sums(ms_lowering *l, int unit, int dtype, ms_gradients *to, int *accumulate) {
   *to = state_gradients(unit);
-  if (!sums_between_nodes(l)) return MS_OK;
+  if (!sums_between_nodes(l, unit)) return MS_OK;
   *accumulate = 0;
   return open_chunks(l, unit, dtype, 1, to);
 }
 
-/* Sums over the shards into chunks: those of the state, or with replicas a buffer for the next sum. */
+/* Sums over the shards into chunks, of a unit that is whole into all of it: those of the state, or with replicas a
+ * buffer for the next sum. */
 static int reduce_over_shards(ms_lowering *l, int unit, const ms_gradients *from, ms_gradients *to) {
   const ms_unit *u = &l->model->unit[unit];
   int accumulate = !ms_lower_defers_unsharded(l, unit) && l->phase != MS_PHASE_FIRST;
@@ -137,7 +143,8 @@ static int reduce_over_shards(ms_lowering *l, int unit, const ms_gradients *from
   }
   if (ms_unit_quantises_shards(l->model, unit)) return ms_lower_send_to_shards(l, unit, from, to, accumulate);
   int parts = reduce_parts(l, unit, from, to, accumulate);
-  MS_TRY(send(l, unit, MS_STREAM_REDUCE, MS_COLL_REDUCE_SCATTER, MS_DIM_SHARD, 0, parts));
+  const int kind = ms_unit_is_whole(l->model, u) ? MS_COLL_ALL_REDUCE : MS_COLL_REDUCE_SCATTER;
+  MS_TRY(send(l, unit, MS_STREAM_REDUCE, kind, MS_DIM_SHARD, 0, parts));
   return reduces_at_once(l, unit) ? ms_plan_take_replicas(l->plan, l->phase) : MS_OK;
 }
 
@@ -145,7 +152,7 @@ static int reduce_over_shards(ms_lowering *l, int unit, const ms_gradients *from
 static int reduce_over_replicas(ms_lowering *l, int unit, const ms_gradients *from, ms_gradients *to) {
   int accumulate = ms_lower_sync(l, unit) == MS_SYNC_EVERY && l->phase != MS_PHASE_FIRST;
   MS_TRY(open_node_sums(l, unit, from->dtype, to, &accumulate));
-  int parts = reduce_parts(l, unit, from, to, accumulate), together = l->plan->replicas;
+  int parts = reduce_parts(l, unit, from, to, accumulate), together = sharers_of(l, unit);
   MS_TRY(send(l, unit, MS_STREAM_REPLICATE, MS_COLL_ALL_REDUCE, MS_DIM_REPLICATE, together > 1 ? together : 0, parts));
   if (together == 1) return MS_OK;
   ms_plan_slice_sum(l->plan, l->phase);
@@ -179,7 +186,7 @@ static int reduce_chunks(ms_lowering *l, int unit, const ms_gradients *from) {
     at = sums;
   }
   if (is_sliced(l, unit)) return ms_lower_scatter_slices(l, unit, &at, adds);
-  return sums_between_nodes(l) ? reduce_between_nodes(l, unit, &at) : MS_OK;
+  return sums_between_nodes(l, unit) ? reduce_between_nodes(l, unit, &at) : MS_OK;
 }
 
 /* Takes a unit's gradients of this micro-batch from this rank's buffer through all sums that the phase requires, or as

@@ -60,9 +60,13 @@ int ms_lower_clear_slice(ms_plan *plan, int unit) {
 
 int ms_lower_weigh_squares(ms_plan *plan, int unit, ms_ref squares) {
   const ms_unit *u = &plan->model->unit[unit];
-  const ms_op_attrs attrs = {.scale = {.alpha = ms_replica_copies(plan->model, plan->replicas)}};
-  if (!ms_unit_is_sliced(plan->model, u, plan->replicas)) return MS_OK;
-  return ms_plan_kernel(plan, MS_PHASE_NORM, MS_OP_scale, &attrs, 1, &squares, 1, &squares, u->name, 0);
+  const int copies = ms_replica_copies(plan->model, plan->replicas), whole = ms_unit_is_whole(plan->model, u);
+  const ms_op_attrs attrs = {.scale = {.alpha = whole ? ms_unit_counts_here(plan->model, u, plan->replicas) : copies}},
+                    none = {0};
+  if (!whole && !ms_unit_is_sliced(plan->model, u, plan->replicas)) return MS_OK;
+  MS_TRY(ms_plan_kernel(plan, MS_PHASE_NORM, MS_OP_scale, &attrs, 1, &squares, 1, &squares, u->name, 0));
+  if (whole) ms_plan_hash_alike(plan, MS_PHASE_NORM, MS_OP_once, &none);
+  return MS_OK;
 }
 
 static int is_updated(const ms_plan *plan, const ms_unit *u) {

@@ -78,6 +78,7 @@ static int adds(const adafactor *a, const item *x) {
   const ms_param *p = param_of(a, x);
   const int sliced = ms_unit_is_sliced(model, &model->unit[p->unit], a->plan->replicas);
   return (sliced || model->dim[MS_DIM_REPLICATE].place < a->plan->replicas) &&
+         ms_unit_counts_here(model, &model->unit[p->unit], a->plan->replicas) &&
          (ms_param_is_divided(model, p) || model->dim[MS_DIM_TENSOR].place == 0);
 }
 
