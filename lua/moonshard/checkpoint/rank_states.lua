@@ -152,8 +152,9 @@ end
 function rank_states.load_data(train, read, path, data)
   local state = state_of(read, "data", train.session)
   if state == nil then
-    errors.invalid("the checkpoint of step %d has no data position%s: it was saved without data =", read.step,
-      read.data_of_ranks and " of this rank" or "")
+    errors.invalid("the checkpoint of step %d has no data position%s: it was saved without data =; to go on with its "
+      .. "weights and optimizer, load it with ms.checkpoint.load(train, %q) in a trainer that saves into a new folder",
+      read.step, read.data_of_ranks and " of this rank" or "", path)
   end
   if read.exact_states then state = state_values.decode(state, path .. "/manifest.json: data") end
   call_data(data, "load_state", state)

@@ -38,6 +38,7 @@ local ffi = require("moonshard.base.ffi").ffi
 ---@field restart boolean make one pass at most in every call of batches (validation), instead of continuing
 ---@field locate? fun(position: number): number instead of `first` and `shuffle`: where the sample at a position begins
 ---@field settings? string of loader.settings
+---@field held_out? number fraction of the windows that are for validation; nil: its data has none such
 ---@field rows? integer rows of a batch that a sample becomes, each of seq / rows tokens; default 1
 ---@field lacks? string why there is no batch of its own, but its samples can be in those of a mix
 
@@ -348,17 +349,17 @@ end
 ---  left to the next one where they do not fill a step and drop_last says so; at the end of an epoch, the next one.
 ---  Validation data makes one pass at most. In the first call after a resume, total counts the steps of the call that
 ---  were done, and more does not; a number is the total, unless it is what was left
----@return fun(): integer?, table? step from 1 (see count_from), and its batch
+---@return fun(): integer?, table?, number? step from 1 (see count_from), its batch, and the position at which it began
 function Loader:batches(steps)
   if self.lacks then errors.invalid("%s", self.lacks) end
-  if self.restart then self.position = 0 end
+  local pass = self.restart and 0 or nil -- the position of this pass over validation data: others can be under way
   local step, meant
   steps, meant = call.given(steps)
   local is_epoch = steps == nil
   if self.restart then step, steps = 0, math.min(steps or math.huge, steps_of_epoch(self))
   else step, steps = begin_call(self, steps, meant) end
-  local last = advance(self, self.position, math.max(0, steps - 1 - step))
-  local will_be_padded = is_padded_until(self, self.position, last) or nil
+  local last = advance(self, pass or self.position, math.max(0, steps - 1 - step))
+  local will_be_padded = is_padded_until(self, pass or self.position, last) or nil
   return function()
     if not self.restart and not self.call then
       step, steps = go_on_from_loaded(self, step, steps, is_epoch)
@@ -368,11 +369,12 @@ function Loader:batches(steps)
     if step >= steps then return nil end
     world.check_interrupt()
     step = step + 1
-    local batch = read_batch(self, self.position, last)
+    local began = pass or self.position
+    local batch, behind = read_batch(self, began, last), advance(self, began, 1)
     batch.will_be_padded = will_be_padded
-    self.position = advance(self, self.position, 1)
-    if not self.restart then self.call.done = step end
-    return step, batch
+    if pass then pass = behind
+    else self.position, self.call.done = behind, step end
+    return step, batch, began
   end
 end
 
@@ -397,6 +399,8 @@ function Loader:state()
     samples = self.n,
     shuffle = self.shuffle,
     contents = self:contents(),
+    seq = self.seq,
+    valid_fraction = self.held_out,
   }
 end
 
@@ -407,6 +411,8 @@ end
 ---@field samples integer samples of the dataset
 ---@field shuffle boolean
 ---@field contents string? a hash of the data
+---@field seq integer? tokens of a sample
+---@field valid_fraction number? of the windows that are not samples, in fact: 1/10 for 0.1 and 0.104
 ---@field call_steps integer? steps of the latest call of batches
 ---@field call_done integer? of them
 
@@ -414,8 +420,8 @@ end
 ---loop in which it is called.
 ---@param state moonshard.LoaderState
 function Loader:load_state(state)
-  saved.check("data:load_state", state, { seed = self.seed, samples = self.n, shuffle = self.shuffle,
-    contents = type(state) == "table" and state.contents and self:contents() or nil })
+  saved.check("data:load_state", state, { seed = self.seed, samples = self.n, shuffle = self.shuffle },
+    { contents = function() return self:contents() end, seq = self.seq, valid_fraction = self.held_out })
   self.position = saved.count("data:load_state", state, "position")
   self.loaded_call, self.call = call.of(state), nil
 end

@@ -92,8 +92,7 @@ end
 function Masked:batches(steps)
   local following = self.data:batches(steps)
   return function()
-    local position = self.data.position
-    local step, batch = following()
+    local step, batch, position = following()
     if step then return step, mask_batch(self, position, batch) end
   end
 end
@@ -121,7 +120,7 @@ end
 ---@param state table
 function Masked:load_state(state)
   local mine, of_data = own(self), {}
-  saved.check("data:load_state", state, mine, "the same mask, fraction, seed, vocab and special tokens")
+  saved.check("data:load_state", state, mine, nil, "the same mask, fraction, seed, vocab and special tokens")
   for name, value in pairs(state) do
     if mine[name] == nil then of_data[name] = value end
   end

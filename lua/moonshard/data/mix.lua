@@ -205,15 +205,16 @@ local function locate(self, position)
 end
 
 local function texts_of(self)
-  local samples, seeds, shuffled = {}, {}, {}
+  local samples, seeds, shuffled, held_out = {}, {}, {}, {}
   for i, source in ipairs(self.sources) do
     samples[i], seeds[i], shuffled[i] = ("%d"):format(source.n), ("%d"):format(source.seed), tostring(source.shuffle)
+    held_out[i] = ("%.6g"):format(source.held_out or 0)
   end
   local shares = {}
   for i, share in ipairs(self.shares) do shares[i] = ("%.6g"):format(share) end
   return {
     shares = table.concat(shares, " "), samples = table.concat(samples, " "), seed = table.concat(seeds, " "),
-    shuffle = table.concat(shuffled, " "),
+    shuffle = table.concat(shuffled, " "), valid_fraction = table.concat(held_out, " "), seq = self.seq,
   }
 end
 
@@ -241,6 +242,8 @@ end
 ---@field seed string of each source
 ---@field shuffle string of each source
 ---@field contents string? a hash of each source's data
+---@field seq integer? tokens of a sample
+---@field valid_fraction string? of each source: that of its windows which are not samples
 ---@field call_steps integer? steps of the latest call of batches
 ---@field call_done integer? of them
 
@@ -275,9 +278,11 @@ end
 ---@param state moonshard.MixState
 function Mix:load_state(state)
   local own = texts_of(self)
-  own.contents = type(state) == "table" and state.contents and contents_of(self) or nil
-  saved.check("data:load_state", state, own, "the same sources in the same order, with the same weights, "
-    .. "files, seq, seed and shuffle")
+  local later = { contents = function() return contents_of(self) end, seq = own.seq,
+    valid_fraction = own.valid_fraction }
+  own.seq, own.valid_fraction = nil, nil
+  saved.check("data:load_state", state, own, later, "the same sources in the same order, with the same weights, "
+    .. "files, seq, seed, shuffle and valid_fraction")
   local position = saved.count("data:load_state", state, "position")
   local used = used_of(self, state, position)
   count_from(self, used and { position = position, used = used } or { position = 0, used = zeros(#self.shares) })

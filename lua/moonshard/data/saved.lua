@@ -18,12 +18,16 @@ end
 ---@param who string for messages: "data:load_state"
 ---@param state table
 ---@param own table<string, number|boolean|string> the data source's values, by field of the state
----@param same string? what must be the same; default "the same files, seq, seed and shuffle"
-function saved.check(who, state, own, same)
+---@param later table<string, any|fun(): any>? those that states of earlier versions lack, or what computes them
+---@param same string? what must be the same; default "the same files, seq, seed, shuffle and valid_fraction"
+function saved.check(who, state, own, later, same)
   if type(state) ~= "table" then errors.invalid("%s: a state must be a table, not %s", who, tostring(state)) end
   if state.mask ~= nil and own.mask == nil then
     errors.invalid("%s: the state was saved by ms.data.masked (mask=%s), and this data masks nothing: give it to "
       .. "ms.data.masked, with the same options", who, tostring(state.mask))
+  end
+  for name, value in pairs(later or {}) do
+    if state[name] ~= nil then own[name] = type(value) == "function" and value() or value end
   end
   local names = {}
   for name in pairs(own) do names[#names + 1] = name end
@@ -32,7 +36,7 @@ function saved.check(who, state, own, same)
     if state[name] ~= own[name] then
       errors.invalid("%s: the state was saved with %s=%s, but this data has %s=%s: resume on the data that "
         .. "it was saved with: %s", who, name, text_of(state[name]), name, text_of(own[name]),
-        same or "the same files, seq, seed and shuffle")
+        same or "the same files, seq, seed, shuffle and valid_fraction")
     end
   end
 end

@@ -166,6 +166,7 @@ local function make_loader(o, stream, n, window, restart)
     drop_last = o.drop_last and not restart,
     restart = restart,
     rows = o.rows,
+    held_out = o.valid_fraction > 0 and 1 / period_of(o.valid_fraction) or 0,
     settings = o.settings, lacks = not restart and o.lacks or nil,
   })
 end

@@ -44,7 +44,9 @@ end
 ---@return string
 function classes.wrong_target(message)
   local before, target, row, n = message:match("^(.*)%." .. SCOPE .. ": " .. WRONG)
-  return target and TOLD:format(before .. ": ", target, row, n) or message
+  if target then return TOLD:format(before .. ": ", target, row, n) end
+  before, target, row, n = message:match("^(.*)in " .. SCOPE .. ": " .. WRONG) -- of a recipe's own forward
+  return target and TOLD:format(before, target, row, n) or message
 end
 
 return classes

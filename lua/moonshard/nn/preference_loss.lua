@@ -2,6 +2,7 @@
 -- et al. 2023), which makes a policy prefer one answer to another more than a frozen reference does.
 
 local classes = require("moonshard.nn.classes")
+local create = require("moonshard.tensor.create")
 local errors = require("moonshard.base.error")
 local ops = require("moonshard.tensor.ops")
 local options = require("moonshard.base.checks.options")
@@ -21,13 +22,18 @@ local function check_logits(who, what, logits, targets)
     who, what, tensor.shape_text(of_logits), tensor.shape_text(of_targets))
 end
 
+local IGNORED = -100
+
+-- Whether a target counts is looked up as a row of a table, so that one that is neither a class nor ignored fails the
+-- step.
 local function log_likelihood(logits, targets)
   local x = logits:cast("f32")
-  local log_p = ops.log_softmax(x)
-  return ops.where(classes.of(targets, x.shape[3]), log_p, 0):sum { 1, 2 }
+  local log_p, n = ops.log_softmax(x), x.shape[3]
+  local counts = classes.look_up(create.ones { n }, ops.where(ops.equal(targets, IGNORED), 0, targets))
+  return (ops.where(classes.of(targets, n), log_p, 0):sum(2) * counts):sum(1)
 end
 
----The sum of log softmax(logits)[target] of each row. Targets that are no class, such as -100, count nothing.
+---The sum of log softmax(logits)[target] of each row. Targets of -100 count nothing; others that are no class fail.
 ---@param logits moonshard.Tensor [rows, length, vocab]
 ---@param targets moonshard.Tensor i32 [rows, length]
 ---@return moonshard.Tensor f32 [rows]

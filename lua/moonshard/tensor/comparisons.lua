@@ -55,15 +55,15 @@ function methods:ne(other) return ops.not_equal(self, other) end
 
 methods.greater, methods.greater_equal = methods.gt, methods.ge
 
----Logical and of masks.
+---Logical and of masks, of which all numbers but 0 are true.
 ---@param other moonshard.Tensor u8
----@return moonshard.Tensor mask u8
-function methods:logical_and(other) return ops.where(self, other, 0) end
+---@return moonshard.Tensor mask u8: 0 or 1
+function methods:logical_and(other) return ops.where(self, ops.not_equal(other, 0), 0) end
 
----Logical or of masks.
+---Logical or of masks, of which all numbers but 0 are true.
 ---@param other moonshard.Tensor u8
----@return moonshard.Tensor mask u8
-function methods:logical_or(other) return ops.where(self, 1, other) end
+---@return moonshard.Tensor mask u8: 0 or 1
+function methods:logical_or(other) return ops.where(self, 1, ops.not_equal(other, 0)) end
 
 ---Logical not of a mask.
 ---@return moonshard.Tensor mask u8

@@ -127,6 +127,10 @@ function create.tensor(given, more)
   local list, o = read("ms.tensor", { scalar = { "boolean" } }, given, more)
   local shape, inner, flat = {}, list, {}
   while type(inner) == "table" do
+    if getmetatable(inner) then
+      errors.invalid("ms.tensor takes numbers, and item 1 of a list is %s: ms.ops.stack { a, b } joins tensors",
+        tostring(inner))
+    end
     if #inner == 0 then errors.raise("MS_ESHAPE", "ms.tensor: a list is empty; sizes must be at least 1") end
     shape[#shape + 1], inner = #inner, inner[1]
   end

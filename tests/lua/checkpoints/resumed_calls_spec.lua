@@ -141,6 +141,12 @@ describe("a run that resumes", function()
     scratch.write(without, (scratch.read(recipe):gsub(", data = data }", " }")))
     assert.equal(3, program.run({ "run", without, "stop=4" }).status)
     has(program.run({ "run", without }).err, "warning | after step 3 | batch 1 | checkpoint = { data = data }")
+    -- The other way round: what was saved has no position that data could go on from.
+    clear()
+    assert.equal(3, program.run({ "run", without, "stop=4" }).status)
+    local with = run()
+    assert.equal(2, with.status)
+    has(with.err, "no data position | ms.checkpoint.load(train")
   end)
 
   it("warns of data that begins again, also where nothing is saved or a call loads", function()

@@ -172,7 +172,7 @@ describe("data", function()
     local state = json.decode(json.encode(data:state()))
     local steps = data.n / 2 + 5
     assert.same({ seed = 4, epoch = 1, position = data.position, samples = data.n, shuffle = true, call_steps = steps,
-      call_done = steps, contents = data:contents() }, state)
+      call_done = steps, contents = data:contents(), seq = 8, valid_fraction = 1 / 20 }, state)
     local expected = {}
     for _, batch in data:batches(12) do
       for i = 0, 1 do expected[#expected + 1] = row(batch.tokens, i) end

@@ -206,6 +206,25 @@ describe("ms.loss.dpo", function()
     has(message(ms.loss.log_likelihood, x, x), "[3,2,5] | [rows, length]")
     has(message(ms.loss.log_likelihood, x), "tensors")
   end)
+
+  it("G8 refuses targets that are no class, eagerly and in a step", function()
+    local logits = ms.zeros(2, 2, 5)
+    for _, target in ipairs { 5, -1, -50, 2000000000 } do
+      local targets = ms.tensor { { -100, 1 }, { 2, target }, dtype = "i32" }
+      local facts = "target " .. target .. " | row 3 | [0,5)"
+      has(message(ms.loss.log_likelihood, logits, targets), facts)
+      has(message(ms.loss.dpo(), logits, logits, targets), facts)
+      local model = ms.module {
+        shift = ms.parameter { 2, 2, 5, init = "zeros" }, forward = function(self, x) return x + self.shift end,
+      }
+      ms.fully_shard(model)
+      local train = ms.trainer {
+        model = model, optimizer = ms.optim.sgd { lr = 0 },
+        forward = function(net, b) return ms.loss.log_likelihood(net(b.x), b.targets):mean() end,
+      }
+      has(message(train.step, train, { x = logits, targets = targets }), facts)
+    end
+  end)
 end)
 
 -- ---- two models in one recipe -----------------------------------------------------------------------------------

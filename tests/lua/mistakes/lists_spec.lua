@@ -155,4 +155,10 @@ describe("a list", function()
       has(message(function() ms.tensor(list) end), "ms.tensor | number | not")
     end
   end)
+
+  it("of tensors is told how tensors are joined", function()
+    for _, list in ipairs({ { ms.zeros(2), ms.zeros(2) }, { { ms.zeros(1) } } }) do
+      has(message(function() ms.tensor(list) end), "ms.tensor | ms.ops.stack")
+    end
+  end)
 end)

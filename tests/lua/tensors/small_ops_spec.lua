@@ -71,6 +71,13 @@ describe("comparisons", function()
     assert_gives({ { 0, 1, 0 }, { 0, 0, 1 } }, "u8", function(a) return a:gt(0):logical_not() end, x)
   end)
 
+  it("join as masks where true is any number but 0", function()
+    local a = ms.tensor { 0, 2, 0, 255, 1, 7, dtype = "u8" }
+    local b = ms.tensor { 0, 0, 3, 128, 1, 2, dtype = "u8" }
+    assert_gives({ 0, 0, 0, 1, 1, 1 }, "u8", function(c, d) return c:logical_and(d) end, a, b)
+    assert_gives({ 0, 1, 1, 1, 1, 1 }, "u8", function(c, d) return c:logical_or(d) end, a, b)
+  end)
+
   it("take parameters and numbers in where", function()
     local made = traced(function(a) return ops.where(a:gt(0), model.w, 0), model.w:maximum(0) end, { x })
     assert.same({ 2, 3 }, made.shape)
