@@ -1,5 +1,5 @@
 -- The least certainty of each element of parameters so far, of which the sensitivities of optimizers consist: how large
--- what its steps depend on was at least, relative to the largest of the model (adamw_sensitivity.lua).
+-- what its steps depend on was at least, relative to the largest of the model (root_sensitivity.lua).
 
 local ffi = require("ffi")
 

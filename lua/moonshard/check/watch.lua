@@ -6,9 +6,9 @@
 -- norms and parameters.
 
 local batch_of = require("moonshard.engine.batch")
-local adafactor_sensitivity = require("moonshard.check.adafactor_sensitivity")
-local adamw_sensitivity = require("moonshard.check.adamw_sensitivity")
-local lion_sensitivity = require("moonshard.check.lion_sensitivity")
+local factors_sensitivity = require("moonshard.check.factors_sensitivity")
+local root_sensitivity = require("moonshard.check.root_sensitivity")
+local sign_sensitivity = require("moonshard.check.sign_sensitivity")
 local context = require("moonshard.base.context")
 local dtypes = require("moonshard.base.dtypes")
 local engine = require("moonshard.base.ffi")
@@ -29,7 +29,7 @@ local ffi = engine.ffi
 ---@field steps table[] as in moonshard.CheckedRun
 ---@field trainers moonshard.Trainer[] trainers that made a step, one per session
 ---@field before table<moonshard.Session, string[]> reference rank only: every parameter before the first step
----@field sensitivity table<moonshard.Session, moonshard.AdamwSensitivity|moonshard.LionSensitivity> reference rank
+---@field sensitivity table<moonshard.Session, moonshard.RootSensitivity|moonshard.SignSensitivity> reference rank
 ---  only, of trainers whose optimizer has `by_size`
 ---@field muon table<moonshard.Session, moonshard.MuonSensitivity> reference rank only, trainers with Muon
 ---@field rtol number? replaces the tolerance of dtypes
@@ -133,7 +133,7 @@ local function coarsest(trainer)
   return coarsest_of_all
 end
 
-local SENSITIVITIES = { root = adamw_sensitivity, sign = lion_sensitivity, factors = adafactor_sensitivity }
+local SENSITIVITIES = { root = root_sensitivity, sign = sign_sensitivity, factors = factors_sensitivity }
 
 local function note_sensitivity(self, trainer, metrics)
   if not reference.active then return end

@@ -28,8 +28,8 @@ local optimizers = {}
 ---@field training_tolerance number the same of the whole change made by training, where differences accumulate
 ---@field of_whole string? what it computes of a whole parameter, which rows of padding change
 ---@field by_size "root"|"factors"|"sign"|nil divides gradients by the root of their mean square, or of one of
----  their row and column, or takes signs, so that small ones amplify rounding; check/adamw_sensitivity.lua,
----  check/adafactor_sensitivity.lua and check/lion_sensitivity.lua measure this
+---  their row and column, or takes signs, so that small ones amplify rounding; check/root_sensitivity.lua,
+---  check/factors_sensitivity.lua and check/sign_sensitivity.lua measure this
 
 -- Averages of squares by the rows of a matrix, by its columns, or by elements of what is no matrix.
 local function without_axis(axis)

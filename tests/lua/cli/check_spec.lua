@@ -1,7 +1,7 @@
 -- moonshard check: recipes on many ranks compared with the same on one, and the code that compares them.
 
-local check_certainty = require("moonshard.check.adamw_sensitivity")
-local lion_certainty = require("moonshard.check.lion_sensitivity")
+local check_certainty = require("moonshard.check.root_sensitivity")
+local lion_certainty = require("moonshard.check.sign_sensitivity")
 local compare = require("moonshard.check.tolerance")
 local files = require("moonshard.check.files")
 local json = require("cjson")

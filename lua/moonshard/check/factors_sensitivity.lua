@@ -1,4 +1,4 @@
--- The sensitivity of Adafactor's steps to rounding, per element: as adamw_sensitivity.lua, which describes the use.
+-- The sensitivity of Adafactor's steps to rounding, per element: as root_sensitivity.lua, which describes the use.
 --
 -- An element's gradient is divided by the root of its variance v, or by eps1. Of a matrix v is row_var col_var divided
 -- by the mean of row_var, so rounding counts for much where the gradients of a whole row or column are zero up to
@@ -8,17 +8,17 @@ local certainty = require("moonshard.check.certainty")
 local ffi = require("ffi")
 local optimizers = require("moonshard.engine.optimizers")
 
----@class moonshard.AdafactorSensitivity
+---@class moonshard.FactorsSensitivity
 ---@field least table<string, ffi.cdata*> by trained parameter: float [numel], 0 before the first gradient
 ---@field scale table<string, number> by trained parameter: the largest root mean square of its weights
 ---@field never number? value for an element that never had a gradient
 local Sensitivity = {}
 Sensitivity.__index = Sensitivity
 
-local adafactor_sensitivity = {}
+local factors_sensitivity = {}
 
----@return moonshard.AdafactorSensitivity
-function adafactor_sensitivity.new() return setmetatable({ least = {}, scale = {} }, Sensitivity) end
+---@return moonshard.FactorsSensitivity
+function factors_sensitivity.new() return setmetatable({ least = {}, scale = {} }, Sensitivity) end
 
 -- The variance of every element of a parameter.
 local function variances_of(trainer, param)
@@ -78,4 +78,4 @@ function Sensitivity:of(param) return certainty.bytes(self.least, param, self.ne
 ---@return number
 function Sensitivity:scale_of(fqn) return self.scale[fqn] or 1 end
 
-return adafactor_sensitivity
+return factors_sensitivity

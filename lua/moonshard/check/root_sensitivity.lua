@@ -8,17 +8,17 @@
 local certainty = require("moonshard.check.certainty")
 local optimizers = require("moonshard.engine.optimizers")
 
----@class moonshard.AdamwSensitivity
+---@class moonshard.RootSensitivity
 ---@field steps integer
 ---@field least table<string, ffi.cdata*> by trained parameter: float [numel], 0 before the first gradient
 ---@field never number? value for an element that never had a gradient
 local Sensitivity = {}
 Sensitivity.__index = Sensitivity
 
-local adamw_sensitivity = {}
+local root_sensitivity = {}
 
----@return moonshard.AdamwSensitivity
-function adamw_sensitivity.new() return setmetatable({ steps = 0, least = {} }, Sensitivity) end
+---@return moonshard.RootSensitivity
+function root_sensitivity.new() return setmetatable({ steps = 0, least = {} }, Sensitivity) end
 
 -- What the steps of each parameter divide by: mean squares, their bias correction, and eps; the largest root of one.
 local function divisors_of(trainer, steps)
@@ -57,4 +57,4 @@ end
 ---@return string bytes f32 [numel]
 function Sensitivity:of(param) return certainty.bytes(self.least, param, self.never or 1) end
 
-return adamw_sensitivity
+return root_sensitivity

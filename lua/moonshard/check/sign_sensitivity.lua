@@ -1,6 +1,6 @@
--- The sensitivity of Lion's steps to rounding, per element: as adamw_sensitivity.lua, which describes the use.
+-- The sensitivity to rounding, per element, of steps that are signs: as root_sensitivity.lua, which describes the use.
 --
--- Lion's step is the sign of c = beta1 m + (1 - beta1) g. An element whose c is zero up to rounding moves by the whole
+-- Such a step is the sign of c = beta1 m + (1 - beta1) g. An element whose c is zero up to rounding moves by the whole
 -- learning rate in a direction that only rounding decides. The certainty of an element is its smallest |c| so far, next
 -- to the largest c of the model. The step before leaves m, and this one beta2 m + (1 - beta2) g, which gives g.
 
@@ -8,16 +8,16 @@ local certainty = require("moonshard.check.certainty")
 local ffi = require("ffi")
 local optimizers = require("moonshard.engine.optimizers")
 
----@class moonshard.LionSensitivity
+---@class moonshard.SignSensitivity
 ---@field before table<string, ffi.cdata*> by trained parameter: the moment after the last step, float [numel]
 ---@field least table<string, ffi.cdata*> by trained parameter: float [numel], 0 while the element has not moved
 local Sensitivity = {}
 Sensitivity.__index = Sensitivity
 
-local lion_sensitivity = {}
+local sign_sensitivity = {}
 
----@return moonshard.LionSensitivity
-function lion_sensitivity.new() return setmetatable({ before = {}, least = {} }, Sensitivity) end
+---@return moonshard.SignSensitivity
+function sign_sensitivity.new() return setmetatable({ before = {}, least = {} }, Sensitivity) end
 
 -- The magnitudes of c of each parameter in the last step, and the largest one.
 local function directions_of(self, trainer)
@@ -56,4 +56,4 @@ end
 ---@return string bytes f32 [numel]
 function Sensitivity:of(param) return certainty.bytes(self.least, param, 0) end
 
-return lion_sensitivity
+return sign_sensitivity
