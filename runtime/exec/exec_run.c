@@ -1,7 +1,6 @@
-/* exec_run.c - the public functions of execs: creating one, running a phase, reading results. */
-#include "exec/exec.h"
+/* exec_run.c - the public functions of execs: creating one, and running a phase. */
+#include "exec/bound/exec.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -140,69 +139,6 @@ static void count(ms_exec *exec, int phase) {
   }
 }
 
-/* Copies a small result, f32 [n], to the host. */
-static int read_result(const ms_exec *exec, const ms_ref *ref, int n, float *result) {
-  return ms_state_copy_out(exec->state, result, ms_exec_pointer(exec, ref), n * (int64_t)sizeof *result);
-}
-
-ms_ref ms_exec_norm_at(const ms_plan *plan, int which) {
-  const int group = which - MS_NORM_OF_GROUP;
-  if (group < 0) return which ? plan->norm_of_synced : plan->norm;
-  if (group >= plan->config.norm_groups) return (ms_ref){.buffer = -1};
-  ms_ref at = plan->norms_of_groups;
-  at.offset += 4 * MS_NORM_NUMBERS * group;
-  at.info.dims[0] = MS_NORM_NUMBERS;
-  return at;
-}
-
-static int read_norm(const ms_exec *exec, int which, float norm[MS_NORM_NUMBERS]) {
-  const ms_ref at = ms_exec_norm_at(exec->plan, which);
-  if (!exec->runner->norm) return read_result(exec, &at, MS_NORM_NUMBERS, norm);
-  memcpy(norm, exec->runner->norm(exec, which), MS_NORM_NUMBERS * sizeof *norm);
-  return MS_OK;
-}
-
-static int read_norms_of_groups(const ms_exec *exec, double *norms) {
-  float norm[MS_NORM_NUMBERS];
-  for (int g = 0; g < exec->plan->config.norm_groups; g++) {
-    MS_TRY(read_norm(exec, MS_NORM_OF_GROUP + g, norm));
-    norms[g] = norm[1];
-  }
-  return MS_OK;
-}
-
-static int report_norm(const ms_exec *exec, ms_step_outputs *outputs) {
-  float norm[MS_NORM_NUMBERS], synced[MS_NORM_NUMBERS];
-  MS_TRY(read_norm(exec, 0, norm));
-  synced[3] = norm[3];
-  if (exec->plan->norm_of_synced.buffer >= 0) {
-    MS_TRY(read_norm(exec, MS_NORM_OF_SYNCED, synced));
-    norm[1] = (float)hypot(norm[1], synced[1]);
-  }
-  if (outputs)
-    *outputs =
-        (ms_step_outputs){.loss = norm[0], .grad_norm = norm[1], .divisor = norm[3], .divisor_of_synced = synced[3]};
-  if (outputs) MS_TRY(read_norms_of_groups(exec, outputs->norms_of_groups));
-  long long step = (long long)exec->scalars.step;
-  if (!isfinite(norm[0])) return MS_FAIL(MS_ENONFINITE, "loss is %s at step %lld", ms_nonfinite_name(norm[0]), step);
-  if (!isfinite(norm[1]))
-    return MS_FAIL(MS_ENONFINITE, "gradient norm is %s at step %lld", ms_nonfinite_name(norm[1]), step);
-  return MS_OK;
-}
-
-static int report_evaluation(const ms_exec *exec, ms_step_outputs *outputs) {
-  const ms_model *model = exec->plan->model;
-  float totals[3];
-  if (!outputs) return MS_OK;
-  *outputs = (ms_step_outputs){0};
-  if (exec->plan->evaluated.buffer < 0) return MS_OK;
-  const int numbers = (int)ms_numel(&exec->plan->evaluated.info);
-  MS_TRY(read_result(exec, &exec->plan->evaluated, numbers, totals));
-  outputs->divisor = numbers == 3 ? (double)totals[2] : (double)ms_model_shards(model) * ms_model_replicas(model);
-  outputs->loss = outputs->divisor == 0 ? 0 : (double)totals[1] / outputs->divisor;
-  return MS_OK;
-}
-
 /* Ranks that run other plans, or another phase or step of the same one, can enter the same collectives: each says what
  * it is a part of. Evaluations have no step. So can ranks one of which has caught an error that the others did not
  * have: they are a call apart, with batches of different steps. */
@@ -253,9 +189,9 @@ int ms_exec_run(ms_exec *exec, int phase, const ms_step_inputs *inputs, ms_step_
   if (ms_resident_is_due(exec->state, exec->plan, phase)) MS_TRY(run_phase(exec, MS_PHASE_GATHER, inputs));
   MS_TRY(run_phase(exec, phase, inputs));
   if (phase == MS_PHASE_GATHER) return MS_OK;
-  if (phase == MS_PHASE_NORM) return report_norm(exec, outputs);
+  if (phase == MS_PHASE_NORM) return ms_exec_report_norm(exec, outputs);
   if (phase != MS_PHASE_UPDATE && phase != MS_PHASE_OUTER) exec->graph_phase = phase;
-  return phase == MS_PHASE_EVALUATE ? report_evaluation(exec, outputs) : MS_OK;
+  return phase == MS_PHASE_EVALUATE ? ms_exec_report_evaluation(exec, outputs) : MS_OK;
 }
 
 /* ---- reading ---- */

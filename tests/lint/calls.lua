@@ -3,7 +3,7 @@
 --
 --   luajit tests/lint/calls.lua FILE...      prints every call that looks up or sideways, and every circle of files
 --
--- A function belongs to the file that defines it; who names it, in a call or a table of functions, depends on that
+-- A function or a variable belongs to the file that defines it; who names it, in a call or a table, depends on that
 -- file. Names that begin with ms_ are unique in the tree, so plain text shows it and no build is needed. What must look
 -- up goes through a pointer that the upper floor hands down. Declaring, as the public header does, is not calling.
 
@@ -42,6 +42,17 @@ for _, path in ipairs(order) do
       defined[name][path] = true
     end
   end
+  -- Variables: a type, a name, its sizes, and a value or nothing. Headers only declare them.
+  for head in ("\n" .. code[path]):gmatch("\n([%a_][%w_ %*]*[%s%*]ms_[%w_]+[^\n=;(){]*)[=;]") do
+    local name = head:match("(ms_[%w_]+)%s*$") or head:match("(ms_[%w_]+)%s*%[.*%]%s*$")
+    local kind = head:match("^%a+")
+    local declares = kind == "static" or kind == "extern" or kind == "typedef" or path:find("%.h$")
+      or head:find("^struct%s+ms_[%w_]+%s*$")
+    if name and not declares then
+      defined[name] = defined[name] or {}
+      defined[name][path] = true
+    end
+  end
 end
 
 -- Of the files that define one name, those that `path` may use; all of them where it may use none.
@@ -63,7 +74,7 @@ for _, path in ipairs(order) do
     for name, behind in line:gmatch("%f[%w_](ms_[%w_]+)(.?.?)") do
       local files = defined[name]
       local is_type = behind:find("^ ?[%a*]")
-      local declares = path:find("%.h$") and behind:find("^%(") and not line:find("return")
+      local declares = path:find("%.h$") and (line:find("^extern ") or behind:find("^%(") and not line:find("return"))
       if files and not files[path] and not private[path][name] and not is_type and not declares then
         for _, other in ipairs(nearest(path, files)) do
           own[other] = own[other] or ("%s, line %d"):format(name, number)

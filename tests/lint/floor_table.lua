@@ -22,7 +22,19 @@ local order = {
   { "runtime/device", "runtime/graph", "runtime/mesh" },
   { "runtime/shard" },
   { "runtime/plan" },
-  { "runtime/exec", "runtime/price" },
+  {
+    {
+      "runtime/exec/state",
+      "runtime/exec/tensors",
+      "runtime/exec/bound", -- plans bound to a state: the types of what runs
+      "runtime/exec/profile",
+      "runtime/exec/checkpoint",
+      "runtime/exec/run",
+      "runtime/exec/async",
+      "runtime/exec", -- the public functions that make states and execs
+    },
+    "runtime/price",
+  },
   { "runtime" }, -- engine.c, which implements the public header
   { "runtime/host" },
 }

@@ -2,13 +2,19 @@
  * loads the library. */
 #include "device/cuda/cuda.h"
 
+static int open_device(int local_rank, int nccl, int carveout, ms_device **device) {
+  MS_TRY(ms_cuda_open(local_rank, nccl, carveout, device));
+  (*device)->api = &ms_cuda_api;
+  return MS_OK;
+}
+
 const ms_device_api ms_cuda_api = {
     .version = MS_DEVICE_VERSION,
     .kind = MS_DEVICE_CUDA,
     .name = "cuda",
     .capabilities = MS_DEVICE_CUDA_CAPABILITIES,
     .kernel = ms_cuda_kernel,
-    .open = ms_cuda_open,
+    .open = open_device,
     .close = ms_cuda_close,
     .allocate = ms_cuda_allocate,
     .release = ms_cuda_release,

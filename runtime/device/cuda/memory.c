@@ -4,8 +4,6 @@
 #include "device/cuda/cuda.h"
 #include "device/cuda/nccl.h"
 
-struct ms_cuda_totals ms_cuda_totals;
-
 static void count(_Atomic int64_t *total, int64_t bytes) {
   atomic_fetch_add(total, bytes);
   atomic_fetch_add(&ms_cuda_totals.allocations, bytes > 0);

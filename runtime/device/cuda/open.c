@@ -16,6 +16,8 @@
 #include "kernels/cuda/matmul/cublaslt.h"
 #include "kernels/cuda/attention/cudnn.h"
 
+struct ms_cuda_totals ms_cuda_totals;
+
 int ms_cuda_shares(void) {
   const char *text = getenv("MOONSHARD_CUDA_SHARE");
   return text && !strcmp(text, "1");
@@ -79,7 +81,6 @@ int ms_cuda_open(int local_rank, int nccl, int carveout, ms_device **device) {
   MS_TRY(note_context());
   ms_cuda_device *opened = ms_calloc(1, sizeof *opened);
   if (!opened) return MS_ENOMEM;
-  opened->base.api = &ms_cuda_api;
   opened->index = index;
   opened->nccl = nccl;
   opened->carveout = carveout;

@@ -9,7 +9,7 @@
 #ifndef MS_EXEC_ASYNC_ASYNC_H
 #define MS_EXEC_ASYNC_ASYNC_H
 
-#include "exec/exec.h"
+#include "exec/bound/exec.h"
 #include "exec/profile/profile.h"
 
 /* The most phases in flight at a time. */

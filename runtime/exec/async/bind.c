@@ -1,4 +1,4 @@
-/* bind.c - completes an exec for an asynchronous device, after exec/bind.c: instructions in program order, events,
+/* bind.c - completes an exec for an asynchronous device, after exec/bound/bind.c: instructions in program order, events,
  * staging of inputs and outputs, and conversions between the buffers of a collective.
  *
  * A collective library neither casts nor accumulates. Before an in-place all-gather, the master chunk is therefore cast

@@ -254,12 +254,16 @@ static int open_streams(ms_device *d, ms_async *async) {
   return MS_OK;
 }
 
+static const ms_state_queue queue = {
+    .drain = ms_async_drain, .close_windows = ms_async_close_windows, .open_group = ms_async_open_group};
+
 int ms_async_open(ms_state *state) {
   ms_device *device = state->device;
   if (!ms_device_has(device, MS_DEVICE_ASYNCHRONOUS)) return MS_OK;
   ms_async *async = ms_calloc(1, sizeof *async);
   if (!async) return MS_ENOMEM;
   state->async = async;
+  state->queue = &queue;
   void *pinned;
   MS_TRY(device->api->pin(device, sizeof *async->words, &pinned));
   async->words = pinned;
@@ -297,4 +301,5 @@ void ms_async_close(ms_state *state) {
   free(async->group);
   free(async);
   state->async = NULL;
+  state->queue = NULL;
 }

@@ -6,7 +6,7 @@
 #include <stdatomic.h>
 
 #include "base/error.h"
-#include "exec/exec.h"
+#include "exec/state/state.h"
 
 struct ms_save {
   ms_handle handle;

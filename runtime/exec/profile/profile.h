@@ -6,7 +6,7 @@
 #define MS_EXEC_PROFILE_H
 
 #include "base/text/text.h"
-#include "exec/exec.h"
+#include "exec/bound/exec.h"
 
 enum ms_profile_kind { MS_PROFILE_KERNEL = 0, MS_PROFILE_COLLECTIVE = 1, MS_PROFILE_RECORD = 2, MS_PROFILE_WAIT = 3 };
 

@@ -8,7 +8,6 @@
 
 #include "base/config.h"
 #include "base/error.h"
-#include "exec/async/async.h"
 #include "exec/state/host_memory.h"
 
 enum { PAGE_BYTES = 4096 };
@@ -36,6 +35,8 @@ void ms_state_free_arena(ms_state *state, int arena) {
   else state->device->api->release(state->device, region->base, (int64_t)region->bytes, is_communicated(arena));
   *region = (ms_region){NULL, 0};
 }
+
+static int drain(const ms_state *state) { return state->queue ? state->queue->drain(state) : MS_OK; }
 
 /* Pages are committed on first touch, so mapping more memory than the machine has, or than a control group allows,
  * succeeds, and the kernel would kill the rank while it fills the pages. */
@@ -67,7 +68,7 @@ int ms_state_map_arena(ms_state *state, int arena, int64_t bytes) {
   MS_TRY(check_host_memory(state, arena, blocks ? stride * blocks : bytes));
   if (blocks) MS_TRY(ms_region_map(state->host, (size_t)(stride * blocks), &mapped));
   else MS_TRY(allocate(state, arena, bytes, &mapped));
-  ms_async_close_windows(state, arena);
+  if (state->queue) state->queue->close_windows(state, arena);
   ms_state_free_arena(state, arena);
   state->arena[arena] = mapped;
   state->blocks[arena] = blocks;
@@ -80,7 +81,7 @@ int ms_state_map_arena(ms_state *state, int arena, int64_t bytes) {
 }
 
 int ms_state_reserve(ms_state *state, const int64_t *bytes) {
-  MS_TRY(ms_async_drain(state)); /* work in flight uses the old addresses */
+  MS_TRY(drain(state)); /* work in flight uses the old addresses */
   for (int arena = MS_ARENA_ACTIVATIONS; arena < MS_ARENAS; arena++)
     if (bytes[arena] > state->arena_bytes[arena]) MS_TRY(ms_state_map_arena(state, arena, bytes[arena]));
   return MS_OK;
@@ -131,12 +132,12 @@ char *ms_state_block(const ms_state *state, int arena) {
 }
 
 int ms_state_copy_out(const ms_state *state, void *host, const void *at, int64_t bytes) {
-  MS_TRY(ms_async_drain(state));
+  MS_TRY(drain(state));
   return state->device->api->read(state->device, host, at, bytes);
 }
 
 int ms_state_copy_in(ms_state *state, void *at, const void *host, int64_t bytes) {
-  MS_TRY(ms_async_drain(state));
+  MS_TRY(drain(state));
   return state->device->api->write(state->device, at, host, bytes);
 }
 

@@ -11,7 +11,7 @@
  */
 #include "base/error.h"
 #include "comm/group/wait.h"
-#include "exec/exec.h"
+#include "exec/state/state.h"
 
 static unsigned epoch_of(const ms_state *state) { return 1 + ms_world_epoch(state->world); }
 

@@ -27,6 +27,16 @@ typedef struct ms_in_flight {
                    * no plan that leaves gathers in flight */
 } ms_in_flight;
 
+/* What an asynchronous device does for a state (exec/async). */
+typedef struct ms_state_queue {
+  /* Waits until everything that was enqueued has finished. */
+  int (*drain)(const ms_state *state);
+  /* Before an arena's memory is released. */
+  void (*close_windows)(ms_state *state, int arena);
+  /* The device's communicator of the ranks of a host's, `ranks` of them, `stride` places apart on the stream. */
+  int (*open_group)(ms_state *state, int stream, int ranks, int stride, const ms_comm *of);
+} ms_state_queue;
+
 struct ms_state {
   ms_handle handle;
   ms_world *world;
@@ -61,6 +71,7 @@ struct ms_state {
   int groups, group_capacity;
   ms_comm *comm[MS_NAMED_STREAMS]; /* one per stream; NULL for compute, and for a dimension of size 1 */
   struct ms_async *async;          /* streams etc. of an asynchronous device; NULL: the host computes */
+  const ms_state_queue *queue;     /* what works with them; NULL like `async` */
   ms_step_progress progress;       /* how far it is in its step */
   ms_in_flight in_flight;
   ms_resident resident;
@@ -86,11 +97,6 @@ int ms_state_reserve(ms_state *state, const int64_t *bytes);
 int64_t ms_state_arena_bytes(const ms_state *state);
 /* By how many bytes a plan would enlarge them. */
 int64_t ms_state_growth(const ms_state *state, const ms_plan *plan);
-
-/* ---- state_new.c ---- */
-
-/* Writes the initial values. Collective. */
-int ms_state_draw(ms_state *state);
 
 /* ---- in_flight.c ---- */
 
@@ -121,6 +127,10 @@ char *ms_state_block(const ms_state *state, int arena);
 /* First byte of the block of a world rank, as mapped in this process; of the arena where it is private; NULL for a rank
  * of another host. */
 char *ms_state_peer_block(const ms_state *state, int arena, int rank);
+/* ---- comms.c ---- */
+
+/* The ranks that together hold this rank's copy of the state, replica by replica: [*n]. */
+const int *ms_state_copy_holders(const ms_state *state, int *n);
 /* *comm: the communicator of a collective on a stream, opened at its first use; the state owns it. Collective over the
  * ranks of the collective. */
 int ms_state_open_comm(ms_state *state, const ms_plan *plan, const ms_plan_coll *coll, int stream, ms_comm **comm);

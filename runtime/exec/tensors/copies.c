@@ -1,4 +1,4 @@
-/* copies.c - masters that a rank keeps in bf16, too (ms_unit_config.param_copy).
+/* copies.c - masters that a rank keeps in bf16, too (ms_unit_keeps_copies).
  *
  * Updates write both, and so does whatever writes whole elements of parameters (params.c). This is for what changes
  * masters alone.

@@ -42,7 +42,7 @@ void ms_params_find_weights(const ms_state *state, const ms_param *p, ms_element
 /* 1 when a rank keeps a parameter's owned elements in bf16 besides masters of all of them. */
 int ms_params_has_copy(const ms_state *state, const ms_param *p);
 /* After masters have changed alone (copies.c): makes the copies of them that units keep in bf16
- * (ms_unit_config.param_copy). sliced: where replicas share one copy of the state, only those of this rank's slice. */
+ * (ms_unit_keeps_copies). sliced: where replicas share one copy of the state, only those of this rank's slice. */
 int ms_params_copy(ms_state *state, int sliced);
 /* Writes those that are among `given`, elements [begin, end) of the whole parameter (params_gather.c). */
 int ms_params_take(ms_state *state, int param, const ms_elements *writable, int64_t begin, int64_t end,
@@ -66,6 +66,8 @@ int ms_outer_take(ms_state *state, int param, int64_t first, int64_t count, cons
 /* What ms_state_restart does for weights of the last sync (outer.c), and for averages (ema.c). */
 int ms_outer_restart(ms_state *state);
 int ms_ema_restart(ms_state *state);
+/* Writes the initial values of parameters (restart.c). Collective. */
+int ms_state_draw(ms_state *state);
 
 /* 1 when this rank has masters and optimizer state only of its slice of a parameter (plan/layout/replica_slices.h). */
 int ms_params_is_sliced(const ms_state *state, const ms_param *p);

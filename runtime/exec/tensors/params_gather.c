@@ -68,8 +68,8 @@ static int check_same(const ms_state *state, const request *mine, const request 
     return MS_FAIL(
         MS_EMISMATCH,
         "rank %d gathers %s of '%s' while rank %d gathers %s of '%s'; all ranks gather the same, in one order",
-        group->rank[group->me], ms_tensors[mine->what].name, state->model->param[mine->param].name, group->rank[i],
-        ms_tensors[all[i].what].name, state->model->param[all[i].param].name);
+        group->rank[group->me], ms_tensor_rows[mine->what].name, state->model->param[mine->param].name, group->rank[i],
+        ms_tensor_rows[all[i].what].name, state->model->param[all[i].param].name);
   }
   return MS_OK;
 }

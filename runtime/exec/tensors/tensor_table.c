@@ -94,7 +94,7 @@ static int find_moment(const ms_state *state, const ms_param *p, const ms_tensor
 }
 
 static int find_factors(const ms_state *state, const ms_param *p, const ms_tensor_row *row, ms_elements *at) {
-  if (ms_params_find_factors(state, at->param, (int)(row - ms_tensors), at)) return MS_OK;
+  if (ms_params_find_factors(state, at->param, (int)(row - ms_tensor_rows), at)) return MS_OK;
   return MS_FAIL(MS_EINVAL,
                  "parameter '%s' has no %s: adafactor keeps row_var and col_var of parameters with two axes or more, "
                  "and variance of others, if they train",
@@ -104,7 +104,7 @@ static int find_factors(const ms_state *state, const ms_param *p, const ms_tenso
 /* ---- the table ---- */
 
 /* SGD's momentum is where AdamW has its first moment. */
-const ms_tensor_row ms_tensors[MS_TENSOR_KINDS] = {
+const ms_tensor_row ms_tensor_rows[MS_TENSOR_KINDS] = {
     [MS_TENSOR_PARAM] = {"param", MS_SLOT_MASTER, find_master},
     [MS_TENSOR_GRAD] = {"grad", MS_SLOT_GRADIENT, find_elements},
     [MS_TENSOR_EXP_AVG] = {"exp_avg (momentum)", MS_SLOT_MOMENT, find_moment},
@@ -127,5 +127,5 @@ int ms_params_find(const ms_state *state, int param, int what, ms_elements *at) 
   const ms_param *p = &state->model->param[param];
   *at = (ms_elements){
       .dtype = MS_F32, .param = param, .first = p->first, .count = p->owned, .sliced = ms_params_is_sliced(state, p)};
-  return ms_tensors[what].find(state, p, &ms_tensors[what], at);
+  return ms_tensor_rows[what].find(state, p, &ms_tensor_rows[what], at);
 }

@@ -15,13 +15,13 @@ struct ms_tensor_row {
   int (*find)(const ms_state *state, const ms_param *p, const ms_tensor_row *row, ms_elements *at);
 };
 
-extern const ms_tensor_row ms_tensors[MS_TENSOR_KINDS];
+extern const ms_tensor_row ms_tensor_rows[MS_TENSOR_KINDS];
 
 /* 1 when the state keeps the slot of such tensors for a unit. */
 static inline int ms_tensor_is_kept(const ms_state *state, int unit, int what) {
-  return state->layout.unit[unit].at[ms_tensors[what].slot] >= 0;
+  return state->layout.unit[unit].at[ms_tensor_rows[what].slot] >= 0;
 }
 /* 1 for averages that Adafactor keeps: every rank has all of them. */
-static inline int ms_tensor_is_whole(int what) { return ms_tensors[what].slot == MS_SLOT_FACTORS; }
+static inline int ms_tensor_is_whole(int what) { return ms_tensor_rows[what].slot == MS_SLOT_FACTORS; }
 
 #endif

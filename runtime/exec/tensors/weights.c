@@ -1,5 +1,5 @@
 /* weights.c - where a rank keeps weights besides their masters: the chunks of a sliced unit, and copies in bf16
- * (ms_unit_config.param_copy).
+ * (ms_unit_keeps_copies).
  */
 #include "exec/tensors/params.h"
 #include "plan/layout/replica_slices.h"

@@ -10,7 +10,7 @@
 
 #include "base/clock.h"
 #include "comm/group/world.h"
-#include "exec/exec.h"
+#include "exec/bound/exec.h"
 
 enum { KERNELS = 2000, ELEMENTS = 16, REPEATS = 200, UNITS = 20 };
 

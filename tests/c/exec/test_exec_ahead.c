@@ -2,7 +2,7 @@
  * started, too, so it can complete while a kernel runs. The exec is made by hand: three all-reduces, of which the last
  * waits for a kernel.
  */
-#include "exec/exec.h"
+#include "exec/bound/exec.h"
 
 #include "tests/c/support/check.h"
 #include "tests/c/support/ranks/reduction.h"

@@ -1,5 +1,5 @@
 /* inject_delay.c - ms_inject_delay: parses "gather:100ms,update:1s@2" and selects the delays of a rank. */
-#include "exec/inject_delay.h"
+#include "exec/bound/inject_delay.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -14,7 +14,7 @@
 
 #include "base/numbers/dtype.h"
 #include "base/error.h"
-#include "exec/exec.h"
+#include "exec/bound/exec.h"
 #include "exec/tensors/params.h"
 #include "exec/tensors/stored.h"
 #include "shard/divided.h"

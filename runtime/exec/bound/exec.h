@@ -11,7 +11,7 @@
 
 #include "base/clock.h"
 #include "comm/recorder/flight_recorder.h"
-#include "exec/inject_delay.h"
+#include "exec/bound/inject_delay.h"
 #include "exec/state/state.h"
 
 typedef struct ms_exec_instr {
@@ -72,6 +72,10 @@ enum { MS_NORM_NUMBERS = 4 }; /* of the plan's norm */
 /* The plan's norms by number: norm, norm_of_synced, and those of norms_of_groups. buffer -1: it has none such. */
 enum { MS_NORM_OF_SYNCED = 1, MS_NORM_OF_GROUP = 2, MS_NORMS = MS_NORM_OF_GROUP + MS_MAX_NORM_GROUPS };
 ms_ref ms_exec_norm_at(const ms_plan *plan, int which);
+/* After NORM, and after EVALUATE: what the host reads (results.c). outputs can be NULL. MS_ENONFINITE where the loss or
+ * the norm is. */
+int ms_exec_report_norm(const ms_exec *exec, ms_step_outputs *outputs);
+int ms_exec_report_evaluation(const ms_exec *exec, ms_step_outputs *outputs);
 
 /* How an exec runs its phases. Every member but run can be NULL: without input, output and norm, the host reads and
  * writes the plan's buffers directly; without the others, there is nothing to do. */

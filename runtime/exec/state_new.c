@@ -1,5 +1,4 @@
-/* state_new.c - the training state of a rank: creating and freeing it, and the communicators of its plans' collectives.
- */
+/* state_new.c - the training state of a rank: creating and freeing it. */
 #include "exec/state/state.h"
 
 #include <stdio.h>
@@ -25,59 +24,6 @@ static int make_grid(ms_state *state) {
   for (int r = 0, n = 0; r < ms_model_replicas(m); r++)
     for (int s = 0; s < ms_model_shards(m); s++) state->grid[n++] = ms_grid_sibling(m, r, s);
   return MS_OK;
-}
-
-/* ---- communicators ---- */
-
-/* The ranks that together hold this rank's copy of the state, replica by replica. */
-static const int *copy_holders(const ms_state *state, int *n) {
-  const int together = state->layout.replicas, shards = ms_model_shards(state->model);
-  *n = together * shards;
-  return state->grid + state->model->dim[MS_DIM_REPLICATE].place / together * together * shards;
-}
-
-static ms_comm *find_comm(const ms_state *state, int stream, int n, const int *members) {
-  const size_t bytes = (size_t)n * sizeof *members;
-  ms_comm *whole = state->comm[stream];
-  if (whole && ms_comm_size(whole) == n && !memcmp(ms_comm_ranks(whole), members, bytes)) return whole;
-  for (int i = 0; i < state->groups; i++) {
-    ms_comm *comm = state->group[i].comm;
-    if (state->group[i].stream == stream && ms_comm_size(comm) == n && !memcmp(ms_comm_ranks(comm), members, bytes))
-      return comm;
-  }
-  return NULL;
-}
-
-/* coll: the collective that an asynchronous device runs with a communicator of its own; NULL: the device runs none. */
-static int open_comm(ms_state *state, int stream, int n, const int *members, const ms_plan_coll *coll, ms_comm **comm) {
-  if ((*comm = find_comm(state, stream, n, members))) return MS_OK;
-  MS_TRY(ms_grow((void **)&state->group, &state->group_capacity, state->groups + 1, sizeof *state->group));
-  MS_TRY(ms_comm_open(state->world, n, members, stream, comm));
-  const int rc = state->async && coll ? ms_async_open_group(state, stream, coll->ranks, coll->stride, *comm) : MS_OK;
-  if (rc) ms_comm_close(*comm);
-  else state->group[state->groups++] = (struct ms_state_group){stream, *comm};
-  return rc;
-}
-
-int ms_state_open_comm(ms_state *state, const ms_plan *plan, const ms_plan_coll *coll, int stream, ms_comm **comm) {
-  int at[MS_GRID_DIMS], *members = ms_calloc(state->model->members, sizeof *members);
-  if (!members) return MS_ENOMEM;
-  ms_grid_position(state->model, state->model->member, at);
-  const int n = ms_plan_members(plan, coll, at, members);
-  const int rc = open_comm(state, stream, n, members, coll, comm);
-  free(members);
-  return rc;
-}
-
-/* The compute stream has no collectives of its own. */
-int ms_state_open_copy(ms_state *state, ms_comm **comm) {
-  int n;
-  const int *holder = copy_holders(state, &n);
-  return open_comm(state, MS_STREAM_COMPUTE, n, holder, NULL, comm);
-}
-
-int ms_state_open_group(ms_state *state, const ms_group *group, ms_comm **comm) {
-  return open_comm(state, MS_STREAM_COMPUTE, group->size, group->rank, NULL, comm);
 }
 
 static int open_communicators(ms_state *state) {
@@ -117,7 +63,7 @@ static int check_place(const ms_world *world, const ms_model *model) {
 static int check_nodes(const ms_state *state) {
   const ms_world *world = state->world;
   int n;
-  const int *holder = copy_holders(state, &n);
+  const int *holder = ms_state_copy_holders(state, &n);
   for (int i = 1; i < n && (state->layout.replicas > 1 || state->layout.bytes[MS_ARENA_MASTERS]); i++)
     if (ms_world_node_of(world, holder[i]) != ms_world_node_of(world, holder[0]))
       return MS_FAIL(MS_EINVAL,
@@ -192,18 +138,6 @@ static int open_state(ms_world *world, const ms_model *model, const ms_plan_conf
 fail:
   ms_recorder_leave(recorder, rc);
   if (rc) ms_free(state);
-  return rc;
-}
-
-int ms_state_draw(ms_state *state) {
-  MS_TRY(ms_progress_check_masters(state, "draw initial values"));
-  MS_TRY(ms_state_settle(state));
-  ms_recorder *recorder = ms_world_recorder(state->world);
-  ms_recorder_enter(recorder, ms_recorder_number(recorder, "drawing the parameters"));
-  int rc = ms_params_init(state);
-  if (!rc) rc = ms_stored_seal(state, 0, state->model->params);
-  if (!rc) rc = ms_outer_restart(state);
-  ms_recorder_leave(recorder, rc);
   return rc;
 }
 

@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 #include "base/numbers/dtype.h"
-#include "exec/exec.h"
+#include "exec/bound/exec.h"
 #include "plan/lower/lower.h"
 #include "plan/optimizer.h"
 
