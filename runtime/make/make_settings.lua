@@ -44,6 +44,7 @@ local function read_all(path)
 end
 
 local lines, lua, struct, group, comment = {}, {}, nil, nil, nil
+local text, at, optimizers = read_all(def_path), 1, {}
 local function add(indent, text) lines[#lines + 1] = indent .. text end
 local function add_lua(format, ...) lua[#lua + 1] = format:format(...) end
 
@@ -56,9 +57,20 @@ local function add_comment()
   comment = nil
 end
 
+-- Optimizers are numbered in the order of their rows.
+add("", "/* Those of matrices alone, as muon, are also said by their parameters (ms_param_config.optimizer). */")
+add("", "enum ms_optimizer_kind {")
+add("  ", "MS_OPT_NONE = 0,")
+for name, constant in text:gmatch("\nMS_OPTIMIZER%(([%w_]+), ([%w_]+)") do
+  optimizers[#optimizers + 1] = name
+  add("  ", ("MS_OPT_%s = %d,"):format(constant, #optimizers))
+end
+lines[#lines] = lines[#lines]:gsub(",$", "")
+add("", "};")
+
 -- What the Lua layer knows of a range: the names that it chooses from, or that it is a flag or a dtype.
 local function known_of(range)
-  local names = range:match('^CHOICE%("(.-)"%)$')
+  local names = range == "OPTIMIZERS" and "none " .. table.concat(optimizers, " ") or range:match('^CHOICE%("(.-)"%)$')
   if names then return (", choices = { %s }"):format((names:gsub("%S+", '"%0"'):gsub(" ", ", "))) end
   local is_dtype = range:find("DTYPES%(") or range:find("F32_OR%(")
   return range == "FLAG" and ", flag = true" or is_dtype and ", dtype = true" or ""
@@ -82,12 +94,12 @@ local rows = {
     add_lua("  },")
     struct = nil
   end,
-  MS_GROUP = function(name)
+  MS_OPTIMIZER = function(name)
     add_comment()
     add("  ", "struct {")
     group = name
   end,
-  MS_GROUP_END = function()
+  MS_OPTIMIZER_END = function()
     add("  ", ("} %s;"):format(group))
     group = nil
   end,
@@ -122,7 +134,6 @@ local function arguments_of(text)
 end
 
 -- A comment that begins with /* and stands before a row belongs to it; a heading ("/* ---- ... ---- */") to none.
-local text, at = read_all(def_path), 1
 while true do
   local first, last, found = text:find("^%s*(/%*.-%*/)", at)
   if first then

@@ -59,18 +59,6 @@ enum ms_category {
  * sum until a later step, or the same one, applies it. */
 enum ms_outer { MS_OUTER_NONE = 0, MS_OUTER_SEND = 1, MS_OUTER_APPLY = 2 };
 
-/* MUON is for matrices, which their parameters say, too (ms_param_config.optimizer). */
-enum ms_optimizer_kind {
-  MS_OPT_NONE = 0,
-  MS_OPT_SGD = 1,
-  MS_OPT_ADAMW = 2,
-  MS_OPT_MUON = 3,
-  MS_OPT_ADAM = 4, /* AdamW's but for the decay, which is in the gradient (Kingma & Ba 2015) */
-  MS_OPT_LION = 5, /* signs of a momentum (Chen et al. 2023), which is its only moment */
-  /* averages of squares by row and by column, instead of moments (Shazeer & Stern 2018); not with fragments */
-  MS_OPT_ADAFACTOR = 6
-};
-
 /* How Muon's learning rate depends on the shape of a matrix, as in PyTorch: times sqrt(max(1, rows / columns)); or
  * times 0.2 sqrt(max(rows, columns)), which gives updates of AdamW's size. */
 enum ms_muon_adjust { MS_MUON_ORIGINAL = 0, MS_MUON_MATCH_RMS_ADAMW = 1 };
@@ -138,7 +126,7 @@ typedef struct ms_unit_cost {
   int64_t kept_bytes;                           /* gathered weights, or a shard of them, kept for backward */
   int64_t ahead_bytes; /* the most bytes of later units' weights that are already gathered while it computes */
   int64_t parameter_bytes, gradient_bytes, optimizer_bytes;
-  /* Of copies in bf16 (ms_unit_config.param_copy), also in parameter_bytes; 0 where replicas shard the optimizer, whose
+  /* Of copies in bf16, also in parameter_bytes; 0 where replicas shard the optimizer, whose
    * chunks are in bf16 anyway. */
   int64_t copy_bytes;
   /* What the phase moves for it: to gather its weights, the part of that in gathers after the first of the phase, and

@@ -13,12 +13,8 @@
 /* ---- the table ---- */
 
 static const ms_optimizer rows[] = {
-    [MS_OPT_SGD] = {.op = MS_OP_sgd, .moments = 1, .needs_momentum = 1},
-    [MS_OPT_ADAMW] = {.op = MS_OP_adamw, .moments = 2},
-    [MS_OPT_MUON] = {.moments = 0}, /* its parameters keep their momentum */
-    [MS_OPT_ADAM] = {.op = MS_OP_adamw, .moments = 2, .coupled = 1},
-    [MS_OPT_LION] = {.op = MS_OP_lion, .moments = 1},
-    [MS_OPT_ADAFACTOR] = {.moments = 0, .check_model = ms_factors_check}, /* averages that are no moments (factors.h) */
+#define MS_OPTIMIZER(name, NAME, ...) [MS_OPT_##NAME] = {__VA_ARGS__},
+#include "base/settings/each_setting.h"
 };
 
 _Static_assert(sizeof rows / sizeof *rows == MS_OPTIMIZER_KINDS, "groups know every optimizer");

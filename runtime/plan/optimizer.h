@@ -1,7 +1,7 @@
 /* optimizer.h - the table of optimizers: how many moments each keeps, and the kernel that updates.
  *
- * A new optimizer needs a number in moonshard.h, its settings (settings.def), an op with its kernels (kernels/ops.def),
- * a row here, and in the Lua layer a row (engine/optimizers.lua) and its constructor (train/optim.lua).
+ * A new optimizer needs its row and settings (base/settings/settings.def), an op with its kernels (kernels/ops.def),
+ * and in the Lua layer a row (engine/optimizers.lua) and its constructor (train/optim.lua).
  */
 #ifndef MS_PLAN_OPTIMIZER_H
 #define MS_PLAN_OPTIMIZER_H

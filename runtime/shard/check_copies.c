@@ -4,9 +4,11 @@
 #include "base/numbers/dtype.h"
 #include "shard/model.h"
 
+int ms_unit_keeps_copies(const ms_unit *unit) { return unit->config.param_copy; }
+
 int ms_copies_check_param(const ms_model *model, int unit, const char *name, const ms_param_config *config) {
   const ms_unit *u = &model->unit[unit];
-  if (!u->config.param_copy || config->storage_dtype != MS_F32) return MS_OK;
+  if (!ms_unit_keeps_copies(u) || config->storage_dtype != MS_F32) return MS_OK;
   if (config->gather_dtype == MS_I8)
     return MS_FAIL(
         MS_EUNSUPPORTED,
@@ -45,7 +47,7 @@ static int check_slices(const ms_model *model, const ms_unit *u) {
 int ms_copies_check_model(const ms_model *model) {
   for (int i = 0; i < model->units; i++) {
     const ms_unit *u = &model->unit[i];
-    if (u->config.param_copy && u->config.shard_over_replicate && ms_model_replicas(model) > 1)
+    if (ms_unit_keeps_copies(u) && u->config.shard_over_replicate && ms_model_replicas(model) > 1)
       MS_TRY(check_slices(model, u));
   }
   return MS_OK;

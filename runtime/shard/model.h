@@ -11,7 +11,7 @@
  *   optimizer state  like gradient
  *   gathered         wire dtype, [W*chunk] per segment           what kernels read
  *   reduce           reduce_dtype, [W*chunk] per trainable segment; what weight-gradient kernels write
- *   copy             bf16 [chunk] per segment that is gathered in bf16; only with ms_unit_config.param_copy
+ *   copy             bf16 [chunk] per segment that is gathered in bf16; only with ms_unit_keeps_copies
  *
  * A parameter that is stored in another dtype than f32 (ms_param_config.storage_dtype) is a segment of its own, behind
  * all others. Its master and its gathered form are the same: words of records (kernels/formats/storage.h), which chunks
@@ -76,7 +76,7 @@ typedef struct ms_segment {
   int64_t local;           /* offset in elements in master (and gradient, optimizer state) */
   int64_t gathered;        /* offset in bytes in the unit's gathered buffer */
   int64_t reduce;          /* offset in bytes in the unit's reduce buffer; -1 when frozen */
-  int64_t copy;            /* offset in bytes in the unit's copies (ms_unit_config.param_copy); -1: it has none */
+  int64_t copy;            /* offset in bytes in the unit's copies (ms_unit_keeps_copies); -1: it has none */
 } ms_segment;
 
 /* This rank's group along such a dimension. What depends on the dimension of a collective asks here, and nowhere tells
@@ -225,7 +225,9 @@ static inline int ms_param_is_coded(const ms_param *p) {
   return p->config.fp8 == MS_FP8_TENSORWISE && !ms_param_is_stored(p);
 }
 
-/* Checks the units of a divided model whose parameters are kept in bf16, too (check_copies.c). */
+/* Whether the masters of a unit are kept in bf16, too, and checks of the units of a divided model that are
+ * (check_copies.c). */
+int ms_unit_keeps_copies(const ms_unit *unit);
 int ms_copies_check_model(const ms_model *model);
 int ms_copies_check_param(const ms_model *model, int unit, const char *name, const ms_param_config *config);
 /* Check that a parameter can take Muon if its config says so, before and after its model is divided (check_muon.c). */

@@ -6,7 +6,11 @@
 
 #include "moonshard.h"
 
-enum { MS_OPTIMIZER_KINDS = MS_OPT_ADAFACTOR + 1 };
+enum {
+  MS_OPTIMIZER_KINDS = 1 /* that there is none */
+#define MS_OPTIMIZER(...) +1
+#include "base/settings/each_setting.h"
+};
 
 /* The name of enum ms_optimizer_kind, by which ms_plan_config calls its settings; "none" of what is none. */
 const char *ms_optimizer_name(int optimizer);

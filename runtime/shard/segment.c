@@ -138,7 +138,7 @@ static int64_t gap_behind(const ms_model *model, const ms_unit *unit, const ms_s
 
 /* 1 when a rank keeps its chunk in the dtype that is gathered, besides the f32 masters. */
 static int has_copy(const ms_unit *unit, const ms_segment *segment) {
-  return unit->config.param_copy && !ms_segment_is_as_gathered(segment) && segment->wire == segment->param_dtype;
+  return ms_unit_keeps_copies(unit) && !ms_segment_is_as_gathered(segment) && segment->wire == segment->param_dtype;
 }
 
 /* Places a segment behind the previous ones in all buffers, and sets what this rank owns of its parameters. With one

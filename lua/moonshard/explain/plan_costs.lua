@@ -20,7 +20,7 @@ local plan_costs = {}
 ---@field ahead number most bytes of prefetched weights, which only later units read, in use while it computes
 ---@field kept number bytes of gathered weights, or of a shard of them, kept from forward to backward
 ---@field parameters number
----@field copies number part of `parameters`: copies in bf16 (param_copy)
+---@field copies number part of `parameters`: copies in bf16
 ---@field gradients number
 ---@field optimizer number
 

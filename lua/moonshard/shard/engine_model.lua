@@ -5,6 +5,7 @@ local engine = require("moonshard.base.ffi")
 local float8 = require("moonshard.shard.policies.float8")
 local gather = require("moonshard.shard.policies.gather")
 local param_groups = require("moonshard.shard.param_groups")
+local precision = require("moonshard.shard.policies.precision")
 local prefetch = require("moonshard.shard.policies.prefetch")
 local settings = require("moonshard.base.settings")
 local units = require("moonshard.shard.units")
@@ -28,12 +29,12 @@ local function add_units(self, handle)
   local ids, out, config = {}, ffi.new("int[1]"), ffi.new("ms_unit_config")
   for _, unit in ipairs(self.units) do
     engine.check(C.ms_config_default("ms_unit_config", config, ffi.sizeof(config)))
-    settings.fill(config, "ms_unit_config", {
-      param_dtype = unit.param_dtype, reduce_dtype = unit.reduce_dtype, replicate_dtype = unit.replicate_dtype,
-      shard_dtype = unit.shard_dtype, error_feedback = unit.error_feedback, param_copy = unit.param_copy,
+    local given = {
       layout = unit.layout, fragment = unit.fragment, shard = unit.sharded,
       shard_over_replicate = unit.shard_over_replicate, root = unit.name == units.ROOT,
-    })
+    }
+    for _, name in ipairs(precision.SETTINGS) do given[name] = unit[name] end
+    settings.fill(config, "ms_unit_config", given)
     config.reshard, config.reshard_size = reshard_of(unit.reshard)
     engine.check(C.ms_model_add_unit(handle, unit.name, config, out), function(message)
       return settings.rename(message, POLICIES)

@@ -8,6 +8,7 @@
 
 local context = require("moonshard.base.context")
 local policies = require("moonshard.shard.policies.policies")
+local precision = require("moonshard.shard.policies.precision")
 local roles = require("moonshard.shard.roles")
 local single_rank = require("moonshard.distributed.single_rank")
 local world = require("moonshard.distributed.world")
@@ -42,7 +43,7 @@ function reference.replace_sharding(self)
     self.decisions[row.name] = by_name
     policies.store(self, row)
   end
-  for _, unit in ipairs(self.units) do unit.param_copy = nil end
+  for _, unit in ipairs(self.units) do precision.simplify(unit) end
 end
 
 ---Replaces settings of a trainer: its micro-batches are those of all ranks.

@@ -22,18 +22,11 @@ local tree = require("moonshard.nn.tree")
 local units = require("moonshard.shard.units")
 local world = require("moonshard.distributed.world")
 
----@class moonshard.Unit
+---@class moonshard.Unit: moonshard.MixedPrecision
 ---@field name string FQN of its root module, or "root"
 ---@field module moonshard.Module its (first) root module
 ---@field modules moonshard.Module[] all root modules; a group has several
 ---@field params moonshard.ShardedParameter[]
----@field param_dtype string
----@field reduce_dtype string
----@field replicate_dtype string?
----@field shard_dtype string?
----@field error_feedback boolean?
----@field param_copy boolean?
----@field output_dtype string?
 ---@field layout string "rows" or "ragged"
 ---@field replicate_sync "always"|moonshard.ReplicateSync
 ---@field fragment integer? of local SGD, from 1; nil: replicas sum its gradients in every step
@@ -147,10 +140,8 @@ function Sharding:report_warnings(warnings) sharding.report(warnings or self.war
 ---  ranks
 ---@field units? any patterns over module names, or "auto"; default: one unit
 ---@field reshard_after_forward? any true, false, "default", "run", a number of ranks, "auto", or rules over units
----@field mp_policy? any { param_dtype, reduce_dtype, output_dtype, param_copy }, "auto", or rules over units; default
----  f32. param_copy = true keeps bf16 parameters next to their f32 masters, 2 bytes an element; updates write both.
----  reduce_dtype can be { shard = "i8", replicate = "i8", error_feedback = true }: i8 or i4 between shards, replicas or
----  both, in blocks with a scale; with error_feedback, ranks add what they rounded off to the next gradients
+---@field mp_policy? moonshard.PrecisionOptions|"auto"|moonshard.Rule[] one for all units, or rules over units; default
+---  f32
 ---@field layout? any "rows" (the default), "ragged", or rules over units
 ---@field replicate_sync? any { every, outer, fragments, delay, alpha } (local SGD, DiLoCo), "always" (the default:
 ---  replicas sum gradients in every step), or rules over units

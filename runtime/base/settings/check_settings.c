@@ -43,18 +43,10 @@ typedef struct exclusion {
 } exclusion;
 
 static const exclusion exclusions[] = {
-#define MS_CONFIG(...)
-#define MS_SIZE
-#define MS_SETTING(...)
-#define MS_POINTER(...)
-#define MS_PART(...)
-#define MS_GROUP(...)
-#define MS_GROUP_END
-#define MS_END
 #define MS_NEEDS(type, name, others, why) {MS_EINVAL, "ms_" #type, #name, SET, others, SET, 1, why},
 #define MS_EXCLUDES(status, type, name, value, other, other_value, why) \
   {status, "ms_" #type, #name, value, #other, other_value, 0, why},
-#include "base/settings/settings.def"
+#include "base/settings/each_setting.h"
 };
 
 static int is_set(const ms_setting *s, const void *config, int value) {

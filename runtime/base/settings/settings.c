@@ -27,6 +27,12 @@
 #define FINITE .low = -DBL_MAX, .high = INFINITY, .open = 1, .text = "finite"
 #define OR_INHERITS(range) range, .inherits = 1
 
+static const char optimizer_names[] = "none"
+#define MS_OPTIMIZER(name, ...) " " #name
+#include "base/settings/each_setting.h"
+    ;
+#define OPTIMIZERS CHOICE(optimizer_names)
+
 /* ---- rows -------------------------------------------------------------------------------------------------------- */
 
 enum { KIND_int = MS_SETTING_INT, KIND_double = MS_SETTING_DOUBLE };
@@ -46,27 +52,12 @@ enum { KIND_int = MS_SETTING_INT, KIND_double = MS_SETTING_DOUBLE };
 #define MS_END \
   }            \
   ;
-#define MS_GROUP(name)
-#define MS_GROUP_END
-#define MS_NEEDS(...)
-#define MS_EXCLUDES(...)
-#include "base/settings/settings.def"
-#undef MS_CONFIG
-#undef MS_SIZE
-#undef MS_SETTING
-#undef MS_POINTER
-#undef MS_PART
-#undef MS_END
+#include "base/settings/each_setting.h"
 
 static const ms_settings all[] = {
 #define MS_CONFIG(type) \
   {"ms_" #type, sizeof(ms_##type), rows_of_##type, sizeof rows_of_##type / sizeof *rows_of_##type},
-#define MS_SIZE
-#define MS_SETTING(...)
-#define MS_POINTER(...)
-#define MS_PART(...)
-#define MS_END
-#include "base/settings/settings.def"
+#include "base/settings/each_setting.h"
 };
 
 const ms_settings *ms_settings_of(const char *type) {

@@ -186,9 +186,10 @@ int ms_infer_optimizer(const ms_node *node, const ms_value_info *in, ms_value_in
   MS_TRY(ms_check_ndim(node, &in[2], 0, "the count of updates", "a scalar"));
   MS_TRY(ms_check_dtype(node, &in[2], MS_F32, "the count of updates"));
   for (int i = 0; i < node->outputs; i++) out[i] = in[0];
-  if (node->op == MS_OP_adamw || node->op == MS_OP_lion) {
+  if (ms_op_has(node->op, "moments")) {
+    enum { MASTER_AND_PAIR = 3 }; /* outputs; records in 8 bits are of a pair of moments */
     const ms_moment_form *form = ms_moment_form_in(node->attrs.update.moments);
-    if (!form || (node->op == MS_OP_lion && form->block))
+    if (!form || (form->block && ms_op_row_of(node->op)->outputs < MASTER_AND_PAIR))
       return MS_FAIL(MS_EINVAL, "%s: moments %lld: it has no such form", ms_op_row_of(node->op)->name,
                      (long long)node->attrs.update.moments);
     for (int i = 1; i < node->outputs; i++) {

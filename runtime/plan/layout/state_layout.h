@@ -14,7 +14,7 @@ struct ms_state_layout {
      * MASTER: this rank's chunks in STATE, REPLICATED or CHUNKS; if `shared`, the whole unit in MASTERS. Of a sliced
      * unit with WEIGHTS: the rank's slice of the trainable ones, in STATE.
      * WEIGHTS: what kernels or gathers read instead of masters: the chunks of a sliced unit, in CHUNKS, or copies of
-     * this rank's chunks (ms_unit_config.param_copy), in the arena of its optimizer state. */
+     * this rank's chunks (ms_unit_keeps_copies), in the arena of its optimizer state. */
     int64_t at[MS_SLOTS], bytes[MS_SLOTS];
     int shared;
   } * unit;

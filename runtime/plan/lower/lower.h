@@ -292,7 +292,7 @@ ms_ref ms_lower_gradients_of(const ms_plan *plan, int unit, ms_stretch own);
 ms_ref ms_lower_moment(const ms_plan *plan, const ms_param *p, int m, ms_stretch own);
 /* The masters of a range within segment `s`, shared or private. */
 ms_ref ms_lower_masters(const ms_plan *plan, int unit, int s, ms_stretch own);
-/* Copies of masters that the unit keeps in bf16 (ms_unit_config.param_copy). 1 when segment `s` has one. Where a kernel
+/* Copies of masters that the unit keeps in bf16 (ms_unit_keeps_copies). 1 when segment `s` has one. Where a kernel
  * has changed the masters of a range alone, ms_lower_copy writes it. */
 int ms_lower_has_copy(const ms_plan *plan, int unit, int s);
 int ms_lower_copy(ms_plan *plan, int phase, int unit, int s, ms_stretch own, const char *scope);

@@ -30,7 +30,7 @@ ms_ref ms_lower_masters(const ms_plan *plan, int unit, int s, ms_stretch own) {
 
 int ms_lower_has_copy(const ms_plan *plan, int unit, int s) {
   const ms_unit *u = &plan->model->unit[unit];
-  return u->config.param_copy && ms_segment_has_weights(plan->model, u, plan->replicas, s);
+  return ms_unit_keeps_copies(u) && ms_segment_has_weights(plan->model, u, plan->replicas, s);
 }
 
 int ms_lower_copy(ms_plan *plan, int phase, int unit, int s, ms_stretch own, const char *scope) {

@@ -94,18 +94,10 @@ static const struct {
   int other_value;
   const char *needed; /* one of what the first needs */
 } exclusions[] = {
-#define MS_CONFIG(...)
-#define MS_SIZE
-#define MS_SETTING(...)
-#define MS_POINTER(...)
-#define MS_PART(...)
-#define MS_GROUP(...)
-#define MS_GROUP_END
-#define MS_END
 #define MS_NEEDS(type, name, others, why) {MS_EINVAL, "ms_" #type, #name, SET, NULL, 0, others},
 #define MS_EXCLUDES(status, type, name, value, other, other_value, why) \
   {status, "ms_" #type, #name, value, #other, other_value, NULL},
-#include "base/settings/settings.def"
+#include "base/settings/each_setting.h"
 };
 
 /* Sets what a setting needs, so that nothing but the exclusion is refused. */

@@ -87,14 +87,9 @@ local ROWS = {
   {
     name = "mp_policy", of = "unit", reader = readers.precision,
     default = function() return precision.read("mp_policy", nil) end,
-    store = function(unit, value)
-      unit.param_dtype, unit.reduce_dtype, unit.output_dtype = value.param_dtype, value.reduce_dtype, value.output_dtype
-      unit.replicate_dtype, unit.shard_dtype = value.replicate_dtype, value.shard_dtype
-      unit.error_feedback, unit.param_copy = value.error_feedback, value.param_copy
-    end,
+    store = precision.store,
     text = function(value, _, _, self)
-      local text = ("params %s%s, reduce %s"):format(value.param_dtype,
-        value.param_copy and " and a copy" or "", value.reduce_dtype)
+      local text = ("%s, reduce %s"):format(precision.text_of_params(value), value.reduce_dtype)
       for _, dimension in ipairs({ "shard", "replicate" }) do
         local dtype = value[dimension .. "_dtype"]
         if dtype then text = ("%s, over %s %s"):format(text, dimension, dtype) end

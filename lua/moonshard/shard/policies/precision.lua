@@ -33,6 +33,15 @@ function precision.cpu_has_bf16()
   return native
 end
 
+---@class moonshard.PrecisionOptions
+---@field param_dtype? "f32"|"bf16"|"auto" type that kernels read; auto: bf16 where the CPU has it. Default f32
+---@field reduce_dtype? "f32"|"bf16"|"auto"|table type in which gradients are summed, default f32; or { shard = "i8",
+---  replicate = "i8", error_feedback = true }: i8 or i4 between shards, replicas or both, in blocks with a scale; with
+---  error_feedback, ranks add what they rounded off to the next gradients
+---@field output_dtype? "f32"|"bf16" type to which the unit's outputs are cast; default: no cast
+---@field param_copy? boolean whether a rank keeps bf16 parameters next to their f32 masters, 2 bytes an element, which
+---  updates write, too; default false
+
 ---@class moonshard.MixedPrecision
 ---@field param_dtype string "f32" or "bf16": type that kernels read; inputs of the unit are cast to it
 ---@field reduce_dtype string "f32" or "bf16": type in which gradients are summed over ranks
@@ -42,6 +51,28 @@ end
 ---@field error_feedback boolean? ranks keep what they round off of gradients, and add it to the next ones
 ---@field param_copy boolean? ranks keep parameters in param_dtype next to their f32 masters; nil: no
 ---@field output_dtype string? type to which the unit's outputs are cast; nil: no cast
+
+---The fields of a value that settings of a unit have the names of.
+precision.SETTINGS = { "param_dtype", "reduce_dtype", "replicate_dtype", "shard_dtype", "error_feedback", "param_copy" }
+
+---Gives a unit what was decided.
+---@param unit moonshard.Unit
+---@param value moonshard.MixedPrecision
+function precision.store(unit, value)
+  unit.output_dtype = value.output_dtype
+  for _, name in ipairs(precision.SETTINGS) do unit[name] = value[name] end
+end
+
+---Takes back what changes no number, so that a run which should give the same ones computes them more simply.
+---@param unit moonshard.Unit
+function precision.simplify(unit) unit.param_copy = nil end
+
+---A decision, for people, without what it says of sums.
+---@param value moonshard.MixedPrecision
+---@return string
+function precision.text_of_params(value)
+  return ("params %s%s"):format(value.param_dtype, value.param_copy and " and a copy" or "")
+end
 
 -- Which policy has a type that kernels do not read: ": rules of fp8 ...", or nothing.
 local function other_policy(value)
@@ -155,8 +186,7 @@ end
 
 ---Checks one value of mp_policy and fills in the defaults: f32, gradients summed in f32.
 ---@param who string for messages
----@param value table|string|nil { param_dtype =, reduce_dtype =, output_dtype =, param_copy = }, of which reduce_dtype
----  can be { shard =, replicate =, error_feedback = }, or "auto" (bf16 where the CPU has it)
+---@param value moonshard.PrecisionOptions|"auto"|nil
 ---@param dims moonshard.SumDimensions? refuses sums in few bits over a dimension that the mesh does not have
 ---@return moonshard.MixedPrecision
 function precision.read(who, value, dims)

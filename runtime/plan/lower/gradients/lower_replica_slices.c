@@ -111,7 +111,7 @@ int ms_lower_gather_slices(ms_plan *plan, int unit) {
   const ms_ref chunks = ms_ref_vector(ms_state_buffer(unit, weights ? MS_SLOT_WEIGHTS : MS_SLOT_MASTER),
                                       ms_dtype_size(dtype) * first, dtype, all);
   /* Cast from the masters, unless the update has written the slice. */
-  const int casts = weights && !u->config.param_copy;
+  const int casts = weights && !ms_unit_keeps_copies(u);
   const ms_ref own = ms_ref_vector(casts ? ms_state_buffer(unit, MS_SLOT_MASTER) : -1, 0, casts ? MS_F32 : dtype,
                                    ms_unit_slice_room(model, u, replicas));
   MS_TRY(move_slices(plan, MS_PHASE_UPDATE, MS_COLL_ALL_GATHER, unit, chunks, own, none, 0));
