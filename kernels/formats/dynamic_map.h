@@ -1,6 +1,6 @@
 /* dynamic_map.h - bitsandbytes' dynamic maps of 8 bits (Dettmers et al., 2022, "8-bit Optimizers via Block-wise
- * Quantization"; create_dynamic_map): the signed one, with which QLoRA keeps the scales of nf4, and which codes AdamW's
- * first moment; the unsigned one is for the second.
+ * Quantization"; create_dynamic_map): the signed one, with which QLoRA keeps scales (storage.h), and which codes
+ * AdamW's first moment; the unsigned one is for the second.
  *
  * The 256 numbers of the signed map are 0, 1, and +-10^(i - 6) m for i = 0 to 6, where m are the middles of 2^i equal
  * parts of [0.1, 1]. Code c is the c-th in order: 127 is 0, 255 is 1, and 254 - c is the negative of c. There is no -1.

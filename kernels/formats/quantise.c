@@ -4,23 +4,17 @@
 #include "base/numbers/dtype.h"
 #include "base/error.h"
 
-static int is_float8(int dtype) { return dtype == MS_F8E4M3 || dtype == MS_F8E5M2; }
-static int is_scaled_by_blocks(int dtype) {
-  return is_float8(dtype) || dtype == MS_I8 || dtype == MS_I4 || dtype == MS_NF4;
-}
-
 static int check_dtype(const ms_quantisation *q) {
+  static const char *const with[] = {
+      [MS_SCALE_TENSOR] = "one scale", [MS_SCALE_BLOCK] = "a scale a block", [MS_SCALE_MX] = "an e8m0 scale a block"};
+  char allowed[MS_DTYPE_LIST];
   if (q->scaling < MS_SCALE_TENSOR || q->scaling > MS_SCALE_MX)
     return MS_FAIL(MS_EINVAL, "quantise: there is no scaling %d; it must be %d to %d", q->scaling, MS_SCALE_TENSOR,
                    MS_SCALE_MX);
-  if (q->scaling == MS_SCALE_BLOCK) {
-    if (is_scaled_by_blocks(q->dtype)) return MS_OK;
-    return MS_FAIL(MS_EDTYPE, "quantise: %s with a scale a block; it must be f8e4m3, f8e5m2, i8, i4 or nf4",
-                   ms_dtype_name(q->dtype));
-  }
-  if (is_float8(q->dtype)) return MS_OK;
-  return MS_FAIL(MS_EDTYPE, "quantise: %s with %s; it must be f8e4m3 or f8e5m2", ms_dtype_name(q->dtype),
-                 q->scaling == MS_SCALE_MX ? "an e8m0 scale a block" : "one scale");
+  const int use = q->scaling == MS_SCALE_BLOCK ? MS_DTYPE_BLOCKS : MS_DTYPE_SCALED;
+  if (ms_dtype_may(q->dtype, use)) return MS_OK;
+  return MS_FAIL(MS_EDTYPE, "quantise: %s with %s; it must be %s", ms_dtype_name(q->dtype), with[q->scaling],
+                 ms_dtype_list(use, allowed));
 }
 
 int ms_quantisation_check(const ms_quantisation *q, int64_t n) {

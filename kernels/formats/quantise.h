@@ -4,17 +4,18 @@
  * A scaling says which elements share a scale, and in which direction it works:
  *
  *   MS_SCALE_TENSOR  one f32 for all: largest / max(amax, 1e-12), the product in double, as torchao has it. A code is
- *                    x * scale, an element code / scale. f8e4m3, f8e5m2.
+ *                    x * scale, an element code / scale.
  *   MS_SCALE_BLOCK   one f32 for each `block` consecutive elements: amax / largest. A code is x / scale, an element
- *                    code * scale. f8e4m3, f8e5m2, and symmetrically i8 (-127 to 127), i4 (-7 to 7) and nf4, whose
- *                    largest is 1. A block of zeros has the scale 0.
+ *                    code * scale. A block of zeros has the scale 0.
  *   MS_SCALE_MX      one e8m0 for each 32 consecutive elements, as in OCP's microscaling formats: a code is x / scale,
- *                    an element code * scale. f8e4m3, f8e5m2. The rounding says which power of two: MS_MX_FLOOR
- *                    that of amax over that of the largest number, so that the largest elements may saturate;
- *                    MS_MX_RCEIL the smallest one that is at least amax / largest, so that none does.
+ *                    an element code * scale. The rounding says which power of two: MS_MX_FLOOR that of amax over that
+ *                    of the largest number, so that the largest elements may saturate; MS_MX_RCEIL the smallest one
+ *                    that is at least amax / largest, so that none does.
  *
  * amax is the largest magnitude of the elements that share the scale, `largest` the largest code. Codes are rounded to
- * nearest, ties to even (nf4: to the lower one), and saturate. The last block may be shorter.
+ * nearest, ties to even unless the type says otherwise, and saturate. The last block may be shorter. Which types have
+ * codes, and with which scalings, says MS_CODES of base/numbers/formats.def: those of f8 with all three, others with
+ * blocks, symmetrically.
  *
  * NaN and infinity: a scale of elements with NaN is NaN, so all of them read back as NaN. With an infinity, a block's
  * scale is infinite and its codes are 0, which read back as NaN; an e8m0 is NaN; the tensor's scale is 0, and all

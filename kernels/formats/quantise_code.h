@@ -25,8 +25,6 @@
 #endif
 
 #define MS_LEAST_AMAX 1e-12
-#define MS_I8_MOST 127.0f
-#define MS_I4_MOST 7.0f
 
 MS_QUANTISE_FUNCTION uint32_t ms_magnitude(float x) { return ms_float8_bits(x) & 0x7fffffffu; }
 
@@ -34,12 +32,18 @@ MS_QUANTISE_FUNCTION uint32_t ms_magnitude(float x) { return ms_float8_bits(x) &
  * codes, which callers refuse, scales and values are NaN, so that no result looks right.
  */
 MS_QUANTISE_FUNCTION float ms_largest_code(int dtype) {
-  return dtype == MS_F8E4M3   ? MS_F8E4M3_MAX
-         : dtype == MS_F8E5M2 ? MS_F8E5M2_MAX
-         : dtype == MS_I8     ? MS_I8_MOST
-         : dtype == MS_I4     ? MS_I4_MOST
-         : dtype == MS_NF4    ? 1.0f
-                              : ms_float8_value(0x7fc00000u);
+#define MS_CODES(NAME, largest, ...) \
+  if (dtype == MS_##NAME) return largest;
+#include "base/numbers/formats.def"
+  return ms_float8_value(0x7fc00000u);
+}
+
+/* The exponent of the largest number of a type with scales of e8m0. */
+MS_QUANTISE_FUNCTION int ms_top_of(int dtype) {
+#define MS_CODES(NAME, largest, top, ...) \
+  if (dtype == MS_##NAME) return top;
+#include "base/numbers/formats.def"
+  return 0;
 }
 
 /* ---- scales from the largest magnitude --------------------------------------------------------------------------- */
@@ -61,7 +65,7 @@ MS_QUANTISE_FUNCTION float ms_block_scale(uint32_t magnitude, int dtype) {
 
 /* Subnormal magnitudes have the exponent of 2^-127 here, which is the least scale. */
 MS_QUANTISE_FUNCTION uint8_t ms_mx_scale_floor(uint32_t magnitude, int dtype) {
-  const int exponent = (int)(magnitude >> 23) - (dtype == MS_F8E4M3 ? MS_F8E4M3_TOP : MS_F8E5M2_TOP);
+  const int exponent = (int)(magnitude >> 23) - ms_top_of(dtype);
   return (uint8_t)(magnitude >= 0x7f800000u ? 0xff : exponent < 0 ? 0 : exponent);
 }
 
@@ -94,24 +98,31 @@ MS_QUANTISE_FUNCTION int ms_nearest_int(float x, float most) {
   return (int)(ms_float8_bits(kept + 12582912.0f) - ms_float8_bits(12582912.0f));
 }
 
+MS_QUANTISE_FUNCTION uint8_t ms_f32_to_i8(float x) { return (uint8_t)ms_nearest_int(x, ms_largest_code(MS_I8)); }
+MS_QUANTISE_FUNCTION float ms_i8_to_f32(uint8_t code) { return (float)(int8_t)code; }
+MS_QUANTISE_FUNCTION uint8_t ms_f32_to_i4(float x) { return (uint8_t)(ms_nearest_int(x, ms_largest_code(MS_I4)) & 15); }
+MS_QUANTISE_FUNCTION float ms_i4_to_f32(uint8_t code) { return (float)ms_i4_to_int(code); }
+
 MS_QUANTISE_FUNCTION uint8_t ms_code_of(float x, int dtype) {
-  return dtype == MS_F8E4M3   ? ms_f32_to_f8e4m3(x)
-         : dtype == MS_F8E5M2 ? ms_f32_to_f8e5m2(x)
-         : dtype == MS_I8     ? (uint8_t)ms_nearest_int(x, MS_I8_MOST)
-         : dtype == MS_I4     ? (uint8_t)(ms_nearest_int(x, MS_I4_MOST) & 15)
-         : dtype == MS_NF4    ? ms_f32_to_nf4(x)
-                              : 0;
+#define MS_CODES(NAME, largest, top, encode, ...) \
+  if (dtype == MS_##NAME) return encode(x);
+#include "base/numbers/formats.def"
+  return 0;
 }
 
 MS_QUANTISE_FUNCTION float ms_value_of(uint8_t code, int dtype) {
-  return dtype == MS_F8E4M3   ? ms_f8e4m3_to_f32(code)
-         : dtype == MS_F8E5M2 ? ms_f8e5m2_to_f32(code)
-         : dtype == MS_I8     ? (float)(int8_t)code
-         : dtype == MS_I4     ? (float)ms_i4_to_int(code)
-         : dtype == MS_NF4    ? ms_nf4_to_f32(code)
-                              : ms_float8_value(0x7fc00000u);
+#define MS_CODES(NAME, largest, top, encode, decode) \
+  if (dtype == MS_##NAME) return decode(code);
+#include "base/numbers/formats.def"
+  return ms_float8_value(0x7fc00000u);
 }
 
-MS_QUANTISE_CONSTANT int ms_code_is_packed(int dtype) { return dtype == MS_I4 || dtype == MS_NF4; }
+/* 1: two codes share a byte. */
+MS_QUANTISE_CONSTANT int ms_code_is_packed(int dtype) {
+#define MS_DTYPE(NAME, name, long_name, c_type, stored, bits, ...) \
+  if (dtype == MS_##NAME) return (bits) < 8;
+#include "base/numbers/formats.def"
+  return 0;
+}
 
 #endif

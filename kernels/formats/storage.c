@@ -5,19 +5,19 @@
 #include "base/error.h"
 #include "kernels/formats/storage_code.h"
 
-static int64_t bf16_bytes(int64_t elements) { return 2 * elements; }
-
-/* The longest records of each dtype, whose elements are powers of two; the bytes of a record, and the byte from which
- * late scales are (ms_storage.late). */
+/* The longest records of each dtype, whose elements are powers of two. */
 static const struct {
   int dtype;
   int64_t elements, block;
-  int64_t (*bytes)(int64_t elements), (*late)(int64_t elements);
+  int scales;
 } longest[] = {
-    {MS_BF16, 64, 0, bf16_bytes, NULL},
-    {MS_I8, 4 * MS_STORED_BLOCK_I8, MS_STORED_BLOCK_I8, ms_i8_record, NULL},
-    {MS_NF4, MS_STORED_MOST, MS_STORED_BLOCK_NF4, ms_nf4_record, ms_nf4_scale_codes},
+#define MS_RECORDS(NAME, elements, block, scales) {MS_##NAME, elements, block, MS_SCALES_##scales},
+#include "base/numbers/formats.def"
 };
+
+#define MS_RECORDS(NAME, elements, block, scales) \
+  _Static_assert((elements) <= MS_STORED_MOST && (block) <= MS_STORED_BLOCK, "buffers have room for " #NAME);
+#include "base/numbers/formats.def"
 
 enum { STORAGES = sizeof longest / sizeof *longest };
 
@@ -42,12 +42,21 @@ int ms_storage_find(int dtype, int64_t elements, ms_storage *storage) {
   if (elements < least || elements > most || elements & (elements - 1))
     return MS_FAIL(MS_EINVAL, "records of %s have a power of two of elements, %lld to %lld, not %lld",
                    ms_dtype_name(dtype), (long long)least, (long long)most, (long long)elements);
-  *storage = (ms_storage){.dtype = dtype,
-                          .elements = elements,
-                          .words = longest[row].bytes(elements) / 4,
-                          .block = longest[row].block,
-                          .late = longest[row].late ? longest[row].late(elements) : 0};
+  ms_storage s = {.dtype = dtype, .elements = elements, .block = longest[row].block};
+  MS_TRY(ms_dtype_bytes(dtype, elements, &s.scales));
+  const int64_t blocks = s.block ? elements / s.block : 0;
+  if (longest[row].scales == MS_SCALES_MAPPED) s.late = ms_record_map(s.scales, blocks);
+  const int64_t end = s.late ? s.late + 2 * (int64_t)sizeof(float) : s.scales + blocks * (int64_t)sizeof(float);
+  s.words = (end + 15) / 16 * 4; /* records begin at multiples of 16 bytes */
+  *storage = s;
   return MS_OK;
+}
+
+const char *ms_storage_fitting(int64_t run, char text[MS_DTYPE_LIST]) {
+  unsigned fitting = 0;
+  for (int i = 0; i < STORAGES; i++)
+    if (!longest[i].block || run % longest[i].block == 0) fitting |= 1u << longest[i].dtype;
+  return ms_dtype_names(fitting, text);
 }
 
 int ms_storage_of_runs(int dtype, int64_t run, ms_storage *storage) {

@@ -4,19 +4,20 @@
  * A record depends on nothing outside it, so any rank can keep, send and read any range of records. Records consist of
  * 32-bit words, in which ranges of them are counted, gathered and saved. Chunks of a segment never cut a record.
  *
- *   dtype  elements  a record has
- *   bf16         64  the elements
- *   i8         1024  their codes; the f32 scales of 4 blocks of 256 (MS_SCALE_BLOCK of quantise.h)
- *   nf4       16384  their codes, two a byte; the codes of the scales of 256 blocks of 64; a scale of these and an
- *                    offset, f32
+ * A record has the elements, or their codes, then the scales of its blocks (MS_SCALE_BLOCK of quantise.h). How many
+ * elements a record and a block have, and which scales, are columns of MS_RECORDS (base/numbers/formats.def):
+ *
+ *   NONE    elements are numbers, not codes
+ *   F32     an f32 for each block
+ *   MAPPED  a code of 8 bits for each block, then a scale of these and an offset, f32
  *
  * The ranks of a tensor dimension each have runs of the elements of a parameter that they divide. Where such a run does
  * not consist of whole records, those of the parameter on every mesh of that size are shorter: a half, a quarter, ...
- * of the elements above, down to one block. Blocks, and the groups of 256 scales of nf4, stay those of the whole
+ * of the elements, down to one block. Blocks, and the groups of 256 mapped scales, stay those of the whole
  * parameter, so the numbers that records mean are the same on every mesh; short records of one group repeat its scale.
  * Records of different lengths are made of each other without loss (ms_storage_convert).
  *
- * The scales of nf4 are quantised themselves, as QLoRA does and bitsandbytes (quantize_4bit with compress_statistics):
+ * Mapped scales are quantised themselves, as QLoRA does and bitsandbytes (quantize_4bit with compress_statistics):
  * offset is the mean of the scales of the whole parameter; what is left of 256 scales, divided by its largest
  * magnitude, has codes of the dynamic map (dynamic_map.h). A scale reads back as map[code] * scale + offset, in f32,
  * rounded after each step. The elements' codes are those of the scales before that. So such a parameter is complete
@@ -25,16 +26,20 @@
 #ifndef MS_KERNELS_STORAGE_H
 #define MS_KERNELS_STORAGE_H
 
+#include "base/numbers/dtype.h"
 #include "kernels/op.h"
 
-enum { MS_STORED_SCALES = 256, MS_STORED_BLOCK_I8 = 256, MS_STORED_BLOCK_NF4 = 64, MS_STORED_MOST = 16384 };
+/* The most elements of a block and of a record, and the scales of a group. */
+enum { MS_STORED_BLOCK = 256, MS_STORED_MOST = 16384, MS_STORED_SCALES = 256 };
+enum ms_storage_scales { MS_SCALES_NONE, MS_SCALES_F32, MS_SCALES_MAPPED };
 
 typedef struct ms_storage {
   int dtype;
   int64_t elements, words; /* of a record */
   int64_t block;           /* elements of a scale; 0: the elements are numbers, not codes */
-  /* The byte of a record from which ms_storage_set_scales writes: scales that need those of the whole parameter; 0:
-   * ms_storage_encode writes all of it. */
+  int64_t scales;          /* the byte of a record from which its scales are */
+  /* The byte of the scale and the offset of mapped scales, which are late: they need those of the whole parameter, so
+   * ms_storage_set_scales writes them, and ms_storage_encode others. 0: they are not mapped. */
   int64_t late;
 } ms_storage;
 
@@ -48,22 +53,24 @@ int ms_storage_find(int dtype, int64_t elements, ms_storage *storage);
 /* The longest records of which runs of so many elements consist; 0: the parameter is not divided. MS_EUNSUPPORTED if a
  * run would cut a block. */
 int ms_storage_of_runs(int dtype, int64_t run, ms_storage *storage);
+/* Lists the dtypes whose blocks such runs do not cut: "bf16 or i8"; returns text. */
+const char *ms_storage_fitting(int64_t run, char text[MS_DTYPE_LIST]);
 /* Words of the records of n elements. */
 int64_t ms_storage_words(const ms_storage *storage, int64_t n);
 
-/* Makes a record of n elements; the rest of it is zero. nf4: writes the scales of all its blocks to scales, and only
- * the codes of the elements. */
+/* Makes a record of n elements; the rest of it is zero. With late scales: writes those of all its blocks to scales,
+ * and only the codes of the elements. */
 int ms_storage_encode(const ms_storage *storage, const float *x, int64_t n, void *record, float *scales);
-/* Completes a record of nf4 with the scales of its first n blocks, the parameter's offset, and the largest magnitude
+/* Completes a record of late scales with those of its first n blocks, the parameter's offset, and the largest magnitude
  * that is left of the scales of its group. */
 void ms_storage_set_scales(const ms_storage *storage, void *record, const float *scales, int64_t n, float offset,
                            uint32_t most);
-/* The bits of the largest magnitude that is left of n scales of nf4: as integers, these are in the order of numbers. */
+/* The bits of the largest magnitude that is left of n late scales: as integers, these are in the order of numbers. */
 uint32_t ms_storage_most(const float *scales, int64_t n, float offset);
 /* Elements [first, first + n) of an array of records. */
 void ms_storage_decode(const ms_storage *storage, const void *records, int64_t first, int64_t n, float *x);
 /* Copies n elements, whole blocks or the end of a parameter, with their scales from element `first` of an array of
- * records to element `at` of one with records of another length. Of nf4, records of the longer kind have one group. */
+ * records to element `at` of one with records of another length. Mapped scales of the longer kind are one group. */
 void ms_storage_convert(const ms_storage *from, const void *records, int64_t first, int64_t n, const ms_storage *to,
                         void *out, int64_t at);
 

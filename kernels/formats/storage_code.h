@@ -1,5 +1,5 @@
-/* storage_code.h - the places in a record of storage.h, and how a scale of nf4 reads back. Shared by the CPU and CUDA,
- * which therefore give the same bits. */
+/* storage_code.h - the places in a record of storage.h, and how a mapped scale reads back. Shared by the CPU and
+ * CUDA, which therefore give the same bits. */
 #ifndef MS_KERNELS_STORAGE_CODE_H
 #define MS_KERNELS_STORAGE_CODE_H
 
@@ -7,20 +7,12 @@
 #include "kernels/formats/quantise_code.h"
 #include "kernels/formats/storage.h"
 
-/* Bytes from the start of a record of so many elements: of i8, its scales; of nf4, the codes of its scales, their
- * scale, and behind that the offset. */
-MS_QUANTISE_FUNCTION int64_t ms_i8_scales(int64_t elements) { return elements; }
-MS_QUANTISE_FUNCTION int64_t ms_nf4_scale_codes(int64_t elements) { return elements / 2; }
-MS_QUANTISE_FUNCTION int64_t ms_nf4_scale(int64_t elements) {
-  return (elements / 2 + elements / MS_STORED_BLOCK_NF4 + 3) / 4 * 4;
+/* Bytes from the start of a record of so many elements: its scales, behind the codes; and behind so many mapped ones
+ * their f32 scale, then the offset. */
+MS_QUANTISE_FUNCTION int64_t ms_record_scales(int dtype, int64_t elements) {
+  return ms_code_is_packed(dtype) ? elements / 2 : elements;
 }
-MS_QUANTISE_FUNCTION int64_t ms_nf4_offset(int64_t elements) { return ms_nf4_scale(elements) + 4; }
-
-/* Bytes of a record: records begin at multiples of 16. */
-MS_QUANTISE_FUNCTION int64_t ms_i8_record(int64_t elements) {
-  return (elements + elements / MS_STORED_BLOCK_I8 * 4 + 15) / 16 * 16;
-}
-MS_QUANTISE_FUNCTION int64_t ms_nf4_record(int64_t elements) { return (ms_nf4_offset(elements) + 4 + 15) / 16 * 16; }
+MS_QUANTISE_FUNCTION int64_t ms_record_map(int64_t scales, int64_t blocks) { return (scales + blocks + 3) / 4 * 4; }
 
 /* map[code] * scale + offset, rounded after each step: the compiler must not fuse them. */
 MS_QUANTISE_FUNCTION float ms_restored_scale(uint8_t code, float scale, float offset) {

@@ -91,7 +91,8 @@ MS_API int ms_config_check(const char *type, const void *config);
  * NaN. To i8, as to i32, it truncates and saturates, and NaN gives 0.
  *
  * The last two are packed, two elements a byte, the first one in the high four bits. They mean something only with
- * scales, so no tensor of a graph has them, and no op takes them:
+ * scales, so no tensor of a graph has them, and no op takes them. With scales they are formats in which parameters are
+ * stored and sums are sent, as i8 is, and f8 (enum ms_dtype_use):
  *
  *   i4      two's complement, -8 to 7
  *   nf4     the number of an entry of QLoRA's table of 16 quantiles of a normal distribution, -1 to 1 */
@@ -109,6 +110,25 @@ enum ms_dtype {
   MS_DTYPES = 10
 };
 
+/* Where an element type can be used, as flags. */
+enum ms_dtype_use {
+  MS_DTYPE_FLOAT = 1 << 0,  /* floating point that kernels compute with, and that has gradients */
+  MS_DTYPE_CAST = 1 << 1,   /* result of the op cast */
+  MS_DTYPE_PARAM = 1 << 2,  /* parameters as kernels read them */
+  MS_DTYPE_REDUCE = 1 << 3, /* reductions over ranks; each addition is in f32 */
+  MS_DTYPE_SUM = 1 << 4,    /* sums of micro-batches */
+  MS_DTYPE_MOMENT = 1 << 5, /* AdamW's moments */
+  /* Kernels and sums read and write it. Their loops over floats exist for f32 and bf16: what is not the one is the
+   * other. So nothing else may reach them, and every call is checked for this flag before it is prepared. */
+  MS_DTYPE_LOOPS = 1 << 6,
+  MS_DTYPE_STORED = 1 << 7,   /* frozen parameters are stored in it (ms_param_config.storage_dtype) */
+  MS_DTYPE_PIECES = 1 << 8,   /* ranks send sums in it, in blocks with a scale (ms_unit_config.shard_dtype) */
+  MS_DTYPE_GATHERED = 1 << 9, /* shards gather masters in it, in blocks with a scale (ms_param_config.gather_dtype) */
+  MS_DTYPE_BLOCKS = 1 << 10,  /* elements are codes with a scale for each block of them */
+  MS_DTYPE_SCALED = 1 << 11,  /* and also with one scale for all, or with scales of e8m0 */
+  MS_DTYPE_PRODUCT = 1 << 12  /* devices have matrix products of it, so a cluster describes their peak */
+};
+
 /* The properties of an element type. */
 typedef struct ms_dtype_info {
   const char *name, *long_name; /* "bf16", and PyTorch's name, "bfloat16" */
@@ -118,6 +138,10 @@ typedef struct ms_dtype_info {
   int bits;                     /* of one element; fewer than 8: packed, 8 / bits elements a byte */
   int is_float;                 /* 1: the values are floating-point numbers; 0: integers */
   double lowest, largest;       /* finite values */
+  int uses;                     /* flags of enum ms_dtype_use */
+  /* Of two runs that compute in it, or send gradients in it: the relative difference of losses and parameters, and of
+   * the norm of gradients, which some types round individually; 0: runs are not compared in it. */
+  double tolerance, norm_tolerance;
 } ms_dtype_info;
 
 MS_API int ms_dtype_describe(int dtype, ms_dtype_info *info, int size); /* MS_EDTYPE if there is no such type */

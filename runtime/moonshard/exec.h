@@ -160,7 +160,7 @@ MS_API int ms_profile_items(const ms_profile *profile, int capacity, ms_profile_
  * the last sync, the outer optimizer's momentum, and with ms_plan_config.outer_delay the sum over the replicas that was
  * sent and not yet applied. These are the same on all replicas; between syncs all others there are not.
  *
- * STORED: of a parameter that is kept in i8 or nf4 (ms_param_config.storage_dtype), its codes and scales as they are
+ * STORED: of a parameter that is kept as codes (ms_param_config.storage_dtype), these and their scales as they are
  * kept, to save and load them bit for bit. Its "elements" are 32-bit words, which take the place of f32 values. As
  * PARAM such a parameter reads as what its codes mean, and is written by quantising, whole: from the first owned
  * element on, in order.
@@ -203,7 +203,7 @@ MS_API int ms_state_write(ms_state *state, int param, int what, int64_t first, i
 /* Ends the writing of elements, by ms_state_write or ms_state_load; functions that write whole parameters do so
  * themselves. Gives all replicas the parameters of which each has written its slice (shard_over_replicate). Of moments
  * in 8 bits of which only a part of some 256 elements was written, the others keep their values. Parameters that are
- * kept in i8 or nf4 get their scales; those of nf4 need the mean over all ranks, and MS_EINVAL says that a rank has not
+ * kept as codes get their scales, some of which need the mean over all ranks; MS_EINVAL says that a rank has not
  * written all that it owns of one. Weights that stay gathered (MS_RESHARD_RUN) will be gathered again. Without this
  * call no phase runs after writes of these three. Also forgets what rounding left of earlier gradients
  * (ms_unit_config.error_feedback). Collective. */

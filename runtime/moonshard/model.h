@@ -103,7 +103,7 @@ typedef struct ms_division {
 MS_API int ms_storage_record(int dtype, int64_t run, int64_t *elements, int64_t *words);
 /* Elements [first, first + count) of an array of records of so many elements, as f32. */
 MS_API int ms_storage_read(int dtype, int64_t elements, const void *records, int64_t first, int64_t count, float *out);
-/* Copies these elements of an array of records of i8 or nf4 to one of records of another length, from element to_first
+/* Copies these elements of an array of records of codes to one of records of another length, from element to_first
  * on, bit for bit. first and to_first begin blocks. */
 MS_API int ms_storage_copy(int dtype, int64_t elements, const void *records, int64_t first, int64_t count,
                            int64_t to_elements, void *to, int64_t to_first);

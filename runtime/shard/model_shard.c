@@ -193,6 +193,7 @@ static int refuse_uneven(const ms_model *model, const ms_param *p) {
 static int choose_records(const ms_model *model, ms_param *p) {
   const ms_dim_group *tensor = &model->dim[MS_DIM_TENSOR];
   const int dtype = p->config.storage_dtype;
+  char fitting[MS_DTYPE_LIST];
   p->storage = (ms_storage){.dtype = MS_F32};
   if (dtype == MS_F32) return MS_OK;
   MS_TRY(ms_storage_find(dtype, 0, &p->storage));
@@ -201,11 +202,10 @@ static int choose_records(const ms_model *model, ms_param *p) {
   return MS_FAIL(
       MS_EUNSUPPORTED,
       "parameter '%s' is stored in %s, in blocks of %lld elements, which the %d ranks of the dimension %s of "
-      "the mesh would cut: along axis %d each has runs of %lld elements; store it in bf16%s, leave it whole "
+      "the mesh would cut: along axis %d each has runs of %lld elements; store it in %s, leave it whole "
       "on each rank of %s, or use a mesh whose ranks have multiples of %lld",
       p->name, ms_dtype_name(dtype), (long long)p->storage.block, tensor->size, tensor->label, p->config.tensor_axis,
-      (long long)run, dtype == MS_I8 && run % MS_STORED_BLOCK_NF4 == 0 ? " or nf4" : "", tensor->label,
-      (long long)p->storage.block);
+      (long long)run, ms_storage_fitting(run, fitting), tensor->label, (long long)p->storage.block);
 }
 
 /* Gives each parameter the shape of this rank's part, and its records. */

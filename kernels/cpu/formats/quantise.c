@@ -57,42 +57,27 @@ static int no_codes_of(int dtype) {
   return MS_FAIL(MS_EINTERNAL, "quantise: no loop makes or reads codes of %s", ms_dtype_name(dtype));
 }
 
+/* Without a top, codes have blocks with scales alone. */
 MS_CLONES static int encode(const float *x, int64_t n, float scale, int way, int dtype, uint8_t *codes) {
-  const int divides = way == DIVIDE;
-  switch (dtype) {
-    case MS_F8E4M3:
-      if (divides) encode_as(x, n, scale, DIVIDE, MS_F8E4M3, codes);
-      else encode_as(x, n, scale, MULTIPLY, MS_F8E4M3, codes);
-      break;
-    case MS_F8E5M2:
-      if (divides) encode_as(x, n, scale, DIVIDE, MS_F8E5M2, codes);
-      else encode_as(x, n, scale, MULTIPLY, MS_F8E5M2, codes);
-      break;
-    case MS_I8: encode_as(x, n, scale, DIVIDE, MS_I8, codes); break;
-    case MS_I4: encode_as(x, n, scale, DIVIDE, MS_I4, codes); break;
-    case MS_NF4: encode_as(x, n, scale, DIVIDE, MS_NF4, codes); break;
-    default: return no_codes_of(dtype);
+#define MS_CODES(NAME, largest, top, ...)                                           \
+  if (dtype == MS_##NAME) {                                                         \
+    if (top && way == MULTIPLY) encode_as(x, n, scale, MULTIPLY, MS_##NAME, codes); \
+    else encode_as(x, n, scale, DIVIDE, MS_##NAME, codes);                          \
+    return MS_OK;                                                                   \
   }
-  return MS_OK;
+#include "base/numbers/formats.def"
+  return no_codes_of(dtype);
 }
 
 MS_CLONES static int decode(const uint8_t *codes, int64_t n, float scale, int way, int dtype, float *x) {
-  const int divides = way == DIVIDE;
-  switch (dtype) {
-    case MS_F8E4M3:
-      if (divides) decode_as(codes, n, scale, DIVIDE, MS_F8E4M3, x);
-      else decode_as(codes, n, scale, MULTIPLY, MS_F8E4M3, x);
-      break;
-    case MS_F8E5M2:
-      if (divides) decode_as(codes, n, scale, DIVIDE, MS_F8E5M2, x);
-      else decode_as(codes, n, scale, MULTIPLY, MS_F8E5M2, x);
-      break;
-    case MS_I8: decode_as(codes, n, scale, MULTIPLY, MS_I8, x); break;
-    case MS_I4: decode_as(codes, n, scale, MULTIPLY, MS_I4, x); break;
-    case MS_NF4: decode_as(codes, n, scale, MULTIPLY, MS_NF4, x); break;
-    default: return no_codes_of(dtype);
+#define MS_CODES(NAME, largest, top, ...)                                       \
+  if (dtype == MS_##NAME) {                                                     \
+    if (top && way == DIVIDE) decode_as(codes, n, scale, DIVIDE, MS_##NAME, x); \
+    else decode_as(codes, n, scale, MULTIPLY, MS_##NAME, x);                    \
+    return MS_OK;                                                               \
   }
-  return MS_OK;
+#include "base/numbers/formats.def"
+  return no_codes_of(dtype);
 }
 
 /* ---- the elements of one scale ----------------------------------------------------------------------------------- */

@@ -16,45 +16,44 @@ namespace {
 
 constexpr int THREADS = 256, EACH = 8, TILE = THREADS * EACH;
 
-/* Elements of a scale. */
-template <int DTYPE> constexpr int block_of = DTYPE == MS_NF4 ? MS_STORED_BLOCK_NF4 : MS_STORED_BLOCK_I8;
-
 /* Records of 1 << shift elements. */
 struct layout {
   int shift, bytes;
 };
 
-template <int DTYPE> __device__ float scale_of(const uint8_t *record, int elements, int block) {
-  if constexpr (DTYPE == MS_I8) return reinterpret_cast<const float *>(record + ms_i8_scales(elements))[block];
-  else
-    return ms_restored_scale(record[ms_nf4_scale_codes(elements) + block],
-                             *reinterpret_cast<const float *>(record + ms_nf4_scale(elements)),
-                             *reinterpret_cast<const float *>(record + ms_nf4_offset(elements)));
+template <int DTYPE, int BLOCK, int SCALES> __device__ float scale_of(const uint8_t *record, int elements, int block) {
+  const uint8_t *scales = record + ms_record_scales(DTYPE, elements);
+  if constexpr (SCALES == MS_SCALES_F32) return reinterpret_cast<const float *>(scales)[block];
+  else {
+    const float *map =
+        reinterpret_cast<const float *>(record + ms_record_map(ms_record_scales(DTYPE, elements), elements / BLOCK));
+    return ms_restored_scale(scales[block], map[0], map[1]);
+  }
 }
 
 /* Element k of the 8 whose codes begin at `codes`. */
 template <int DTYPE> __device__ __forceinline__ float value_of(const uint8_t *codes, int k) {
-  if constexpr (DTYPE == MS_I8) return ms_value_of(codes[k], MS_I8);
-  else return ms_value_of(k % 2 ? ms_second4(codes[k / 2]) : ms_first4(codes[k / 2]), MS_NF4);
+  if constexpr (!ms_code_is_packed(DTYPE)) return ms_value_of(codes[k], DTYPE);
+  else return ms_value_of(k % 2 ? ms_second4(codes[k / 2]) : ms_first4(codes[k / 2]), DTYPE);
 }
 
 /* ALIGNED: y begins at a multiple of 16 bytes. */
-template <int DTYPE, class Y, bool ALIGNED>
+template <int DTYPE, int BLOCK, int SCALES, class Y, bool ALIGNED>
 __global__ void __launch_bounds__(THREADS) decode(const uint8_t *records, layout of, int64_t n, Y *y) {
-  constexpr int BLOCK = block_of<DTYPE>;
+  static_assert(TILE % BLOCK == 0 && BLOCK % EACH == 0, "whole blocks, and threads in one of them");
   const int elements = 1 << of.shift;
   __shared__ float scale[TILE / BLOCK];
   const int64_t tile = static_cast<int64_t>(blockIdx.x) * TILE, first = tile + threadIdx.x * EACH;
   if (threadIdx.x < TILE / BLOCK) {
     const int64_t element = tile + threadIdx.x * BLOCK;
     if (element < n)
-      scale[threadIdx.x] = scale_of<DTYPE>(records + (element >> of.shift) * of.bytes, elements,
-                                           static_cast<int>(element & (elements - 1)) / BLOCK);
+      scale[threadIdx.x] = scale_of<DTYPE, BLOCK, SCALES>(records + (element >> of.shift) * of.bytes, elements,
+                                                          static_cast<int>(element & (elements - 1)) / BLOCK);
   }
   __syncthreads();
   if (first >= n) return;
   const int at = static_cast<int>(first & (elements - 1));
-  const uint8_t *codes = records + (first >> of.shift) * of.bytes + (DTYPE == MS_NF4 ? at / 2 : at);
+  const uint8_t *codes = records + (first >> of.shift) * of.bytes + ms_record_scales(DTYPE, at);
   const float factor = scale[threadIdx.x * EACH / BLOCK];
   float x[EACH];
 #pragma unroll
@@ -70,32 +69,34 @@ template <class Y> __global__ void __launch_bounds__(THREADS) widen(const ms_b16
   if (i < n) ms_element_store(y + i, ms_element_load(x + i));
 }
 
-template <int DTYPE, class Y> int launch_decode(const ms_kernel_call *call, int64_t n, Y *y) {
-  ms_storage storage;
-  MS_TRY(ms_storage_find(DTYPE, call->attrs.stored.record, &storage));
-  const layout of = {__builtin_ctzll(static_cast<unsigned long long>(storage.elements)),
-                     static_cast<int>(4 * storage.words)};
-  const unsigned tiles = static_cast<unsigned>(ms_cuda_ceil(n, TILE));
-  const uint8_t *records = static_cast<const uint8_t *>(call->in_data[0]);
-  if (reinterpret_cast<uintptr_t>(y) % MS_CUDA_VECTOR_BYTES == 0)
-    return MS_CUDA_LAUNCH((decode<DTYPE, Y, true>), tiles, THREADS, 0, call->stream, records, of, n, y);
-  return MS_CUDA_LAUNCH((decode<DTYPE, Y, false>), tiles, THREADS, 0, call->stream, records, of, n, y);
+template <int DTYPE, int BLOCK, int SCALES, class Y> int launch_as(const ms_kernel_call *call, int64_t n, Y *y) {
+  if constexpr (BLOCK == 0) {
+    static_assert(DTYPE == MS_BF16, "the numbers that are stored");
+    return MS_CUDA_LAUNCH((widen<Y>), static_cast<unsigned>(ms_cuda_ceil(n, THREADS)), THREADS, 0, call->stream,
+                          static_cast<const ms_b16 *>(call->in_data[0]), n, y);
+  } else {
+    ms_storage storage;
+    MS_TRY(ms_storage_find(DTYPE, call->attrs.stored.record, &storage));
+    const layout of = {__builtin_ctzll(static_cast<unsigned long long>(storage.elements)),
+                       static_cast<int>(4 * storage.words)};
+    const unsigned tiles = static_cast<unsigned>(ms_cuda_ceil(n, TILE));
+    const uint8_t *records = static_cast<const uint8_t *>(call->in_data[0]);
+    if (reinterpret_cast<uintptr_t>(y) % MS_CUDA_VECTOR_BYTES == 0)
+      return MS_CUDA_LAUNCH((decode<DTYPE, BLOCK, SCALES, Y, true>), tiles, THREADS, 0, call->stream, records, of, n,
+                            y);
+    return MS_CUDA_LAUNCH((decode<DTYPE, BLOCK, SCALES, Y, false>), tiles, THREADS, 0, call->stream, records, of, n, y);
+  }
 }
 
 template <class Y> int launch(const ms_kernel_call *call) {
   const int64_t n = ms_numel(&call->out[0]);
   Y *y = static_cast<Y *>(call->out_data[0]);
   if (n == 0) return MS_OK;
-  switch (call->attrs.stored.storage) {
-    case MS_NF4: return launch_decode<MS_NF4>(call, n, y);
-    case MS_I8: return launch_decode<MS_I8>(call, n, y);
-    case MS_BF16:
-      return MS_CUDA_LAUNCH((widen<Y>), static_cast<unsigned>(ms_cuda_ceil(n, THREADS)), THREADS, 0, call->stream,
-                            static_cast<const ms_b16 *>(call->in_data[0]), n, y);
-    default:
-      return MS_FAIL(MS_EINTERNAL, "dequantise: no kernel reads parameters stored in %s",
-                     ms_dtype_name(static_cast<int>(call->attrs.stored.storage)));
-  }
+#define MS_RECORDS(NAME, elements, block, scales) \
+  if (call->attrs.stored.storage == MS_##NAME) return launch_as<MS_##NAME, block, MS_SCALES_##scales>(call, n, y);
+#include "base/numbers/formats.def"
+  return MS_FAIL(MS_EINTERNAL, "dequantise: no kernel reads parameters stored in %s",
+                 ms_dtype_name(static_cast<int>(call->attrs.stored.storage)));
 }
 
 int run(const ms_kernel_call *call) {

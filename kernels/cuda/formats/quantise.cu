@@ -121,10 +121,13 @@ int quantise_each(const ms_quantisation *q, const float *x, int64_t n, uint8_t *
                         n, ms_quantisation_block(q, n), q->rounding, codes, scales);
 }
 
-template <int DTYPE>
-int quantise_float8(const ms_quantisation *q, const float *x, int64_t n, uint8_t *codes, void *scales, void *stream) {
-  if (q->scaling == MS_SCALE_TENSOR) return quantise_all<DTYPE>(x, n, codes, static_cast<float *>(scales), stream);
-  if (q->scaling == MS_SCALE_MX) return quantise_each<DTYPE, true>(q, x, n, codes, scales, stream);
+/* TOP: 0: codes of the type have blocks with scales alone. */
+template <int DTYPE, int TOP>
+int quantise_as(const ms_quantisation *q, const float *x, int64_t n, uint8_t *codes, void *scales, void *stream) {
+  if constexpr (TOP != 0) {
+    if (q->scaling == MS_SCALE_TENSOR) return quantise_all<DTYPE>(x, n, codes, static_cast<float *>(scales), stream);
+    if (q->scaling == MS_SCALE_MX) return quantise_each<DTYPE, true>(q, x, n, codes, scales, stream);
+  }
   return quantise_each<DTYPE, false>(q, x, n, codes, scales, stream);
 }
 
@@ -135,11 +138,12 @@ int dequantise(const ms_quantisation *q, const void *codes, const void *scales, 
                         static_cast<const uint8_t *>(codes), scales, n, ms_quantisation_block(q, n), x);
 }
 
-template <int DTYPE>
-int dequantise_float8(const ms_quantisation *q, const void *codes, const void *scales, int64_t n, float *x,
-                      void *stream) {
-  if (q->scaling == MS_SCALE_TENSOR) return dequantise<DTYPE, MS_SCALE_TENSOR>(q, codes, scales, n, x, stream);
-  if (q->scaling == MS_SCALE_MX) return dequantise<DTYPE, MS_SCALE_MX>(q, codes, scales, n, x, stream);
+template <int DTYPE, int TOP>
+int dequantise_as(const ms_quantisation *q, const void *codes, const void *scales, int64_t n, float *x, void *stream) {
+  if constexpr (TOP != 0) {
+    if (q->scaling == MS_SCALE_TENSOR) return dequantise<DTYPE, MS_SCALE_TENSOR>(q, codes, scales, n, x, stream);
+    if (q->scaling == MS_SCALE_MX) return dequantise<DTYPE, MS_SCALE_MX>(q, codes, scales, n, x, stream);
+  }
   return dequantise<DTYPE, MS_SCALE_BLOCK>(q, codes, scales, n, x, stream);
 }
 
@@ -154,25 +158,17 @@ extern "C" int ms_cuda_quantise(const ms_quantisation *q, const float *x, int64_
                                 void *stream) {
   MS_TRY(ms_quantisation_check(q, n));
   uint8_t *to = static_cast<uint8_t *>(codes);
-  switch (q->dtype) {
-    case MS_F8E4M3: return quantise_float8<MS_F8E4M3>(q, x, n, to, scales, stream);
-    case MS_F8E5M2: return quantise_float8<MS_F8E5M2>(q, x, n, to, scales, stream);
-    case MS_I8: return quantise_each<MS_I8, false>(q, x, n, to, scales, stream);
-    case MS_I4: return quantise_each<MS_I4, false>(q, x, n, to, scales, stream);
-    case MS_NF4: return quantise_each<MS_NF4, false>(q, x, n, to, scales, stream);
-    default: return no_codes_of(q->dtype);
-  }
+#define MS_CODES(NAME, largest, top, ...) \
+  if (q->dtype == MS_##NAME) return quantise_as<MS_##NAME, top>(q, x, n, to, scales, stream);
+#include "base/numbers/formats.def"
+  return no_codes_of(q->dtype);
 }
 
 extern "C" int ms_cuda_dequantise(const ms_quantisation *q, const void *codes, const void *scales, int64_t n, float *x,
                                   void *stream) {
   MS_TRY(ms_quantisation_check(q, n));
-  switch (q->dtype) {
-    case MS_F8E4M3: return dequantise_float8<MS_F8E4M3>(q, codes, scales, n, x, stream);
-    case MS_F8E5M2: return dequantise_float8<MS_F8E5M2>(q, codes, scales, n, x, stream);
-    case MS_I8: return dequantise<MS_I8, MS_SCALE_BLOCK>(q, codes, scales, n, x, stream);
-    case MS_I4: return dequantise<MS_I4, MS_SCALE_BLOCK>(q, codes, scales, n, x, stream);
-    case MS_NF4: return dequantise<MS_NF4, MS_SCALE_BLOCK>(q, codes, scales, n, x, stream);
-    default: return no_codes_of(q->dtype);
-  }
+#define MS_CODES(NAME, largest, top, ...) \
+  if (q->dtype == MS_##NAME) return dequantise_as<MS_##NAME, top>(q, codes, scales, n, x, stream);
+#include "base/numbers/formats.def"
+  return no_codes_of(q->dtype);
 }

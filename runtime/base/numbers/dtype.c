@@ -50,51 +50,16 @@ EIGHT_BITS(e8m0, ms_e8m0_to_f32, ms_f32_to_e8m0)
 
 /* ---- the table -------------------------------------------------------------------------------------------------- */
 
-#define BF16_MAX 0x1.fep127
-enum {
-  MODEL_FLOAT = MS_DTYPE_FLOAT | MS_DTYPE_CAST | MS_DTYPE_PARAM | MS_DTYPE_REDUCE | MS_DTYPE_MOMENT | MS_DTYPE_LOOPS,
-};
+#define widen_none NULL
+#define narrow_none NULL
 
-/* name, PyTorch's name, C type, safetensors' name, bytes, bits, is_float, lowest, largest; uses; wire; casts */
 static const ms_dtype_row rows[] = {
-    [MS_F32] = {{"f32", "float32", "float", "F32", 4, 32, 1, -FLT_MAX, FLT_MAX},
-                MODEL_FLOAT | MS_DTYPE_SUM,
-                MS_F32,
-                widen_f32,
-                narrow_f32},
-    [MS_BF16] = {{"bf16", "bfloat16", "uint16_t", "BF16", 2, 16, 1, -BF16_MAX, BF16_MAX},
-                 MODEL_FLOAT | MS_DTYPE_STORED,
-                 MS_BF16,
-                 widen_bf16,
-                 narrow_bf16},
-    [MS_I32] = {{"i32", "int32", "int32_t", "I32", 4, 32, 0, INT32_MIN, INT32_MAX},
-                MS_DTYPE_CAST | MS_DTYPE_LOOPS,
-                MS_I32,
-                NULL,
-                NULL},
-    [MS_U8] = {{"u8", "uint8", "uint8_t", "U8", 1, 8, 0, 0, UINT8_MAX}, MS_DTYPE_LOOPS, MS_U8, NULL, NULL},
-    [MS_F8E4M3] = {{"f8e4m3", "float8_e4m3fn", "uint8_t", "F8_E4M3", 1, 8, 1, -MS_F8E4M3_MAX, MS_F8E4M3_MAX},
-                   MS_DTYPE_CAST,
-                   MS_F8E4M3,
-                   widen_f8e4m3,
-                   narrow_f8e4m3},
-    [MS_F8E5M2] = {{"f8e5m2", "float8_e5m2", "uint8_t", "F8_E5M2", 1, 8, 1, -MS_F8E5M2_MAX, MS_F8E5M2_MAX},
-                   MS_DTYPE_CAST,
-                   MS_F8E5M2,
-                   widen_f8e5m2,
-                   narrow_f8e5m2},
-    [MS_E8M0] = {{"e8m0", "float8_e8m0fnu", "uint8_t", "F8_E8M0", 1, 8, 1, 0x1p-127, 0x1p127},
-                 MS_DTYPE_CAST,
-                 MS_E8M0,
-                 widen_e8m0,
-                 narrow_e8m0},
-    [MS_I8] = {{"i8", "int8", "int8_t", "I8", 1, 8, 0, INT8_MIN, INT8_MAX},
-               MS_DTYPE_CAST | MS_DTYPE_MOMENT | MS_DTYPE_STORED | MS_DTYPE_PIECES | MS_DTYPE_GATHERED,
-               MS_I8,
-               NULL,
-               NULL},
-    [MS_I4] = {{"i4", "int4", "uint8_t", "U8", 0, 4, 0, -8, 7}, MS_DTYPE_PIECES, MS_I4, NULL, NULL},
-    [MS_NF4] = {{"nf4", "normal_float4", "uint8_t", "U8", 0, 4, 1, -1, 1}, MS_DTYPE_STORED, MS_NF4, NULL, NULL},
+#define MS_DTYPE(NAME, name, long_name, c_type, stored, bits, is_float, lowest, largest, casts, uses, tolerance, norm) \
+  [MS_##                                                                                                               \
+      NAME] = {{name, long_name, c_type, stored, (bits) / 8, bits, is_float, lowest, largest, uses, tolerance, norm},  \
+               widen_##casts,                                                                                          \
+               narrow_##casts},
+#include "base/numbers/formats.def"
 };
 
 _Static_assert(sizeof rows / sizeof *rows == MS_DTYPES, "every dtype of moonshard.h has a row");
@@ -128,7 +93,7 @@ int ms_dtype_bytes(int dtype, int64_t n, int64_t *bytes) {
 
 int ms_dtype_may(int dtype, int uses) {
   const ms_dtype_row *row = ms_dtype_row_of(dtype);
-  return row && (row->uses & uses) == uses;
+  return row && (row->info.uses & uses) == uses;
 }
 
 int ms_dtype_check(int dtype, int uses, const char *what) {
@@ -137,14 +102,20 @@ int ms_dtype_check(int dtype, int uses, const char *what) {
   return MS_FAIL(MS_EDTYPE, "%s is %s; it must be %s", what, ms_dtype_name(dtype), ms_dtype_list(uses, allowed));
 }
 
-const char *ms_dtype_list(int uses, char text[MS_DTYPE_LIST]) {
+const char *ms_dtype_names(unsigned set, char text[MS_DTYPE_LIST]) {
   int used = 0, left = 0;
-  for (int i = 0; i < MS_DTYPES; i++) left += ms_dtype_may(i, uses);
+  for (int i = 0; i < MS_DTYPES; i++) left += set >> i & 1;
   text[0] = 0;
   for (int i = 0; i < MS_DTYPES; i++) {
-    if (!ms_dtype_may(i, uses)) continue;
+    if (!(set >> i & 1)) continue;
     const char *after = --left > 1 ? ", " : left ? " or " : "";
     used += snprintf(text + used, (size_t)(MS_DTYPE_LIST - used), "%s%s", rows[i].info.name, after);
   }
   return text;
+}
+
+const char *ms_dtype_list(int uses, char text[MS_DTYPE_LIST]) {
+  unsigned set = 0;
+  for (int i = 0; i < MS_DTYPES; i++) set |= (unsigned)ms_dtype_may(i, uses) << i;
+  return ms_dtype_names(set, text);
 }

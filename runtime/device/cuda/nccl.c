@@ -102,23 +102,18 @@ int ms_nccl_version(int *version) {
 }
 
 int ms_nccl_dtype(int dtype, int *number) {
-  /* Types of 8 bits are only moved (ms_comm_start refuses their sums), and packed ones are not sent at all. */
-  static const int numbers[] = {[MS_F32] = MS_NCCL_FLOAT32,
-                                [MS_BF16] = MS_NCCL_BFLOAT16,
-                                [MS_I32] = MS_NCCL_INT32,
-                                [MS_U8] = MS_NCCL_UINT8,
-                                [MS_F8E4M3] = MS_NCCL_UINT8,
-                                [MS_F8E5M2] = MS_NCCL_UINT8,
-                                [MS_E8M0] = MS_NCCL_UINT8,
-                                [MS_I8] = MS_NCCL_UINT8,
-                                [MS_I4] = -1,
-                                [MS_NF4] = -1};
-  _Static_assert(sizeof numbers / sizeof *numbers == MS_DTYPES, "every dtype of moonshard.h has a number of NCCL");
   const ms_dtype_row *row = ms_dtype_row_of(dtype);
   if (!row) return MS_FAIL(MS_EDTYPE, "nccl: dtype %d does not exist", dtype);
-  if (numbers[row->wire] < 0)
+  switch (dtype) {
+    case MS_F32: *number = MS_NCCL_FLOAT32; return MS_OK;
+    case MS_BF16: *number = MS_NCCL_BFLOAT16; return MS_OK;
+    case MS_I32: *number = MS_NCCL_INT32; return MS_OK;
+    default: break;
+  }
+  /* Types of 8 bits are only moved (ms_comm_start refuses their sums), and packed ones are not sent at all. */
+  if (row->info.size != 1)
     return MS_FAIL(MS_EDTYPE, "nccl: %s elements share bytes; send the bytes as u8", row->info.name);
-  *number = numbers[row->wire];
+  *number = MS_NCCL_UINT8;
   return MS_OK;
 }
 

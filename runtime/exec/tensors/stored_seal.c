@@ -142,7 +142,7 @@ static int agree_on_most(ms_state *state, const ms_param *p, int64_t groups, uin
 static int set_record(ms_state *state, const scaling *s, int64_t i, uint32_t most) {
   const ms_storage *storage = s->to.storage;
   char record[MS_STORED_MOST] = {0};
-  const int64_t from = storage->late;
+  const int64_t from = storage->scales;
   ms_storage_set_scales(storage, record, scales_at(s, i), scales_in(s, i), s->offset, most);
   return ms_state_copy_in(state, ms_stored_record(&s->to, i) + from, record + from, 4 * storage->words - from);
 }

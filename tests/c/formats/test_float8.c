@@ -7,6 +7,7 @@
 #include "base/numbers/bf16.h"
 #include "base/numbers/dtype.h"
 #include "base/numbers/packed4.h"
+#include "kernels/formats/quantise_code.h"
 #include "tests/c/support/check.h"
 #include "tests/c/support/fixture_file.h"
 
@@ -143,6 +144,30 @@ static void Q1_the_first_of_two_codes_is_in_the_high_bits(void **state) {
   for (int i = -8; i < 8; i++) assert_int_equal(ms_i4_to_int((uint8_t)(i & 15)), i);
 }
 
+/* What a row of MS_CODES says; returns 1. */
+static int codes_are_whole(int dtype, float largest, int top, uint8_t (*encode)(float), float (*decode)(uint8_t)) {
+  int found = 0;
+  assert_true(ms_dtype_may(dtype, MS_DTYPE_BLOCKS));
+  assert_int_equal(ms_dtype_may(dtype, MS_DTYPE_SCALED), top != 0);
+  for (int code = 0; code < 1 << ms_dtype_row_of(dtype)->info.bits; code++) {
+    const float value = decode((uint8_t)code);
+    if (!(fabsf(value) <= largest)) continue; /* NaN, infinity, and what has no negative */
+    if (decode(encode(value)) != value) fail_msg("%s: code %d reads as %a", ms_dtype_name(dtype), code, (double)value);
+    found |= value == largest;
+  }
+  assert_true(found);
+  return 1;
+}
+
+static void Q1_every_row_of_codes_reads_back_what_it_makes(void **state) {
+  (void)state;
+  int rows = 0, dtypes = 0;
+#define MS_CODES(NAME, largest, top, encode, decode) rows += codes_are_whole(MS_##NAME, largest, top, encode, decode);
+#include "base/numbers/formats.def"
+  for (int dtype = 0; dtype < MS_DTYPES; dtype++) dtypes += ms_dtype_may(dtype, MS_DTYPE_BLOCKS);
+  assert_int_equal(rows, dtypes);
+}
+
 static void Q1_bytes_of_packed_elements(void **state) {
   (void)state;
   static const struct {
@@ -171,6 +196,7 @@ int main(void) {
       TEST(Q1_every_bf16_gets_the_nearest_code),
       TEST(Q1_nf4_has_the_codebook_and_the_ties_of_bitsandbytes),
       TEST(Q1_the_first_of_two_codes_is_in_the_high_bits),
+      TEST(Q1_every_row_of_codes_reads_back_what_it_makes),
       TEST(Q1_bytes_of_packed_elements),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -40,7 +40,7 @@ static uint8_t *encode(const ms_safetensors *file, int dtype, const float *x, in
     must(ms_storage_encode(s, x + first, count, record, scales));
     if (dtype != MS_NF4) continue;
     const float *offset = fixture_tensor(file, "nf4.offset", &one);
-    const int64_t blocks = (count + MS_STORED_BLOCK_NF4 - 1) / MS_STORED_BLOCK_NF4;
+    const int64_t blocks = (count + s->block - 1) / s->block;
     ms_storage_set_scales(s, record, scales, blocks, *offset, ms_storage_most(scales, blocks, *offset));
   }
   return out;
