@@ -17,14 +17,15 @@
  *
  * Pieces have `stride` elements of the vector each. If that is not given, it is as many as there are for each rank,
  * rounded up to a multiple of 8. A piece has a multiple of 8 elements; those behind its stride, or behind the vector,
- * are 0. Blocks of 256 of them have an f32 scale each (MS_SCALE_BLOCK of quantise.h: i8 or i4, symmetric); the last one
- * can be shorter. A piece consists of 32-bit words: the scales, then the codes. The CPU and CUDA give the same bits.
+ * are 0. Blocks of 256 of them have an f32 scale each (MS_SCALE_BLOCK of quantise.h); the last one can be
+ * shorter. A piece consists of 32-bit words: the scales, then the codes. The CPU and CUDA give the same bits.
  *
- * Weights that are gathered in i8 are pieces of one block each, MS_PIECE_BLOCK elements, which chunks do not cut.
+ * Weights that are gathered in blocks are pieces of one block each, MS_PIECE_BLOCK elements, which chunks do not cut.
  */
 #ifndef MS_KERNELS_QUANTISED_SUM_H
 #define MS_KERNELS_QUANTISED_SUM_H
 
+#include "base/numbers/dtype.h"
 #include "kernels/op.h"
 
 #ifdef __CUDACC__
@@ -40,12 +41,12 @@ typedef struct ms_pieces {
   int64_t elements, blocks, words; /* of a piece; `blocks` is also the number of words before the codes */
 } ms_pieces;
 
-/* Pieces of so many elements each. dtype: MS_I8 or MS_I4. */
+/* Pieces of so many elements each. dtype: one with MS_DTYPE_PIECES. */
 static inline ms_pieces ms_pieces_each(int dtype, int64_t stride) {
   ms_pieces p = {.stride = stride};
   p.elements = (stride + MS_PIECE_ALIGN - 1) / MS_PIECE_ALIGN * MS_PIECE_ALIGN;
   p.blocks = (p.elements + MS_PIECE_BLOCK - 1) / MS_PIECE_BLOCK;
-  p.words = p.blocks + p.elements / (dtype == MS_I4 ? 8 : 4);
+  p.words = p.blocks + p.elements / (ms_dtype_size(dtype) ? 4 : 8);
   return p;
 }
 

@@ -9,12 +9,12 @@ int ms_unit_keeps_copies(const ms_unit *unit) { return unit->config.param_copy; 
 int ms_copies_check_param(const ms_model *model, int unit, const char *name, const ms_param_config *config) {
   const ms_unit *u = &model->unit[unit];
   if (!ms_unit_keeps_copies(u) || config->storage_dtype != MS_F32) return MS_OK;
-  if (config->gather_dtype == MS_I8)
+  if (config->gather_dtype >= 0)
     return MS_FAIL(
         MS_EUNSUPPORTED,
-        "parameter '%s': its unit '%s' has param_copy, but it is gathered in blocks of i8, which are made of "
+        "parameter '%s': its unit '%s' has param_copy, but it is gathered in blocks of %s, which are made of "
         "its f32 master: leave out gather_dtype or param_copy",
-        name, u->name);
+        name, u->name, ms_dtype_name(config->gather_dtype));
   if (config->fp8 == MS_FP8_TENSORWISE)
     return MS_FAIL(MS_EUNSUPPORTED,
                    "parameter '%s': its unit '%s' has param_copy, but fp8 tensorwise gathers it as codes of its f32 "

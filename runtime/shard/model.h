@@ -20,7 +20,7 @@
  * A parameter that is multiplied in 8 bits with one scale (MS_FP8_TENSORWISE) is a segment of its own, too: it has an
  * f32 master, and is gathered as codes of that master, with a scale that all ranks know (plan/lower/lower_codes.c).
  *
- * A parameter with gather_dtype MS_I8 has an f32 master, too, and is gathered as pieces of one block each
+ * A parameter with a gather_dtype has an f32 master, too, and is gathered as pieces of one block each
  * (kernels/formats/quantised_sum.h, plan/lower/lower_blocks.c), which chunks do not cut: it is in a segment with others
  * of that kind, and in all buffers begins at a multiple of a block.
  *
@@ -42,7 +42,7 @@
 
 enum {
   MS_SEGMENT_ALIGN = 32,
-  MS_UNCUT = 256 /* elements of a record of moments, and of a block of i8 */
+  MS_UNCUT = 256 /* elements of a record of moments, and of a block of gathered codes */
 };
 
 typedef struct ms_param {
@@ -65,7 +65,7 @@ typedef struct ms_param {
 typedef struct ms_segment {
   int frozen, param_dtype, reduce_dtype;
   int packed_moments;
-  int blocks;              /* 1: gathered in blocks of i8 */
+  int blocks;              /* the dtype of the blocks that it is gathered in; 0: it is not */
   int muon;                /* 1: its parameters take Muon, and keep one moment, in f32 */
   ms_storage storage;      /* the records of a stored parameter; dtype MS_F32: it is not stored */
   int wire;                /* the dtype that is gathered: param_dtype, MS_F8E4M3: codes with one scale, or
@@ -208,11 +208,11 @@ static inline int64_t ms_unit_resident_from(const ms_model *m, const ms_unit *u)
   return s < u->segments ? u->segment[s].gathered : u->gathered_bytes;
 }
 static inline int ms_param_is_stored(const ms_param *p) { return p->config.storage_dtype != MS_F32; }
-/* 1 when it is gathered in blocks of i8. */
-static inline int ms_param_is_in_blocks(const ms_param *p) { return p->config.gather_dtype == MS_I8; }
+/* The dtype of the blocks that it is gathered in; 0: it is not. */
+static inline int ms_param_blocks(const ms_param *p) { return p->config.gather_dtype < 0 ? 0 : p->config.gather_dtype; }
 /* Elements of which its offset, and the parts that ranks own of it, are multiples. */
 static inline int ms_param_align(const ms_param *p) {
-  return p->config.packed_moments || ms_param_is_in_blocks(p) ? MS_UNCUT : MS_SEGMENT_ALIGN;
+  return p->config.packed_moments || ms_param_blocks(p) ? MS_UNCUT : MS_SEGMENT_ALIGN;
 }
 /* 1 when it trains with Muon. */
 static inline int ms_param_takes_muon(const ms_param *p) {

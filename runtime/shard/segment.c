@@ -26,7 +26,7 @@ static int compare_groups(const ms_param *a, const ms_param *b) {
 static int same_group(const ms_model *model, const ms_param *a, const ms_param *b) {
   return !ms_param_is_stored(a) && !ms_param_is_stored(b) && !ms_param_is_coded(a) && !ms_param_is_coded(b) &&
          a->config.frozen == b->config.frozen && ms_param_is_divided(model, a) == ms_param_is_divided(model, b) &&
-         ms_param_is_in_blocks(a) == ms_param_is_in_blocks(b) && a->config.packed_moments == b->config.packed_moments &&
+         ms_param_blocks(a) == ms_param_blocks(b) && a->config.packed_moments == b->config.packed_moments &&
          ms_param_takes_muon(a) == ms_param_takes_muon(b) && a->config.balance == b->config.balance &&
          a->config.param_dtype == b->config.param_dtype && !compare_groups(a, b);
 }
@@ -41,15 +41,15 @@ static int goes_before(const ms_model *model, const ms_param *a, const ms_param 
   if (ms_param_takes_muon(a) != ms_param_takes_muon(b)) return ms_param_takes_muon(a);
   if (groups) return groups < 0;
   if (ms_param_is_coded(a) != ms_param_is_coded(b)) return ms_param_is_coded(b);
-  if (ms_param_is_in_blocks(a) != ms_param_is_in_blocks(b)) return ms_param_is_in_blocks(b);
+  if (ms_param_blocks(a) != ms_param_blocks(b)) return ms_param_blocks(a) < ms_param_blocks(b);
   return a->config.param_dtype > b->config.param_dtype;
 }
 
 /* The dtype in which a parameter is gathered. */
 static int wire_of(const ms_param *p) {
-  return ms_param_is_stored(p) || ms_param_is_in_blocks(p) ? MS_I32
-         : ms_param_is_coded(p)                            ? MS_F8E4M3
-                                                           : p->config.param_dtype;
+  return ms_param_is_stored(p) || ms_param_blocks(p) ? MS_I32
+         : ms_param_is_coded(p)                      ? MS_F8E4M3
+                                                     : p->config.param_dtype;
 }
 
 /* Insertion sort: stable, and a unit has few parameters. */
@@ -102,7 +102,7 @@ static void cut(ms_model *model, ms_unit *unit, ms_segment *segment, int first, 
   *segment = (ms_segment){.frozen = head->config.frozen,
                           .param_dtype = head->config.param_dtype,
                           .packed_moments = head->config.packed_moments,
-                          .blocks = ms_param_is_in_blocks(head),
+                          .blocks = ms_param_blocks(head),
                           .muon = ms_param_takes_muon(head),
                           .storage = head->storage,
                           .wire = wire_of(head),
@@ -122,7 +122,7 @@ static void cut(ms_model *model, ms_unit *unit, ms_segment *segment, int first, 
   else if (unit->config.layout == MS_LAYOUT_ROWS)
     segment->chunk = chunk_rows(head, ranks) * (head->numel / head->dims[0]);
   else segment->chunk = align_up((end + ranks - 1) / ranks, align);
-  segment->wire_chunk = segment->blocks ? ms_weight_words(MS_I8, segment->chunk) : segment->chunk;
+  segment->wire_chunk = segment->blocks ? ms_weight_words(segment->blocks, segment->chunk) : segment->chunk;
 }
 
 /* Elements between a segment, with its padding, and the next one, which begins with a record if it has records of

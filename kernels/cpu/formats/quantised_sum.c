@@ -26,7 +26,7 @@ static place place_of(const ms_pieces *of, int dtype, void *words, int64_t piece
   float *at = (float *)words + piece * of->words;
   const int64_t first = block * MS_PIECE_BLOCK;
   return (place){.scale = at + block,
-                 .codes = (uint8_t *)(at + of->blocks) + (dtype == MS_I4 ? first / 2 : first),
+                 .codes = (uint8_t *)(at + of->blocks) + (ms_dtype_size(dtype) ? first : first / 2),
                  .n = ms_least(MS_PIECE_BLOCK, of->elements - first)};
 }
 

@@ -4,6 +4,8 @@
  * A warp has a block of 256 elements, each lane 8 that follow each other: their codes are one word or two. A product
  * that __fmul_rn rounds is not fused with a sum, so the bits are those of the CPU.
  */
+#include <type_traits>
+
 #include "kernels/cuda/reductions/reduce.h"
 #include "kernels/cuda/vector.h"
 
@@ -211,40 +213,30 @@ template <int DTYPE> int restore_as(const ms_kernel_call *call) {
   return call->out[0].dtype == MS_F32 ? restore_to<DTYPE, float>(call) : restore_to<DTYPE, ms_b16>(call);
 }
 
-int no_pieces_of(int64_t dtype) {
-  return MS_FAIL(MS_EINTERNAL, "no kernel makes or reads pieces of %s", ms_dtype_name(static_cast<int>(dtype)));
+/* Runs what is compiled for the dtype of the pieces, one of those in which ranks send sums. */
+template <class F> int of_dtype(const ms_kernel_call *call, F run) {
+#define MS_DTYPE(NAME, name, long_name, c_type, stored, bits, is_float, lowest, largest, casts, uses, ...) \
+  if constexpr (((uses)&MS_DTYPE_PIECES) != 0)                                                             \
+    if (call->attrs.pieces.dtype == MS_##NAME) return run(std::integral_constant<int, MS_##NAME>());
+#include "base/numbers/formats.def"
+  return MS_FAIL(MS_EINTERNAL, "no kernel makes or reads pieces of %s",
+                 ms_dtype_name(static_cast<int>(call->attrs.pieces.dtype)));
 }
 
 int quantise(const ms_kernel_call *call) {
-  switch (call->attrs.pieces.dtype) {
-    case MS_I8: return quantise_as<MS_I8>(call);
-    case MS_I4: return quantise_as<MS_I4>(call);
-    default: return no_pieces_of(call->attrs.pieces.dtype);
-  }
+  return of_dtype(call, [=](auto dtype) { return quantise_as<decltype(dtype)::value>(call); });
 }
 
 int sum(const ms_kernel_call *call) {
-  switch (call->attrs.pieces.dtype) {
-    case MS_I8: return sum_as<MS_I8>(call);
-    case MS_I4: return sum_as<MS_I4>(call);
-    default: return no_pieces_of(call->attrs.pieces.dtype);
-  }
+  return of_dtype(call, [=](auto dtype) { return sum_as<decltype(dtype)::value>(call); });
 }
 
 int total(const ms_kernel_call *call) {
-  switch (call->attrs.pieces.dtype) {
-    case MS_I8: return total_as<MS_I8>(call);
-    case MS_I4: return total_as<MS_I4>(call);
-    default: return no_pieces_of(call->attrs.pieces.dtype);
-  }
+  return of_dtype(call, [=](auto dtype) { return total_as<decltype(dtype)::value>(call); });
 }
 
 int restore(const ms_kernel_call *call) {
-  switch (call->attrs.pieces.dtype) {
-    case MS_I8: return restore_as<MS_I8>(call);
-    case MS_I4: return restore_as<MS_I4>(call);
-    default: return no_pieces_of(call->attrs.pieces.dtype);
-  }
+  return of_dtype(call, [=](auto dtype) { return restore_as<decltype(dtype)::value>(call); });
 }
 
 } // namespace

@@ -51,8 +51,10 @@ int ms_infer_dequantise(const ms_node *node, const ms_value_info *in, ms_value_i
 
 static int check_pieces(const ms_node *node, int64_t dtype, int64_t pieces, int64_t elements) {
   const char *op = ms_op_row_of(node->op)->name;
-  if (dtype != MS_I8 && dtype != MS_I4)
-    return MS_FAIL(MS_EDTYPE, "%s: sums travel in i8 or i4, not in %s", op, ms_dtype_name((int)dtype));
+  char known[MS_DTYPE_LIST];
+  if (!ms_dtype_may((int)dtype, MS_DTYPE_PIECES))
+    return MS_FAIL(MS_EDTYPE, "%s: sums travel in %s, not in %s", op, ms_dtype_list(MS_DTYPE_PIECES, known),
+                   ms_dtype_name((int)dtype));
   if (pieces < 1 || elements < 0)
     return MS_FAIL(MS_ESHAPE, "%s: %lld elements in %lld pieces", op, (long long)elements, (long long)pieces);
   return MS_OK;

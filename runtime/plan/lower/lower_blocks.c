@@ -1,5 +1,5 @@
-/* lower_blocks.c - weights that are gathered in blocks of i8 (ms_param_config.gather_dtype): a byte an element, and an
- * f32 scale for each 256 of them.
+/* lower_blocks.c - weights that are gathered in blocks (ms_param_config.gather_dtype): a code an element, and an f32
+ * scale for each 256 of them.
  *
  *   quantise_pieces   this rank's f32 chunk -> blocks, before each gather of the unit
  *   all_gather        with all other parts of the unit, in words
@@ -14,13 +14,14 @@
 #include "base/numbers/dtype.h"
 #include "plan/lower/lower.h"
 
-static ms_pieces block_of(void) { return ms_pieces_each(MS_I8, MS_PIECE_BLOCK); }
+/* The words of a block. */
+static int64_t words_of(const ms_segment *seg) { return ms_pieces_each(seg->blocks, MS_PIECE_BLOCK).words; }
 
 int ms_lower_blocks(ms_lowering *l, int unit, int s, ms_ref to) {
   const ms_segment *seg = &l->model->unit[unit].segment[s];
   const ms_ref chunk = ms_plan_weights(l->plan, unit, s, seg->local, seg->chunk);
   const ms_op_attrs attrs = {
-      .pieces = {.dtype = MS_I8, .pieces = seg->wire_chunk / block_of().words, .stride = MS_PIECE_BLOCK}};
+      .pieces = {.dtype = seg->blocks, .pieces = seg->wire_chunk / words_of(seg), .stride = MS_PIECE_BLOCK}};
   return ms_plan_kernel(l->plan, l->phase, MS_OP_quantise_pieces, &attrs, 1, &chunk, 1, &to, l->model->unit[unit].name,
                         0);
 }
@@ -35,13 +36,13 @@ int ms_lower_sent_blocks(ms_lowering *l, int unit, int s, ms_ref *blocks) {
 
 int ms_lower_restore_blocks(ms_lowering *l, const ms_param *p, const ms_segment *seg, ms_place *at) {
   const ms_node *reader = l->reader;
-  const int64_t blocks = (p->numel + MS_PIECE_BLOCK - 1) / MS_PIECE_BLOCK, words = block_of().words;
+  const int64_t blocks = (p->numel + MS_PIECE_BLOCK - 1) / MS_PIECE_BLOCK, words = words_of(seg);
   const ms_place gathered = ms_lower_gathered(l, p->unit, seg);
   const ms_ref in = ms_ref_vector(gathered.buffer, gathered.offset + 4 * (p->offset / MS_PIECE_BLOCK * words),
                                   seg->wire, blocks * words);
   const ms_op_attrs attrs = {
       .out_dtype = 1 + seg->param_dtype,
-      .pieces = {.dtype = MS_I8, .pieces = blocks, .elements = p->numel, .stride = MS_PIECE_BLOCK}};
+      .pieces = {.dtype = seg->blocks, .pieces = blocks, .elements = p->numel, .stride = MS_PIECE_BLOCK}};
   ms_ref values = ms_ref_vector(-1, 0, seg->param_dtype, p->numel);
   MS_TRY(ms_plan_buffer(l->plan, l->phase, MS_ARENA_WORKSPACE, MS_CAT_WORKSPACE,
                         p->numel * ms_dtype_size(seg->param_dtype), "restored", &values.buffer));
