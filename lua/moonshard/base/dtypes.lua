@@ -1,6 +1,7 @@
--- The table of element types. The engine's table (runtime/base/numbers/dtype.c) gives names, sizes and ranges; USES
--- below adds what only the Lua layer decides with. A new type that models or products compute in is a row in each;
--- tests/lua/project/tables_spec.lua compares the two.
+-- The table of element types: that of the engine (runtime/base/numbers/formats.def), which gives names, sizes, ranges,
+-- and what each can be used for. tests/lua/project/tables_spec.lua compares uses with what the engine accepts.
+
+local bit = require("bit")
 
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
@@ -28,29 +29,30 @@ local dtypes = {
 ---  of so many bytes an element; as in torchao, parameters of fewer elements than `least` keep theirs in f32
 ---@field storage boolean? frozen parameters can be kept in it
 ---@field coded boolean? and then as codes with scales, which their values do not determine
+---@field gathered boolean? shards can gather parameters in it, in blocks with a scale
 ---@field saved boolean? parameters can be written in it to Hugging Face's files
 ---@field quantised_sum boolean? ranks can send gradients in it, in blocks with a scale
+---@field packed boolean? elements share a byte
 ---@field tolerance number? of those that parameters have, are multiplied in, or in which gradients are sent: relative
 ---difference of losses and parameters between runs
 ---@field norm_tolerance number? the same of the norm of gradients, which some types round individually
 
--- Types that something computes in or keeps, by name.
----@type table<string, moonshard.DtypeUses>
-local USES = {
-  f32 = { product = true, param = true, reduce = true, moment = true, storage = true, saved = true,
-    tolerance = 1e-5, norm_tolerance = 1e-5 },
-  bf16 = { product = true, param = true, reduce = true, moment = true, storage = true, saved = true,
-    tolerance = 2e-2, norm_tolerance = 5e-2 },
-  -- An operand that lies between two codes can get the other, 1/8 away, as can any of the 16 or more that a product
-  -- sums: 1/8 / sqrt(16).
-  f8e4m3 = { product = true, tolerance = 3e-2, norm_tolerance = 5e-2 },
-  f8e5m2 = { product = true },
-  -- Twice half a step of a block's largest gradient: 1/127 of it, 1/7.
-  i8 = { quantised_sum = true, moment = true, moment_records = { least = 4096, bytes = 260 / 256 }, storage = true,
-    coded = true, tolerance = 2e-2, norm_tolerance = 5e-2 },
-  i4 = { quantised_sum = true, tolerance = 2.5e-1, norm_tolerance = 2.5e-1 },
-  nf4 = { storage = true, coded = true },
+-- The engine's flags, by what they are called here.
+local FLAGS = {
+  product = C.MS_DTYPE_PRODUCT, param = C.MS_DTYPE_PARAM, reduce = C.MS_DTYPE_REDUCE, moment = C.MS_DTYPE_MOMENT,
+  storage = C.MS_DTYPE_STORED, coded = C.MS_DTYPE_STORED + C.MS_DTYPE_BLOCKS, gathered = C.MS_DTYPE_GATHERED,
+  saved = C.MS_DTYPE_FLOAT, quantised_sum = C.MS_DTYPE_PIECES,
 }
+
+local function uses_of(info)
+  local uses = { packed = info.size == 0 or nil }
+  for use, flags in pairs(FLAGS) do uses[use] = bit.band(info.uses, flags) == flags or nil end
+  if info.tolerance > 0 then uses.tolerance, uses.norm_tolerance = info.tolerance, info.norm_tolerance end
+  return uses
+end
+
+---@type table<string, moonshard.DtypeUses>
+local USES = {}
 dtypes.uses = USES
 
 local ids, short_names, known = {}, {}, {}
@@ -65,8 +67,10 @@ for id = 0, tonumber(C.MS_DTYPES) - 1 do
   if info.is_float == 0 then dtypes.ranges[name] = { info.lowest, info.largest } end
   dtypes.floats[name] = info.is_float ~= 0 and info.size > 0 or nil
   dtypes.readable_as[name] = info.is_float ~= 0 and dtypes.ctypes[name] ~= "float" and "f32" or name
-  known[#known + 1] = name
+  known[#known + 1], USES[name] = name, uses_of(info)
 end
+USES.f32.storage = true -- a master
+USES.i8.moment_records = { least = 4096, bytes = 260 / 256 }
 
 local function either(list) -- "f32, bf16 or i32"
   if #list < 2 then return list[1] end

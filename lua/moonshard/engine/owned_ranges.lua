@@ -55,7 +55,7 @@ end
 ---@class moonshard.OwnedRange
 ---@field param moonshard.ShardedParameter
 ---@field index integer of the parameter, from 0
----@field kind string "param", "exp_avg", ...; "i8", "nf4": the stored form of a parameter, whose elements are words
+---@field kind string "param", "exp_avg", ...; a `coded` dtype: the stored form of a parameter, whose elements are words
 ---@field what integer the same as enum ms_tensor_kind
 ---@field part moonshard.Division of the parameter: what this rank's place in a tensor dimension has; in words of a
 ---  stored form

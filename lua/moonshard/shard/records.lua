@@ -1,4 +1,4 @@
--- The records that parameters kept in i8 or nf4 are made of (kernels/formats/storage.h). Where a tensor dimension
+-- The records that parameters kept as codes are made of (kernels/formats/storage.h). Where a tensor dimension
 -- divides such a parameter, they can be shorter than those of a whole one, so their length depends on the part that a
 -- rank has. What they mean does not, and records of one length become those of another bit for bit.
 

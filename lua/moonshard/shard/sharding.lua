@@ -43,9 +43,9 @@ local world = require("moonshard.distributed.world")
 ---@field unit moonshard.Unit
 ---@field frozen boolean
 ---@field fp8 string? recipe by which its products round their operands (shard/policies/float8.lua)
----@field gather string? "i8": gathered in blocks of it (shard/policies/gather.lua)
+---@field gather string? gathered in blocks of it (shard/policies/gather.lua)
 ---@field init moonshard.Initializer
----@field storage string? "bf16", "i8" or "nf4": how it is kept; nil: as an f32 master
+---@field storage string? a type with the use `storage` (base/dtypes.lua): how it is kept; nil: as an f32 master
 
 ---@class moonshard.Sharding
 ---@field model moonshard.Module
@@ -158,8 +158,9 @@ function Sharding:report_warnings(warnings) sharding.report(warnings or self.war
 ---  the ranks of `tensor` or `context`, instead of keeping what forward gathered
 ---@field param_dtype? any rules over parameters with "f32" or "bf16", for parameters that differ from their unit
 ---@field freeze? any rules over parameters
----@field storage? any "f32" (the default), "bf16", "i8" or "nf4", or rules over frozen parameters: how they are kept
----  and gathered; they become what kernels read where they read it. A value for all is that of matrices
+---@field storage? any "f32" (the default), "bf16", "i8" or another type in few bits (lua/guides/fewer_bits.md), or
+---  rules over frozen parameters: how they are kept and gathered; they become what kernels read where they read it. A
+---  value for all is that of matrices
 ---@field fp8? any rules over parameters with "tensorwise", "rowwise", "rowwise_with_gw_hp", "mxfp8" or false: how
 ---  products of these weights round their operands to 8 bits
 ---@field gather_dtype? any "i8", or rules over parameters with "i8" or false: shards gather them in blocks of 256 codes

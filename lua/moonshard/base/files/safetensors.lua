@@ -239,8 +239,8 @@ end
 
 ---Starts a file and writes its header. The path does not exist before finish, unless atomic is false.
 ---@param path string
----@param tensors { name: string, dtype: string, shape: integer[] }[] dtypes of the format; and "i4" and "nf4", whose
----elements share bytes: they are stored as U8, and the metadata says what they are
+---@param tensors { name: string, dtype: string, shape: integer[] }[] dtypes of the format; and those
+---whose elements share bytes (`packed` of base/dtypes.lua), stored as U8: the metadata says what they are
 ---@param given moonshard.SafetensorsOptions?
 ---@return moonshard.SafetensorsWriter
 function safetensors.create(path, tensors, given)

@@ -1,7 +1,8 @@
--- Tensors of i4 and nf4 in safetensors files. The format has no type of them, so the bytes are stored as U8, two
--- elements in each (the first one in the high four bits), and the file's metadata says what they hold:
+-- Tensors of types whose elements share bytes in safetensors files. The format has none of them, so the bytes are
+-- stored as U8, two elements in each (the first one in the high four bits), and the file's metadata says what they
+-- hold:
 --
---   "moonshard.packed": {"layers.0.weight":{"dtype":"nf4","shape":[4096,4096]}}
+--   "moonshard.packed": {"layers.0.weight":{"dtype":NAME,"shape":[4096,4096]}}
 --
 -- The stored shape is that one with the last axis counted in bytes.
 
@@ -14,7 +15,7 @@ local packed = {}
 local KEY = "moonshard.packed"
 
 ---@class moonshard.PackedElements
----@field dtype string "i4" or "nf4"
+---@field dtype string a `packed` one of base/dtypes.lua
 ---@field shape integer[] in elements
 
 -- The shape in bytes; nil if rows do not fill whole bytes.
@@ -54,7 +55,7 @@ function packed.metadata(who, tensors, metadata)
   end
   if not found then return metadata end
   if metadata[KEY] then
-    errors.invalid("%s: metadata %s is written for tensors of i4 and nf4: leave it out", who, KEY)
+    errors.invalid("%s: metadata %s is written for tensors of %s: leave it out", who, KEY, dtypes.list("packed"))
   end
   local with = { [KEY] = json.encode(found) }
   for key, value in pairs(metadata) do with[key] = value end
@@ -64,7 +65,9 @@ end
 -- What is wrong with an entry of the metadata, or nil.
 local function fault(tensor, entry)
   if not tensor then return "the file has no such tensor" end
-  if type(entry) ~= "table" or not dtypes.packed[entry.dtype] then return "its dtype must be i4 or nf4" end
+  if type(entry) ~= "table" or not dtypes.packed[entry.dtype] then
+    return "its dtype must be " .. dtypes.list("packed")
+  end
   if type(entry.shape) ~= "table" then return "it has no shape" end
   for _, size in ipairs(entry.shape) do
     if type(size) ~= "number" or size < 0 or size % 1 ~= 0 then return "its shape must be whole numbers" end

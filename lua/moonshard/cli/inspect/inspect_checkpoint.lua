@@ -85,7 +85,7 @@ local function adapters_text(records)
   return table.concat(texts, "; ")
 end
 
--- "[64,64] frozen, nf4"
+-- "[64,64] frozen, bf16"
 local function parameter_text(param)
   local text = ("[%s]%s"):format(table.concat(param.shape, ","), param.frozen and " frozen" or "")
   if param.saved_in == nil or param.saved_in == "f32" then return text end

@@ -1,4 +1,4 @@
--- The policy `gather_dtype`: parameters that shards gather as codes of i8 with a scale for each 256 elements, half the
+-- The policy `gather_dtype`: parameters that shards gather as codes with a scale for each 256 elements; of i8, half the
 -- bytes of bf16 (ZeRO++'s quantised weights). The master stays f32; kernels read param_dtype
 -- (plan/lower/lower_blocks.c).
 --
@@ -6,28 +6,27 @@
 --   gather_dtype = { { "head", false }, { re[[\.weight$]], "i8" } }   -- what rules say
 
 local dtypes = require("moonshard.base.dtypes")
-local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
 local float8 = require("moonshard.shard.policies.float8")
 local options = require("moonshard.base.checks.options")
 local rules = require("moonshard.shard.rules")
-local C = engine.C
 
 local gather = {}
 
--- Elements and bytes of a block: codes, and an f32.
-local BLOCK = { elements = 256, bytes = 256 + 4 }
+-- Elements of a block, which has their codes and an f32.
+local BLOCK = 256
 
 ---Checks the value of a rule.
----@param value any "i8", or false
+---@param value any a type with the use `gathered` (base/dtypes.lua), or false
 ---@param rule string for messages
 ---@return string|false
 function gather.read(value, rule)
   if value == false then return false end
-  local name = dtypes.short_name(value)
-  if name == "i8" then return name end
-  errors.raise("MS_EDTYPE", 'gather_dtype: %s must be "i8" or false (param_dtype), not %s%s', rule,
-    options.describe(value), name == "f8e4m3" and '; rules of fp8 with "tensorwise" gather weights in it' or "")
+  local name = dtypes.of_use(value, "gathered")
+  if name then return name end
+  errors.raise("MS_EDTYPE", "gather_dtype: %s must be %s or false (param_dtype), not %s%s", rule,
+    dtypes.quoted("gathered"), options.describe(value), dtypes.short_name(value) == "f8e4m3"
+      and '; rules of fp8 with "tensorwise" gather weights in it' or "")
 end
 
 ---Which parameters the policy decides for; without rules weights of two axes or more that no other policy gathers in
@@ -57,11 +56,14 @@ end
 
 ---@param param moonshard.ShardedParameter
 ---@return integer id of the dtype, or -1
-function gather.id(param) return param.gather and C.MS_I8 or -1 end
+function gather.id(param) return param.gather and (dtypes.id(param.gather)) or -1 end
 
----Bytes that the shards gather of so many elements, in whole blocks.
+---Bytes that the shards gather of so many elements of a dtype, in whole blocks.
+---@param dtype string
 ---@param elements number
 ---@return number
-function gather.bytes(elements) return math.ceil(elements / BLOCK.elements) * BLOCK.bytes end
+function gather.bytes(dtype, elements)
+  return math.ceil(elements / BLOCK) * (BLOCK * dtypes.sizes[dtype] + dtypes.sizes.f32)
+end
 
 return gather

@@ -45,7 +45,7 @@ end
 ---@class moonshard.MixedPrecision
 ---@field param_dtype string "f32" or "bf16": type that kernels read; inputs of the unit are cast to it
 ---@field reduce_dtype string "f32" or "bf16": type in which gradients are summed over ranks
----@field replicate_dtype string? "i8" or "i4": gradients travel in it between replicas, in blocks with a scale; nil: in
+---@field replicate_dtype string? gradients travel in it between replicas, in blocks with a scale; nil: in
 ---reduce_dtype
 ---@field shard_dtype string? the same between shards, whose sums are in f32
 ---@field error_feedback boolean? ranks keep what they round off of gradients, and add it to the next ones

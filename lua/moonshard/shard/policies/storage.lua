@@ -2,7 +2,7 @@
 -- can be kept, gathered and saved in fewer bits, and becomes what kernels read where they read it
 -- (kernels/formats/storage.h):
 --
---   freeze = { re"." }, storage = { { re[[\.(wq|wk|wv|wo|w1|w2|w3)\.weight$]], "nf4" }, { "embed", "bf16" } }
+--   freeze = { re"." }, storage = { { re[[\.(wq|wk|wv|wo|w1|w2|w3)\.weight$]], "i8" }, { "embed", "bf16" } }
 --
 -- Rules name frozen parameters alone, so patterns can also match adapters, which train.
 
@@ -110,7 +110,7 @@ end
 ---@return number
 function storage.gathered_bytes(self, param, elements)
   if param.storage then return storage.bytes(self, param, elements) end
-  if param.gather then return gather.bytes(elements) end
+  if param.gather then return gather.bytes(param.gather, elements) end
   return elements * dtypes.sizes[storage.gathered_dtype(param)]
 end
 
