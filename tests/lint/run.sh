@@ -40,8 +40,11 @@ every_script_parses() {
 }
 
 # What a pass asks of an op is a column of kernels/ops.def. Only what lowers a graph, and rewrites of one op, name ops.
+# What is asked of a format in few bits is one of base/numbers/formats.def.
 op_lists() {
   local found
+  found=$(list '^runtime/.*\.[ch]$' | xargs -r grep -nE '(case |[!=]= ?)MS_(I8|I4|NF4)\b' /dev/null)
+  [ -z "$found" ] || { printf '%s\n' "$found" "a use of a format is a row of runtime/base/numbers/formats.def"; return 1; }
   found=$(list '^runtime/.*\.c$' | grep -vE '^runtime/graph/|^runtime/plan/lower' |
     xargs -r grep -nE '(case |[!=]= ?)MS_OP_[a-z]' /dev/null)
   [ -z "$found" ] || { printf '%s\n' "$found" "a property of an op is a flag or a column of kernels/ops.def"; return 1; }

@@ -11,6 +11,7 @@ local MOST_FILES, MOST_LINES = 20, 400
 local FEATURES = {
   { "an optimizer (lion)", "%f[%w]lion%f[%W]", "%f[%w]LION%f[%W]" },
   { "a storage format (nf4)", "nf4", "NF4" },
+  { "a format of sums (i4)", "%f[%w]i4%f[%W]", "%f[%w]I4%f[%W]" },
   { "a policy (param_copy)", "param_copy" },
   { "a setting (outer_alpha)", "outer_alpha" },
   { "a mesh dimension (context)", "MS_DIM_CONTEXT", '"context"' },
