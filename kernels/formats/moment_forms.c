@@ -5,9 +5,8 @@
 #include "kernels/op.h"
 
 static const ms_moment_form form[] = {
-    {.dtype = MS_F32, .kernel = MS_ADAMW_F32, .kept = MS_F32},
-    {.dtype = MS_BF16, .kernel = MS_ADAMW_BF16, .kept = MS_BF16, .rounds_at_random = 1},
-    {.dtype = MS_I8, .kernel = MS_ADAMW_I8, .kept = MS_I32, .block = MS_MOMENT_BLOCK, .words = MS_MOMENT_WORDS},
+#define MS_MOMENTS(NAME, kept, block, words, random) {MS_##NAME, MS_ADAMW_##NAME, MS_##kept, block, words, random},
+#include "base/numbers/formats.def"
 };
 
 enum { FORMS = sizeof form / sizeof *form };

@@ -40,7 +40,8 @@ enum ms_moment_map { MS_MOMENT_FIRST, MS_MOMENT_SECOND };
 MS_MOMENT_FUNCTION int64_t ms_moment_records(int64_t n) { return (n + MS_MOMENT_BLOCK - 1) / MS_MOMENT_BLOCK; }
 MS_MOMENT_FUNCTION int64_t ms_moment_words(int64_t n) { return ms_moment_records(n) * MS_MOMENT_WORDS; }
 
-/* A form of moments: a row of the table (moment_forms.c). A further one is a row there, and kernels of adamw for it. */
+/* A form of moments: a row of MS_MOMENTS (base/numbers/formats.def). A further one is a row there, and kernels of
+ * adamw. */
 typedef struct ms_moment_form {
   int dtype;            /* by which settings name it (`moments` of an optimizer in settings.def) */
   int kernel;           /* enum ms_adamw_moments */

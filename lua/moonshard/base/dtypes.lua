@@ -47,6 +47,7 @@ local FLAGS = {
 local function uses_of(info)
   local uses = { packed = info.size == 0 or nil }
   for use, flags in pairs(FLAGS) do uses[use] = bit.band(info.uses, flags) == flags or nil end
+  if uses.moment and not uses.saved then uses.moment_records = { least = 4096, bytes = 1 + 4 / 256 } end
   if info.tolerance > 0 then uses.tolerance, uses.norm_tolerance = info.tolerance, info.norm_tolerance end
   return uses
 end
@@ -70,7 +71,6 @@ for id = 0, tonumber(C.MS_DTYPES) - 1 do
   known[#known + 1], USES[name] = name, uses_of(info)
 end
 USES.f32.storage = true -- a master
-USES.i8.moment_records = { least = 4096, bytes = 260 / 256 }
 
 local function either(list) -- "f32, bf16 or i32"
   if #list < 2 then return list[1] end
