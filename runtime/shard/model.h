@@ -188,6 +188,8 @@ static inline int ms_model_splits_norm(const ms_model *m) {
 }
 
 static inline int ms_segment_is_stored(const ms_segment *s) { return s->storage.dtype != MS_F32; }
+/* 1 when it is gathered as codes with one scale. */
+static inline int ms_segment_is_coded(const ms_segment *s) { return ms_dtype_may(s->wire, MS_DTYPE_SCALED); }
 /* 1 when what a rank keeps of a segment has the form that the shards gather, so that kernels can read it there. */
 static inline int ms_segment_is_as_gathered(const ms_segment *s) {
   return ms_segment_is_stored(s) || s->wire == MS_F32;

@@ -20,7 +20,8 @@ int ms_param_is_sliced(const ms_model *model, const ms_param *p, int replicas) {
 
 int ms_unit_chunk_dtype(const ms_unit *unit) {
   for (int s = 0; s < unit->segments && !unit->segment[s].frozen; s++)
-    if (unit->segment[s].wire != unit->segment[0].wire || unit->segment[s].wire == MS_F8E4M3 || unit->segment[s].blocks)
+    if (unit->segment[s].wire != unit->segment[0].wire || ms_segment_is_coded(&unit->segment[s]) ||
+        unit->segment[s].blocks)
       return MS_F32;
   return unit->segment[0].wire;
 }

@@ -10,8 +10,9 @@
  * stored comes last; codes have a scale of their own, and blocks are words. */
 static int same_dtype_run(const ms_unit *u, int first) {
   int end = first + 1;
-  while (end < u->segments && u->segment[end].wire == u->segment[first].wire && u->segment[end].wire != MS_F8E4M3 &&
-         !u->segment[end].blocks && !u->segment[first].blocks && u->segment[end].frozen == u->segment[first].frozen)
+  while (end < u->segments && u->segment[end].wire == u->segment[first].wire &&
+         !ms_segment_is_coded(&u->segment[end]) && !u->segment[end].blocks && !u->segment[first].blocks &&
+         u->segment[end].frozen == u->segment[first].frozen)
     end++;
   return end;
 }
@@ -31,7 +32,7 @@ static int cast_unit(ms_lowering *l, int unit, ms_place to, int resident) {
     int64_t n = (end < u->segments ? u->segment[end].local : u->master_count) - first->local;
     ms_ref in = ms_plan_weights(l->plan, unit, s, first->local, n);
     ms_ref out = ms_ref_vector(to.buffer, at, first->wire, n);
-    if (first->wire == MS_F8E4M3) {
+    if (ms_segment_is_coded(first)) {
       MS_TRY(ms_lower_codes(l, unit, s, in, out));
       continue;
     }
@@ -56,7 +57,7 @@ static int gather_unit(ms_lowering *l, int unit, ms_place to, int ranks, int res
                                     .src = src,
                                     .shared = ms_ref_vector(to.buffer, to.offset + seg->gathered, seg->wire, whole),
                                     .dst.buffer = -1};
-    if (seg->wire == MS_F8E4M3) l->part[parts].scale = ms_lower_scale(l, u->order[seg->first_param]);
+    if (ms_segment_is_coded(seg)) l->part[parts].scale = ms_lower_scale(l, u->order[seg->first_param]);
     parts++;
   }
   MS_TRY(ms_plan_collective(l->plan, l->phase, MS_STREAM_GATHER, MS_COLL_ALL_GATHER, MS_DIM_SHARD, ranks, unit, parts,
