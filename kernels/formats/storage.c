@@ -42,7 +42,7 @@ int ms_storage_find(int dtype, int64_t elements, ms_storage *storage) {
   if (elements < least || elements > most || elements & (elements - 1))
     return MS_FAIL(MS_EINVAL, "records of %s have a power of two of elements, %lld to %lld, not %lld",
                    ms_dtype_name(dtype), (long long)least, (long long)most, (long long)elements);
-  ms_storage s = {.dtype = dtype, .elements = elements, .block = longest[row].block};
+  ms_storage s = {.dtype = dtype, .elements = elements, .block = longest[row].block, .group = most};
   MS_TRY(ms_dtype_bytes(dtype, elements, &s.scales));
   const int64_t blocks = s.block ? elements / s.block : 0;
   if (longest[row].scales == MS_SCALES_MAPPED) s.late = ms_record_map(s.scales, blocks);

@@ -13,15 +13,16 @@
  *
  * The ranks of a tensor dimension each have runs of the elements of a parameter that they divide. Where such a run does
  * not consist of whole records, those of the parameter on every mesh of that size are shorter: a half, a quarter, ...
- * of the elements, down to one block. Blocks, and the groups of 256 mapped scales, stay those of the whole
- * parameter, so the numbers that records mean are the same on every mesh; short records of one group repeat its scale.
+ * of the elements, down to one block. Blocks, and the groups of mapped scales, stay those of the whole parameter, so
+ * the numbers that records mean are the same on every mesh; short records of one group repeat its scale.
  * Records of different lengths are made of each other without loss (ms_storage_convert).
  *
  * Mapped scales are quantised themselves, as QLoRA does and bitsandbytes (quantize_4bit with compress_statistics):
- * offset is the mean of the scales of the whole parameter; what is left of 256 scales, divided by its largest
- * magnitude, has codes of the dynamic map (dynamic_map.h). A scale reads back as map[code] * scale + offset, in f32,
- * rounded after each step. The elements' codes are those of the scales before that. So such a parameter is complete
- * only when the mean is known: ms_storage_encode leaves the scales to ms_storage_set_scales.
+ * offset is the mean of the scales of the whole parameter; what is left of a group of scales, those of a record of the
+ * longest kind, divided by its largest magnitude, has codes of the dynamic map (dynamic_map.h). A scale reads back as
+ * map[code] * scale + offset, in f32, rounded after each step. The elements' codes are those of the scales before that.
+ * So such a parameter is complete only when the mean is known: ms_storage_encode leaves the scales to
+ * ms_storage_set_scales.
  */
 #ifndef MS_KERNELS_STORAGE_H
 #define MS_KERNELS_STORAGE_H
@@ -29,14 +30,15 @@
 #include "base/numbers/dtype.h"
 #include "kernels/op.h"
 
-/* The most elements of a block and of a record, and the scales of a group. */
-enum { MS_STORED_BLOCK = 256, MS_STORED_MOST = 16384, MS_STORED_SCALES = 256 };
+/* The most elements of a block and of a record. */
+enum { MS_STORED_BLOCK = 256, MS_STORED_MOST = 16384 };
 enum ms_storage_scales { MS_SCALES_NONE, MS_SCALES_F32, MS_SCALES_MAPPED };
 
 typedef struct ms_storage {
   int dtype;
   int64_t elements, words; /* of a record */
   int64_t block;           /* elements of a scale; 0: the elements are numbers, not codes */
+  int64_t group;           /* elements of the longest record, whose mapped scales are a group */
   int64_t scales;          /* the byte of a record from which its scales are */
   /* The byte of the scale and the offset of mapped scales, which are late: they need those of the whole parameter, so
    * ms_storage_set_scales writes them, and ms_storage_encode others. 0: they are not mapped. */

@@ -116,7 +116,7 @@ static const float *scales_at(const scaling *s, int64_t record) {
 /* The group of scales, in the whole parameter, that a record's belong to. */
 static int64_t group_of(const scaling *s, int64_t record) {
   int64_t run;
-  return ms_division_index(&s->part, s->to.first + record * s->to.storage->elements, &run) / MS_STORED_MOST;
+  return ms_division_index(&s->part, s->to.first + record * s->to.storage->elements, &run) / s->to.storage->group;
 }
 
 /* most[groups]: of this rank's scales the largest magnitudes, by group from `first` on. */
@@ -157,7 +157,8 @@ static int set_whole_scales(ms_state *state, const scaling *s) {
 /* Collective, as several ranks can have records of one group. */
 static int set_divided_scales(ms_state *state, const ms_param *p, const scaling *s) {
   enum { GROUPS = BYTES / sizeof(uint32_t) };
-  const int64_t whole = ms_param_whole_numel(state->model, p), groups = (whole + MS_STORED_MOST - 1) / MS_STORED_MOST;
+  const int64_t whole = ms_param_whole_numel(state->model, p), each = p->storage.group;
+  const int64_t groups = (whole + each - 1) / each;
   uint32_t most[GROUPS], *all = ms_calloc((int64_t)state->process_group.size * GROUPS, sizeof *all);
   int rc = all ? MS_OK : MS_ENOMEM;
   for (int64_t n, first = 0; first < groups && !rc; first += n) {
