@@ -44,7 +44,7 @@ local function read_all(path)
 end
 
 local lines, lua, struct, group, comment = {}, {}, nil, nil, nil
-local text, at, optimizers = read_all(def_path), 1, {}
+local rows_text, optimizers = read_all(def_path), {}
 local function add(indent, text) lines[#lines + 1] = indent .. text end
 local function add_lua(format, ...) lua[#lua + 1] = format:format(...) end
 
@@ -61,7 +61,7 @@ end
 add("", "/* Those of matrices alone, as muon, are also said by their parameters (ms_param_config.optimizer). */")
 add("", "enum ms_optimizer_kind {")
 add("  ", "MS_OPT_NONE = 0,")
-for name, constant in text:gmatch("\nMS_OPTIMIZER%(([%w_]+), ([%w_]+)") do
+for name, constant in rows_text:gmatch("\nMS_OPTIMIZER%(([%w_]+), ([%w_]+)") do
   optimizers[#optimizers + 1] = name
   add("  ", ("MS_OPT_%s = %d,"):format(constant, #optimizers))
 end
@@ -134,15 +134,16 @@ local function arguments_of(text)
 end
 
 -- A comment that begins with /* and stands before a row belongs to it; a heading ("/* ---- ... ---- */") to none.
+local at = 1
 while true do
-  local first, last, found = text:find("^%s*(/%*.-%*/)", at)
+  local first, last, found = rows_text:find("^%s*(/%*.-%*/)", at)
   if first then
     comment = not found:find("^/%* %-%-%-%-") and found or nil
   else
     local name, given
-    first, last, name, given = text:find("^%s*(MS_[%u_]+)(%b())", at)
+    first, last, name, given = rows_text:find("^%s*(MS_[%u_]+)(%b())", at)
     if not first then
-      first, last, name = text:find("^%s*(MS_[%u_]+)", at)
+      first, last, name = rows_text:find("^%s*(MS_[%u_]+)", at)
       given = "()"
     end
     if not first then break end
@@ -151,7 +152,7 @@ while true do
   end
   at = last + 1
 end
-if text:find("%S", at) then error(def_path .. ": not a row: " .. text:sub(at, at + 80), 0) end
+if rows_text:find("%S", at) then error(def_path .. ": not a row: " .. rows_text:sub(at, at + 80), 0) end
 if struct then error(def_path .. ": " .. struct .. " has no MS_END", 0) end
 
 -- What depends on a file is built again only if its text changes.

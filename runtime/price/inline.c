@@ -1,4 +1,5 @@
-/* inline.c - simulates a rank of the CPU, whose one thread runs kernels and collectives in turn, as exec/run/inline.c does.
+/* inline.c - simulates a rank of the CPU, whose one thread runs kernels and collectives in turn, as exec/run/inline.c
+ * does.
  *
  * After each kernel the thread looks at the heads of the other streams. A collective whose waits are over begins: the
  * thread copies or sums its part, and then, if the ranks are on several nodes, the bytes move while the thread computes

@@ -132,7 +132,8 @@ function checkpoint.load(target, path, o)
   }, o, "%s"), {}):require(session, "of the options of a load")
   local read, about = load.state(who, path, session,
     { model = train and train.model or target, optimizer = train and train.optimizer, averages = o.ema,
-      verify = o.verify, states = train and { data = o.data ~= nil, generator = o.generator } })
+      verify = o.verify, resumes = train and train.resuming,
+      states = train and { data = o.data ~= nil, generator = o.generator } })
   if train then
     local seed = train.seed
     load.trainer(train, read, about.path, o)
@@ -145,7 +146,7 @@ function checkpoint.load(target, path, o)
   if train and train.ema and not read.ema then about.ema = "; it contains no averages: they start from its weights" end
   if train and read.ema and not train.ema then about.ema = "; its averages are ignored: the trainer has no ema" end
   about.frozen = train and left_out(session, read)
-  about.step = read.step
+  about.step, about.updates = read.step, read.updates or read.step
   return about
 end
 

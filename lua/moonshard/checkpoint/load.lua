@@ -141,14 +141,27 @@ local function settle_updates(session, read)
   end
 end
 
+-- How often all trainers of the model had updated it.
+local function updates_of(read) return read.updates or read.step end
+
+-- Where two trainers of a model resume, each from a folder of its own, the later weights count: those that are loaded
+-- last must not be the earlier ones.
+local function check_goes_on(who, session, path, read)
+  local earlier = session.resumed
+  if not earlier or updates_of(read) >= earlier.updates then return end
+  errors.invalid("%s: %s has the model after %d updates, and another trainer of it has resumed from %s, after %d: make "
+    .. "the trainers in the order in which they trained, so that the later weights are loaded last", who, path,
+    updates_of(read), earlier.path, earlier.updates)
+end
+
 ---Loads the parameters of a model, with an optimizer also its state, and averages if both have them. Collective: if one
 ---rank fails, all do.
 ---@param who string for messages
 ---@param path string a checkpoint, or a folder of them: its newest
 ---@param session moonshard.Session
 ---@param wanted { model: moonshard.Module, optimizer: moonshard.Optimizer?, averages: boolean?, verify: boolean,
----  states: table<string, boolean>? } averages: load them in place of the parameters; states: which states of ranks are
----  loaded then, by key
+---  states: table<string, boolean>?, resumes: boolean? } averages: load them in place of the parameters; states: which
+---  states of ranks are loaded then, by key; resumes: a trainer does, and the model may have resumed with another
 ---@return moonshard.Manifest
 ---@return { path: string, bytes_read: number, skipped: string? } of this rank; skipped: about a newer one that not all
 ---  hosts have
@@ -169,6 +182,7 @@ function load.state(who, path, session, wanted)
   agreement.raise_first_failure(session, "of the checkpoint", ok, raised)
   -- From here on no peer reads the old values any more.
   require_same_checkpoint(session, who, path, checkpoint.manifest)
+  if wanted.resumes then check_goes_on(who, session, path, checkpoint.manifest) end
   ok, raised = pcall(function()
     bytes = reading(path, read_all, checkpoint, session, list, wanted.verify)
     if wanted.optimizer then
@@ -194,7 +208,8 @@ end
 ---@param path string of the checkpoint
 ---@param o { data: table?, generator: boolean }
 function load.trainer(train, read, path, o)
-  train.steps_done, train.session.updates = read.step, read.updates or read.step
+  train.steps_done, train.session.updates = read.step, updates_of(read)
+  if train.resuming then train.session.resumed = { path = path, updates = updates_of(read) } end
   line.load(train, read)
   if o.generator then rank_states.load_generators(train, read) end
   if o.data then rank_states.load_data(train, read, path, o.data) end

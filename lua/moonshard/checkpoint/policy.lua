@@ -29,7 +29,7 @@ local world = require("moonshard.distributed.world")
 ---@field train moonshard.Trainer
 ---@field saved_step integer? the last step that was saved or loaded
 ---@field saved_edits integer? how often weights had been written by hand then
----@field saved_updates integer? how often all trainers of the model had updated them
+---@field saved_updates integer? how often trainers of the model that save nothing themselves had updated them
 ---@field saved_path string? its checkpoint
 ---@field last boolean? SIGTERM arrived: the next save is the last
 ---@field metrics moonshard.StepMetrics? of the latest step
@@ -94,6 +94,12 @@ local function settle(self, path)
   if not folder.is_checkpoint(path) then self.saved_path = folder.of(self.dir, train.steps_done) end -- it was renamed
 end
 
+-- What other trainers of the model did to its weights, so that a recipe which makes their steps again is seen to.
+local function of_others(loaded)
+  local more = loaded.updates - loaded.step
+  return more > 0 and (" and %d update%s by other trainers of the model"):format(more, more == 1 and "" or "s") or ""
+end
+
 local function resume(self, path, skipped)
   local session = self.train.session
   session:require_same(path and 1 or 0, "of what to resume", function(rank)
@@ -101,13 +107,17 @@ local function resume(self, path, skipped)
       world.rank, path or "nothing", self.dir, rank)
   end)
   if not path then return end
-  local loaded = checkpoint.load(self.train, path, { data = self.data })
+  self.train.resuming = true
+  local ok, loaded = pcall(checkpoint.load, self.train, path, { data = self.data })
+  self.train.resuming = nil
+  if not ok then error(loaded, 0) end
   self:note(loaded.path)
   if self.dir ~= "" then settle(self, loaded.path) end
   if world.rank == 0 then
-    require("moonshard.metrics.log").print(("resumed from %s, after step %d%s%s%s"):format(loaded.path, loaded.step,
-      (loaded.seed or "") .. (loaded.ema or ""), loaded.frozen or "", skipped or loaded.skipped or ""))
-    require("moonshard.metrics.log").resumed(loaded.step)
+    require("moonshard.metrics.log").print(("resumed from %s, after step %d%s%s%s%s"):format(loaded.path, loaded.step,
+      of_others(loaded), (loaded.seed or "") .. (loaded.ema or ""), loaded.frozen or "",
+      skipped or loaded.skipped or ""))
+    require("moonshard.metrics.log").resumed(loaded.step, self.train)
   end
 end
 
@@ -133,6 +143,7 @@ function policy.new(train, given, compare)
     compare(train, policy.facts(self))
   end
   if self.dir ~= "" then
+    termination.check_folder(WHO, train, self.dir)
     local disk = disks.of(train.session, self.dir)
     train.session:all_or_none("a run's folder", function()
       folder.make(WHO, self.dir)
@@ -146,6 +157,7 @@ function policy.new(train, given, compare)
   if self.resume ~= "" then resume(self, path, skipped) end
   if self.dir == "" then return nil end
   termination.register(self)
+  train.session.retire = function() termination.retire(train.session) end
   return self
 end
 
@@ -154,7 +166,7 @@ end
 function Policy:note(path)
   local train = self.train
   self.saved_path, self.saved_step = path, train.steps_done
-  self.saved_edits, self.saved_updates = train.session.edits, train.session.updates
+  self.saved_edits, self.saved_updates = train.session.edits, train.session.unsaved_updates or 0
 end
 
 ---Saves now. The last save of a run is not asynchronous, because the run waits for it anyway.
@@ -167,7 +179,7 @@ end
 local function is_saved(self)
   local train = self.train
   return train.steps_done == 0 or self.saved_step == train.steps_done and self.saved_edits == train.session.edits
-    and self.saved_updates == train.session.updates
+    and self.saved_updates == (train.session.unsaved_updates or 0)
 end
 
 ---Whether the folder has the trainer as it is.

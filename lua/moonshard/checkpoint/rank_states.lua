@@ -134,6 +134,8 @@ local function state_of(read, key, session)
   end
 end
 
+local furthest -- the generator of the process that trainers of this run have resumed with
+
 ---Restores the generators of this rank.
 ---@param train moonshard.Trainer
 ---@param read moonshard.Manifest
@@ -141,7 +143,13 @@ function rank_states.load_generators(train, read)
   local generator = state_of(read, "generator", train.session)
   if not generator then return end
   train.seed = generator.seed
-  create.load_generator(generator.eager)
+  local eager = generator.eager
+  -- It is the process's: where several trainers resume, what they saved last counts, in whatever order they are made.
+  if train.resuming and furthest and furthest.seed == eager.seed and furthest.draws > eager.draws then
+    eager = furthest
+  end
+  if train.resuming then furthest = eager end
+  create.load_generator(eager)
 end
 
 ---Restores the data object of this rank.

@@ -9,6 +9,7 @@
 -- at its next call, and then waits for the ranks that save.
 
 local engine = require("moonshard.base.ffi")
+local errors = require("moonshard.base.error")
 local in_progress = require("moonshard.checkpoint.in_progress")
 local log = require("moonshard.metrics.log")
 local world = require("moonshard.distributed.world")
@@ -34,6 +35,35 @@ end
 function termination.register(policy)
   table.insert(termination.policies, policy)
   termination.catch()
+end
+
+-- The folder without what names it otherwise.
+local function plain(dir) return (("/" .. dir .. "/"):gsub("/%./", "/"):gsub("/+", "/")) end
+
+---Refuses the folder of another trainer of this run, which can be saving there.
+---@param who string for messages
+---@param train moonshard.Trainer
+---@param dir string
+function termination.check_folder(who, train, dir)
+  for _, policy in ipairs(termination.policies) do
+    if policy.train ~= train and plain(policy.dir) == plain(dir) then
+      errors.invalid("%s: another trainer of this run saves into %s: give each a folder of its own", who, dir)
+    end
+  end
+end
+
+---A trainer that goes on no longer, as its model has changed: saves its last step if the folder lacks it, and ends its
+---policy. Collective.
+---@param session moonshard.Session
+function termination.retire(session)
+  for i = #termination.policies, 1, -1 do
+    local policy = termination.policies[i]
+    if policy.train.session == session then
+      policy:finish()
+      table.remove(termination.policies, i)
+      policy.train.policy = nil
+    end
+  end
 end
 
 ---Whether this rank knows that the run should end; others may not know yet.
@@ -81,12 +111,14 @@ end
 ---@return string? the outcome of the run; nil when nothing saves
 ---@return boolean? whether this rank reports it
 function termination.finish()
-  local ends, is_first = {}, false
+  local ends, is_first, failed = {}, false, nil
   for i, policy in ipairs(termination.policies) do
-    policy:finish()
+    local ok, raised = pcall(policy.finish, policy)
+    if not ok then failed = failed or raised end -- the others save what they can
     ends[i] = policy:describe_end()
     is_first = is_first or policy.train.session:is_first()
   end
+  if failed then error(failed, 0) end
   local paths, is_first_of_one = in_progress.finish()
   for _, path in ipairs(paths) do ends[#ends + 1] = "with the save of " .. path end
   if not ends[1] then return nil end

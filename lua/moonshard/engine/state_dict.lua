@@ -126,7 +126,7 @@ local function check_all(around, entries, dict, full)
 end
 
 -- Which ranks have copies of the same elements of a parameter, as text by place in session:ranks(): they differ along
--- replicate, or along tensor if it does not divide the parameter.
+-- replicate, along tensor if it does not divide the parameter, or along the dimensions that shard if its unit is whole.
 local function copies_of(around, param, sliced)
   local sharding, list = around.sharding, {}
   for place, rank in ipairs(around:ranks()) do
@@ -134,6 +134,9 @@ local function copies_of(around, param, sliced)
     if sharding.replicate_dim >= 0 and not sliced then coordinate[sharding.replicate_dim + 1] = 0 end
     if sharding.tensor_dim >= 0 and not placements.divides(sharding, param) then
       coordinate[sharding.tensor_dim + 1] = 0
+    end
+    for _, dim in ipairs(param.unit.sharded and {} or { sharding.shard_dim, sharding.context_dim }) do
+      if dim >= 0 then coordinate[dim + 1] = 0 end
     end
     list[place] = table.concat(coordinate, " ")
   end

@@ -98,6 +98,7 @@ local function merge_shards(model, layers)
   if around then
     check_place(around)
     around:require_same_model("of ms.lora.merge")
+    if around.retire then around.retire() end -- trainers that save do so while there are adapters
   end
   for _, found in ipairs(around and layers or {}) do
     local layer, inputs, config = found.layer, found.layer.weight.shape[2], found.adapter

@@ -21,6 +21,8 @@ local log = {
 }
 
 local metrics = { file = nil, events = nil }
+-- Trainers are numbered as they are made; by trainer, and by the metrics of a step.
+local numbers, trainers = setmetatable({}, { __mode = "k" }), 0
 local watch = { spikes = spikes.new() }
 
 ---Sets the thresholds of spikes, or with false turns them off. A spike is a step whose gradient norm or loss exceeds a
@@ -56,7 +58,7 @@ local function write(step, m)
   if world.rank ~= 0 then return end
   history.add(log.history.train, step, m.loss)
   if m.valid_loss then history.add(log.history.valid, step, m.valid_loss) end
-  if metrics.file then metrics.file:add(step, m) end
+  if metrics.file then metrics.file:add(step, m, numbers[m] or 1) end
   if metrics.events then metrics.events:add(step, m) end
   progress.show(step, m)
   local spike = watch.spikes and watch.spikes:check(step, m)
@@ -71,6 +73,18 @@ function log.catch_up(step, m)
   if (last or metrics.file or metrics.events) and not (last and last[1] >= step) then write(step, m) end
 end
 
+---Gives a trainer of this run its number, by which its steps differ from those of others.
+---@param train moonshard.Trainer
+function log.number(train)
+  trainers = trainers + 1
+  numbers[train] = trainers
+end
+
+---Notes whose step metrics are of.
+---@param m moonshard.StepMetrics
+---@param train moonshard.Trainer
+function log.note(m, train) numbers[m] = numbers[train] end
+
 ---A print that does not collide with the progress line.
 function log.print(...)
   progress.finish()
@@ -81,10 +95,11 @@ function log.print(...)
   output_file.print(table.concat(texts, "\t"), "\n")
 end
 
----The run resumes from a checkpoint: later steps that were logged before will run again.
+---A trainer resumes from a checkpoint: its later steps that were logged before will run again.
 ---@param step integer the last completed one
-function log.resumed(step)
-  local said = metrics.file and metrics.file:resume(step)
+---@param train moonshard.Trainer
+function log.resumed(step, train)
+  local said = metrics.file and metrics.file:resume(step, numbers[train] or 1)
   if said then log.print(said) end
   if metrics.events then metrics.events:restart(step + 1) end
 end

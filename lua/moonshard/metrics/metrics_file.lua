@@ -23,7 +23,7 @@ local KEYS = {
   "plan_bytes", "comm_bytes", "wire_bytes", "waits_ms", "valid_loss", "save_ms", "snapshot_bytes",
 }
 
-local KNOWN = { outside_bytes = true }
+local KNOWN = { outside_bytes = true, trainer = true }
 for _, key in ipairs(KEYS) do KNOWN[key] = true end
 
 -- Names of further numbers in the metrics, added by the recipe; sorted.
@@ -45,6 +45,17 @@ local function fail(self, why) errors.raise("MS_EIO", "metrics file %s: %s", sel
 
 -- Returns false for files that cannot be truncated: pipes and devices.
 local function cut(self, bytes) return ffi.C.ftruncate(ffi.C.fileno(self.file), bytes) == 0 end
+
+-- Writes whole lines, or none of them.
+local function put(self, text)
+  local ok, why = self.file:write(text)
+  if not ok then
+    cut(self, self.size)
+    fail(self, why)
+  end
+  self.size = self.size + #text
+end
+jit.off(put) -- if a compiled write fails, LuaJIT's interpreter repeats it
 
 local FIRST = '{"step":' -- every line begins with it
 
@@ -76,38 +87,44 @@ function metrics_file.open(path)
   return setmetatable({ path = path, file = file }, MetricsFile)
 end
 
--- Size in bytes of the lines up to a step, and the number of later lines. Steps ascend; the first one out of order, or
--- an incomplete line, marks the end of an earlier run. Lua drops zero bytes (after a power cut) from the lines that it
--- reads, so a line shorter than the number of bytes read also ends the valid lines.
-local function lines_up_to(path, step)
-  local bytes, rest, last = 0, 0, 0
+-- The lines that stay when a trainer goes on after a step, those of others among them; the size in bytes of those
+-- before the first that goes; and the number of lines that go. Steps of a trainer ascend; one out of order is of an
+-- earlier run. Behind an incomplete line nothing stays. Lua drops zero bytes (after a power cut) from the lines that it
+-- reads, so a line shorter than the number of bytes read is one, too.
+local function lines_up_to(path, step, trainer)
+  local kept, bytes, read, rest, whole, last = {}, 0, 0, 0, true, {}
   local file = assert(io.open(path, "rb"))
   for line in file:lines("*L") do
-    local at = tonumber(line:match('^{"step":(%d+),.*}\n$'))
-    if rest == 0 and at and at > last and at <= step and file:seek() == bytes + #line then
-      bytes, last = bytes + #line, at
+    local at, of = tonumber(line:match('^{"step":(%d+),.*}\n$')), tonumber(line:match('"trainer":(%d+)')) or 1
+    read = read + #line
+    whole = whole and at ~= nil and file:seek() == read
+    if whole and at > (last[of] or 0) and (of ~= trainer or at <= step) then
+      kept[#kept + 1], last[of] = line, at
+      if rest == 0 then bytes = read end
     else
       rest = rest + 1
     end
   end
   if rest == 0 and file:seek("end") > bytes then rest = 1 end
   file:close()
-  return bytes, rest
+  return table.concat(kept), bytes, rest
 end
 
----The run resumes after a step: lines up to it stay, and lines of later steps, which will run again, are removed.
+---A trainer resumes after a step: its lines up to it stay, and those of later steps, which will run again, are removed.
 ---@param step integer
+---@param trainer integer the trainer's number in this run
 ---@return string? said message for the user; nil if the file is empty
-function MetricsFile:resume(step)
+function MetricsFile:resume(step, trainer)
   if (self.file:seek("end") or 0) == 0 then return nil end
-  local bytes, rest = lines_up_to(self.path, step)
+  local kept, bytes, rest = lines_up_to(self.path, step, trainer)
   if rest > 0 and not cut(self, bytes) then fail(self, "the lines of later steps cannot be removed") end
   self.size = bytes
+  if #kept > bytes then put(self, kept:sub(bytes + 1)) end
   return ("metrics: %s continues after step %d%s"):format(self.path, step, rest == 0 and ""
     or (", %d later line%s removed"):format(rest, rest == 1 and "" or "s"))
 end
 
-local function line_of(step, m)
+local function line_of(step, m, trainer)
   local list = {}
   for i, key in ipairs(KEYS) do
     list[2 * i - 1], list[2 * i] = key, m[key]
@@ -116,6 +133,10 @@ local function line_of(step, m)
   local n = 2 * #KEYS
   if m.outside_bytes then
     list[n + 1], list[n + 2] = "outside_bytes", m.outside_bytes
+    n = n + 2
+  end
+  if trainer > 1 then
+    list[n + 1], list[n + 2] = "trainer", trainer
     n = n + 2
   end
   for _, key in ipairs(own_names(m)) do
@@ -128,21 +149,14 @@ end
 ---Writes the line of a step, or raises MS_EIO and leaves no part of it.
 ---@param step integer
 ---@param m table metrics returned by train:step
-function MetricsFile:add(step, m)
+---@param trainer integer the trainer's number in this run
+function MetricsFile:add(step, m, trainer)
   if not self.size then
     if (self.file:seek("end") or 0) > 0 and not cut(self, 0) then fail(self, "it cannot be emptied") end
     self.size = 0
   end
-  local line = line_of(step, m)
-  local ok, why = self.file:write(line)
-  if not ok then
-    cut(self, self.size)
-    fail(self, why)
-  end
-  self.size = self.size + #line
+  put(self, line_of(step, m, trainer))
 end
--- If a compiled write fails, LuaJIT's interpreter repeats it.
-jit.off(MetricsFile.add)
 
 ---Closes the file, which another run can write from then on; the end of the process does the same.
 function MetricsFile:close() self.file:close() end

@@ -142,7 +142,7 @@ end
 ---@param exec moonshard.Exec? what runs, if it is bound already
 function meeting.before_step(self, number, batch, run, rates, given, exec)
   local sharer, counts = counted(batch)
-  local weights, data = same_weights.of(self.session), same_data.of(batch)
+  local weights, data = same_weights.of(self.session, number), same_data.of(batch)
   local runs, lrs, muon_lrs, outer_lrs, statuses, rows, sharers, numbers, sums, sharing, sources, constants =
     self.session:gather_numbers(run.number, "of the learning rate", rates.lr, rates.muon, rates.outer,
       termination.status(), given and given:number() or 0, sharer, counts, weights and weights:number(number) or 0,

@@ -170,6 +170,7 @@ local function finish_step(self, exec, number, given)
   if status == 0 then
     self.steps_done, self.last_plan = number, exec.plan
     self.session.updates = self.session.updates + 1
+    if not self.policy then self.session.unsaved_updates = (self.session.unsaved_updates or 0) + 1 end
     if given and given.is_compared then self.rows_compared = number end
     self.uncompared = given and not given.is_compared and given or nil
     -- Without any target the gradient is zero.

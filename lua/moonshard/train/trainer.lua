@@ -15,6 +15,7 @@ local errors = require("moonshard.base.error")
 local frozen = require("moonshard.train.frozen")
 local inspect = require("moonshard.engine.inspect")
 local keep_results = require("moonshard.train.keep_results")
+local log = require("moonshard.metrics.log")
 local nearest = require("moonshard.base.names.nearest")
 local optimizer_rules = require("moonshard.train.optimizer_rules")
 local optimizers = require("moonshard.engine.optimizers")
@@ -201,6 +202,7 @@ local function trainer(o)
   if reference.active then reference.replace_settings(o) end
   o.session.memory_limit, o.session.plan_memory = o.memory_limit, o.plan_memory
   local self = setmetatable(o, Trainer)
+  log.number(self)
   if self.checkpoint then
     self.policy = require("moonshard.checkpoint.policy").new(self, self.checkpoint, same_options.require)
   end
@@ -290,6 +292,7 @@ function Trainer:step(batch)
   local source = type(batch) == "table" and rawget(batch, "source")
   if type(source) == "string" then self.sources[source] = true end
   local metrics = agreement.noting_failure(step.run, self, batch)
+  log.note(metrics, self)
   if context.on_step then context.on_step(self, metrics) end
   if self.policy then self.policy:after_step(metrics) end
   return metrics

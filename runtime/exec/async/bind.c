@@ -1,5 +1,5 @@
-/* bind.c - completes an exec for an asynchronous device, after exec/bound/bind.c: instructions in program order, events,
- * staging of inputs and outputs, and conversions between the buffers of a collective.
+/* bind.c - completes an exec for an asynchronous device, after exec/bound/bind.c: instructions in program order,
+ * events, staging of inputs and outputs, and conversions between the buffers of a collective.
  *
  * A collective library neither casts nor accumulates. Before an in-place all-gather, the master chunk is therefore cast
  * into its place in the gathered segment; a chunk of the gathered dtype is sent from where it is. After a reduction,

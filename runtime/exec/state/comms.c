@@ -31,7 +31,8 @@ static int open_comm(ms_state *state, int stream, int n, const int *members, con
   if ((*comm = find_comm(state, stream, n, members))) return MS_OK;
   MS_TRY(ms_grow((void **)&state->group, &state->group_capacity, state->groups + 1, sizeof *state->group));
   MS_TRY(ms_comm_open(state->world, n, members, stream, comm));
-  const int rc = state->queue && coll ? state->queue->open_group(state, stream, coll->ranks, coll->stride, *comm) : MS_OK;
+  const int rc =
+      state->queue && coll ? state->queue->open_group(state, stream, coll->ranks, coll->stride, *comm) : MS_OK;
   if (rc) ms_comm_close(*comm);
   else state->group[state->groups++] = (struct ms_state_group){stream, *comm};
   return rc;

@@ -7,11 +7,12 @@ local program = require("lua.support.program")
 -- A bit of `parameter` flips on rank `on` before step 11; 0: none.
 local RECIPE = [[
 local ms = require "moonshard"
-local cfg = ms.args { mesh = "2x1", on = 1, parameter = "0.weight", bit = 3, steps = 40, slices = false, every = 0 }
+local cfg = ms.args { mesh = "2x1", on = 1, parameter = "0.weight", bit = 3, steps = 40, slices = false, every = 0,
+  whole = false }
 local model = ms.nn.sequential { ms.nn.linear(8, 40), ms.ops.relu, ms.nn.linear(40, 4) }
 ms.fully_shard(model, {
   mesh = ms.init_device_mesh("cpu", cfg.mesh, { "replicate", "shard" }), units = { ms.re"^\\d$" },
-  shard_optimizer_over_replicate = cfg.slices or nil,
+  shard_optimizer_over_replicate = cfg.slices or nil, shard = cfg.whole and { { "0", false } } or nil,
   replicate_sync = cfg.every > 0 and { every = cfg.every, outer = ms.optim.sgd { lr = 1 } } or nil,
 })
 local train = ms.trainer { model = model, optimizer = ms.optim.adamw { lr = 0.01 }, loss = ms.loss.mse }
@@ -57,6 +58,8 @@ describe("replicas", function()
       ["of three, the second"] = hosts("a:1,b:1,c:1", "mesh=3x1", "on=1", "parameter=2.bias", "bit=22"),
       ["with shards"] = hosts("a:2,b:2", "mesh=2x2", "on=3", "parameter=2.weight", "bit=0"),
       ["without replicas"] = run("2", "mesh=1x2", "on=1"),
+      ["whole on each"] = run("2", "mesh=1x2", "on=1", "whole=true"),
+      ["whole on each, and replicas"] = hosts("a:2,b:2", "mesh=2x2", "on=3", "whole=true"),
       ["with slices"] = hosts("a:1,b:1", "on=1", "slices=true"),
       ["with local steps"] = hosts("a:1,b:1", "on=1", "every=4"),
     }
@@ -74,6 +77,8 @@ describe("replicas", function()
     ["two hosts"] = "replicas | before step 16 | parameter 0.weight | rank 0 on a and rank 1 on b | checkpoint",
     ["of three, the second"] = "before step 16 | parameter 2.bias | rank 0 on a, rank 2 on c and rank 1 on b",
     ["with shards"] = "before step 16 | parameter 2.weight | rank 1 on a and rank 3 on b",
+    ["whole on each"] = "before step 16 | parameter 0.weight | rank 0 and rank 1",
+    ["whole on each, and replicas"] = "parameter 0.weight | rank 0 on a | rank 2 on b and rank 3 on b",
   } do
     it("U1 whose weights differ are stopped and named: " .. name, function()
       assert.equal(3, ended[name].status)

@@ -49,7 +49,8 @@ local STEPS = os.getenv("MOONSHARD_CONFIG") == "thread" and "steps=2" or "steps=
 
 local CASES = {
   { "a:1,b:1", "1x2 2x1" }, { "a:2,b:2", "1x4 2x2 4x1" }, { "a:1,b:1,c:1", "1x3 3x1" },
-  { "a:1,b:1,c:1,d:1", "2x2 4x1" }, { "a:3,b:3", "2x3 3x2 6x1", "whole=false" }, -- 3x2 would sum copies of a unit in other orders
+  { "a:1,b:1,c:1,d:1", "2x2 4x1" },
+  { "a:3,b:3", "2x3 3x2 6x1", "whole=false" }, -- 3x2 would sum copies of a unit in other orders
 }
 
 local function train(recipe, hosts, settings)

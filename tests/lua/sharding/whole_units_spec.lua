@@ -89,6 +89,35 @@ describe("units that are whole on every rank", function()
   end)
 end)
 
+describe("copies of units that are whole", function()
+  it("S14 are given alike by all ranks, or refused", function()
+    local path = program.recipe([[
+      local ms = require "moonshard"
+      local cfg = ms.args { names = "replicate shard", on = 1 }
+      local names = {}
+      for name in cfg.names:gmatch("%S+") do names[#names + 1] = name end
+      local mesh = ms.init_device_mesh("cpu", #names == 1 and { 2 } or { 2, 2 }, names)
+      local model = ms.nn.sequential { ms.nn.linear(4, 6), ms.nn.linear(6, 4) }
+      ms.fully_shard(model, { mesh = mesh, units = { ms.re"^[01]$" }, shard = { { "0", false } } })
+      local dict = model:state_dict()
+      local ok, raised = pcall(model.load_state_dict, model, dict)
+      assert(ok, raised)
+      if ms.world().rank == cfg.on then dict["0.bias"] = dict["0.bias"] + 1 end
+      print(pcall(model.load_state_dict, model, dict))
+    ]])
+    local ended = program.run_all {
+      shards = { "run", path, "-n", "4", "on=3" }, context = { "run", path, "-n", "2", "names=context" },
+      equal = { "run", path, "-n", "4", "on=-1" },
+    }
+    os.remove(path)
+    has(ended.equal.out, "true")
+    for _, name in ipairs { "shards", "context" } do
+      has(ended[name].out, "false | load_state_dict | 0.bias | rank 0")
+      assert.is_nil(ended[name].out:find("%f[%w]true\n"))
+    end
+  end)
+end)
+
 describe("rules for it", function()
   before_each(function() world.describe(0, 4) end)
 

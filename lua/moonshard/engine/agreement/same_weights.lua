@@ -4,14 +4,14 @@
 -- Every eighth step each rank hashes the next part of the weights that it owns, and sends the hash along with numbers
 -- that ranks exchange anyway; ranks that differ only along the replicate dimension must have equal hashes. A part is a
 -- 128th of the weights, or 64 KiB if that is more, so a difference is found within about 1,024 steps. Weights of which
--- each replica has a slice, or that local steps change, are left out: they have no second copy.
+-- each replica has a slice, or that local steps change, are left out: they have no second copy. Units that are whole on
+-- every rank have one on each rank that shards, too: they are hashed in turn with the others.
 
 local division = require("moonshard.shard.division")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
 local hash = require("moonshard.base.hash")
 local owned_ranges = require("moonshard.engine.owned_ranges")
-local roles = require("moonshard.shard.roles")
 local world = require("moonshard.distributed.world")
 local C, ffi, check = engine.C, engine.ffi, engine.check
 
@@ -31,15 +31,18 @@ SameWeights.__index = SameWeights
 
 local same_weights = {}
 
--- Which ranks own the same weights; nil if none do.
-local function alike_of(session)
-  local mesh = session.sharding.mesh
-  local replicate = roles.dims(mesh).replicate
-  if replicate < 0 or roles.ranks(session.sharding, "replicate") == 1 then return nil end
+-- Which ranks own the same weights, of units that are sharded or of others; nil if none do.
+local function alike_of(session, sharded)
+  local sharding, dims, ranks = session.sharding, {}, 1
+  for _, dim in ipairs({ sharding.replicate_dim, not sharded and sharding.shard_dim or -1,
+    not sharded and sharding.context_dim or -1 }) do
+    if dim >= 0 then dims[#dims + 1], ranks = dim, ranks * sharding.mesh:size(dim) end
+  end
+  if ranks == 1 then return nil end
   local groups, list = {}, {}
   for place, rank in ipairs(session:ranks()) do
-    local key = mesh:coordinate_of(rank)
-    key[replicate + 1] = 0
+    local key = sharding.mesh:coordinate_of(rank)
+    for _, dim in ipairs(dims) do key[dim + 1] = 0 end
     key = table.concat(key, " ")
     if not groups[key] then
       groups[key] = {}
@@ -50,21 +53,22 @@ local function alike_of(session)
   return list
 end
 
-local function ranges_of(session, state)
+local function ranges_of(session, state, sharded)
   local list, total = {}, 0
   for i, param in ipairs(session.sharding.params) do
     local kept = division.kept(state, i - 1, C.MS_TENSOR_PARAM)
-    local none = kept.sliced or owned_ranges.is_local(param)
+    local none = kept.sliced or owned_ranges.is_local(param) or param.unit.sharded ~= sharded
     list[i] = { name = param.fqn, index = i - 1, first = kept.first, count = none and 0 or kept.count }
     total = total + list[i].count
   end
   return list, total
 end
 
-local function new(session, state)
-  local alike = alike_of(session)
+local function new(session, state, sharded)
+  local alike = alike_of(session, sharded)
   if not alike then return nil end
-  local ranges, total = ranges_of(session, state)
+  local ranges, total = ranges_of(session, state, sharded)
+  if total == 0 and not sharded then return nil end
   local most = math.min(total, math.max(LEAST_ELEMENTS, math.ceil(total / SHARE)))
   return setmetatable({
     session = session, state = state, alike = alike, ranges = ranges, most = most,
@@ -72,17 +76,19 @@ local function new(session, state)
   }, SameWeights)
 end
 
----What hashes the weights of a session's state; nil without replicas.
+---What hashes the weights of a session's state in a step; nil without copies.
 ---@param session moonshard.Session
+---@param step integer
 ---@return moonshard.SameWeights?
-function same_weights.of(session)
+function same_weights.of(session, step)
   local state = session:open_state()
   local kept = session.same_weights
-  if kept == nil or kept and kept.state ~= state then
-    kept = new(session, state) or false
+  if kept == nil or kept.state ~= state then
+    kept = { state = state }
+    for _, sharded in ipairs({ true, false }) do kept[#kept + 1] = new(session, state, sharded) end
     session.same_weights = kept
   end
-  return kept or nil
+  return kept[math.floor(step / STEPS) % math.max(1, #kept) + 1]
 end
 
 ---Hashes the next part in a step, and remembers its pieces.

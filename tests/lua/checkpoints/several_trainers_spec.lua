@@ -1,0 +1,158 @@
+-- Several trainers in one recipe that save and resume: of one model, each with a folder of its own; of two models; and
+-- one whose adapters are merged before the recipe ends.
+
+local has = require("lua.support.message").has
+local program = require("lua.support.program")
+local scratch = require("lua.support.scratch")
+
+-- Two stages, or with `other` a second trainer that saves nothing. Ends after `stop` steps as if it had crashed.
+local STAGES = [[
+local ms = require "moonshard"
+local cfg = ms.args { folder = "", order = "12", stop = 0, other = false, steps = 4 }
+local model = ms.nn.sequential { ms.nn.linear(4, 8), ms.ops.relu, ms.nn.linear(8, 4) }
+ms.fully_shard(model, { seed = 1 })
+local optimizer = ms.optim.adamw { lr = 1e-2 }
+local trainers, losses = {}, { ms.loss.mse, ms.loss.l1 }
+for number in cfg.order:gmatch("%d") do
+  local n = tonumber(number)
+  local saves = n == 1 or not cfg.other
+  trainers[n] = ms.trainer { model = model, optimizer = optimizer, loss = losses[n],
+    checkpoint = saves and { dir = cfg.folder .. "/" .. n, every = 2, resume = "auto" } or nil }
+end
+local made = 0
+for n, train in ipairs(trainers) do
+  for step = train.steps_done + 1, cfg.steps do
+    local seed = 100 * n + step
+    local m = train:step { inputs = ms.randn { 4, 4, seed = seed }, targets = ms.randn { 4, 4, seed = seed + 50 } }
+    print(("%d.%d %.9g"):format(n, step, m.loss))
+    made = made + 1
+    if made == cfg.stop then ms.checkpoint.finish(train) os.exit(0) end
+  end
+end
+]]
+
+local function run(recipe, folder, ...)
+  local path = program.recipe(recipe)
+  local ended = program.run({ "run", path, "-n", "1", "folder=" .. folder, ... })
+  os.remove(path)
+  return ended
+end
+
+local function lines(text)
+  local list = {}
+  for line in text:gmatch("%d%.%d [^\n]*") do list[#list + 1] = line end
+  return list
+end
+
+describe("two trainers of a model", function()
+  teardown(scratch.clear)
+
+  it("U2 go on as without a crash, made in the order of their stages", function()
+    local whole = lines(run(STAGES, scratch.path()).out)
+    assert.equal(8, #whole)
+    local folder = scratch.path()
+    assert.equal(0, run(STAGES, folder, "stop=6").status)
+    local ended = run(STAGES, folder)
+    assert.equal(0, ended.status, ended.err)
+    assert.same({ whole[7], whole[8] }, lines(ended.out))
+  end)
+
+  it("U2 do not go back to the weights of the first stage, made in another order", function()
+    local folder = scratch.path()
+    assert.equal(0, run(STAGES, folder, "stop=6", "order=21").status)
+    local ended = run(STAGES, folder, "order=21")
+    assert.equal(2, ended.status)
+    has(ended.err, "/1/step-00000004 | 4 updates | /2/step-00000002 | 6 | in the order")
+  end)
+
+  it("U2 leave each other's checkpoints as they are", function()
+    local folder = scratch.path()
+    local whole = lines(run(STAGES, folder).out)
+    os.execute("rm -r " .. folder .. "/2")
+    local ended = run(STAGES, folder) -- the second stage again, from the end of the first
+    assert.same({ whole[5], whole[6], whole[7], whole[8] }, lines(ended.out))
+  end)
+
+  it("U2 say what one that saves nothing has done to what resumes", function()
+    local folder = scratch.path()
+    assert.equal(0, run(STAGES, folder, "other=true").status)
+    has(run(STAGES, folder, "other=true").out, "after step 4 | 4 updates | other trainers")
+  end)
+
+  it("U2 need a folder each, also before anything is in it", function()
+    local ended = run((STAGES:gsub('"/" %.%. n', '(n == 1 and "/1" or "/./1/")')), scratch.path())
+    assert.equal(2, ended.status)
+    has(ended.err, "another trainer | folder")
+  end)
+end)
+
+describe("trainers of two models", function()
+  teardown(scratch.clear)
+
+  it("U3 go on with the random numbers of the later save, made in any order", function()
+    local recipe = [[
+local ms = require "moonshard"
+local cfg = ms.args { folder = "", order = "AB", stop = 0 }
+local trainers = {}
+ms.manual_seed(5)
+for name in cfg.order:gmatch(".") do
+  local model = ms.nn.linear(4, 4)
+  ms.fully_shard(model, { seed = name:byte() })
+  trainers[name] = ms.trainer { model = model, optimizer = ms.optim.adamw { lr = 1e-2 }, loss = ms.loss.mse,
+    checkpoint = { dir = cfg.folder .. "/" .. name, every = 2, resume = "auto" } }
+end
+for step = trainers.A.steps_done + 1, 6 do
+  for _, name in ipairs { "A", "B" } do
+    local m = trainers[name]:step { inputs = ms.rand { 2, 4 }, targets = ms.zeros { 2, 4 } }
+    print(("%d.%d %.9g"):format(name:byte() - 64, step, m.loss))
+  end
+  if step == cfg.stop then
+    for _, train in pairs(trainers) do ms.checkpoint.finish(train) end
+    os.exit(0)
+  end
+end
+]]
+    for _, order in ipairs { "AB", "BA" } do
+      local whole, folder = lines(run(recipe, scratch.path(), "order=" .. order).out), scratch.path()
+      assert.equal(0, run(recipe, folder, "order=" .. order, "stop=4").status)
+      local ended = run(recipe, folder, "order=" .. order)
+      assert.same({ whole[9], whole[10], whole[11], whole[12] }, lines(ended.out), ended.err)
+    end
+  end)
+end)
+
+describe("a run that merges its adapters", function()
+  teardown(scratch.clear)
+
+  it("U2 keeps its last step with the adapters, and another trainer can save", function()
+    local recipe = [[
+local ms = require "moonshard"
+local cfg = ms.args { folder = "", more = false }
+local model = ms.models.gpt2 { vocab = 32, layers = 1, dim = 8, heads = 2, seq = 4 }
+ms.lora(model, { { ms.re[=[attn\.]=], { rank = 2 } } })
+ms.fully_shard(model, {})
+local function trainer(name)
+  return ms.trainer { model = model, optimizer = ms.optim.adamw { lr = 1e-2 }, loss = ms.loss.cross_entropy,
+    checkpoint = { dir = cfg.folder .. "/" .. name, every = 2 } }
+end
+local function train(with, steps)
+  for step = 1, steps do
+    local tokens = ms.tensor { { 1, 2, 3, step }, dtype = "i32" }
+    with:step { tokens = tokens, targets = tokens }
+  end
+end
+train(trainer("with"), 3)
+ms.lora.merge(model)
+if cfg.more then train(trainer("without"), 3) end
+]]
+    local folder = scratch.path()
+    local ended = run(recipe, folder, "more=true")
+    assert.equal(0, ended.status, ended.err)
+    for _, name in ipairs { "with", "without" } do
+      assert.is_not_nil(io.open(("%s/%s/step-00000003/manifest.json"):format(folder, name)), name)
+    end
+    has(scratch.read(folder .. "/with/step-00000003/manifest.json"), "lora_A")
+    assert.is_nil(scratch.read(folder .. "/without/step-00000003/manifest.json"):find("lora_A", 1, true))
+    assert.equal(0, run(recipe, scratch.path()).status)
+  end)
+end)
