@@ -50,6 +50,7 @@ if not THIN then
   parity("groups", 4, { "mesh=1x4", "reshard=2", "rows=12" })
   parity("slices", 4, { "mesh=2x2", "micro=3", "dtype=bf16", "over_replicate=all", "ema=0.8" }, { "--nccl-windows" })
   parity("replicas", 2, { "mesh=2x1", "freeze=fc1", "optimizer=sgd" })
+  parity("whole units", 4, { "mesh=2x2", "micro=3", "dtype=bf16", "whole=rest" }, { "--cuda-graph" })
 end
 
 parity("windows", 4, { "mesh=2x2", "micro=3", "reshard=true", "dtype=bf16", "mixed=true" }, { "--nccl-windows" })
@@ -160,6 +161,7 @@ describe("the device cuda over emulated libraries", function()
     assert_same("shards", 2e-2)
     assert_same("groups", 1e-5)
     assert_same("replicas", 1e-5)
+    assert_same("whole units", 2e-2)
   end)
 
   it("A1 H11 optimizer state sharded over the replicas does", function()
