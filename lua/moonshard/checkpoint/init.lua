@@ -108,6 +108,11 @@ end
 ---  parameters is left out, which are frozen here; skipped: about a newer checkpoint that not all hosts have
 function checkpoint.load(target, path, o)
   local who = "ms.checkpoint.load"
+  if type(o) == "number" then
+    errors.invalid("%s: the third argument is a number, %s, and must be a table of options: ms.checkpoint.latest gives "
+      .. "a path and its step; give the folder itself, whose newest checkpoint is loaded, or "
+      .. "(ms.checkpoint.latest(dir))", who, tostring(o))
+  end
   o = options.parse(who, o, {
     data = { "table" }, generator = { "boolean", default = true }, verify = { "boolean", default = true },
     ema = { "boolean", default = false },

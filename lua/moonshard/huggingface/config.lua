@@ -46,8 +46,9 @@ function config.family(name)
   return made[name]
 end
 
--- "gemma, ..., phi3 and qwen3"
-local function supported()
+---The families that have a layout: "gemma, ..., phi3 and qwen3".
+---@return string
+function config.supported()
   local names = { "gpt2" }
   for _, rows in ipairs({ decoders(), encoders() }) do
     for name in pairs(rows) do names[#names + 1] = name end
@@ -101,12 +102,12 @@ end
 ---@return table options of ms.models.<model_type>
 function config.parse(given, path)
   if given.model_type == nil then
-    errors.invalid("%s: model_type is missing; supported: %s", path, supported())
+    errors.invalid("%s: model_type is missing; supported: %s", path, config.supported())
   end
   local family = config.family(given.model_type)
   if not family then
     errors.raise("MS_EUNSUPPORTED", "%s: model_type %s is not supported; supported: %s", path,
-      options.describe(given.model_type), supported())
+      options.describe(given.model_type), config.supported())
   end
   return family, family.options(path, given)
 end

@@ -20,8 +20,8 @@ function layout.config(model)
   if read then return read end
   local family = model.family and config.family(model.family)
   if not family then
-    errors.raise("MS_EUNSUPPORTED", "a %s has no Hugging Face layout; the models of ms.models have one",
-      getmetatable(model).name)
+    errors.raise("MS_EUNSUPPORTED", "a %s has no Hugging Face layout: it is of none of the families %s",
+      getmetatable(model).name, config.supported())
   end
   return family.config(model.config)
 end

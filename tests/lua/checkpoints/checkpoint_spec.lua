@@ -273,6 +273,8 @@ describe("a checkpoint", function()
     has(message(ms.checkpoint.latest, loop), expected)
     has(message(trainer, { dir = loop, every = 1, resume = "auto" }), expected)
     has(message(ms.checkpoint.load, trainer(), loop), expected)
+    -- Both values of ms.checkpoint.latest.
+    has(message(ms.checkpoint.load, trainer(), loop, 4), "ms.checkpoint.load | 4 | latest")
     os.remove(loop)
   end)
 
