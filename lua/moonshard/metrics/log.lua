@@ -55,6 +55,10 @@ local function write(step, m)
         options.describe(value))
     end
   end
+  if m.trainer ~= nil then
+    errors.invalid("ms.log: trainer of the metrics is the trainer's number, which --metrics has itself: give yours "
+      .. "another name")
+  end
   if world.rank ~= 0 then return end
   history.add(log.history.train, step, m.loss)
   if m.valid_loss then history.add(log.history.valid, step, m.valid_loss) end

@@ -156,7 +156,7 @@ describe("a list", function()
     end
   end)
 
-  it("of tensors is told how tensors are joined", function()
+  it("of tensors says how to join them", function()
     for _, list in ipairs({ { ms.zeros(2), ms.zeros(2) }, { { ms.zeros(1) } } }) do
       has(message(function() ms.tensor(list) end), "ms.tensor | ms.ops.stack")
     end

@@ -53,6 +53,7 @@ local MISTAKES = {
   { 'print(("%.2f"):format(batch.inputs))', "'format' | x:item()" },
   { "ms.log(1, { loss = 1, accuracy = batch.inputs:mean() })", "accuracy | not a tensor | x:item()" },
   { 'ms.log(1, { loss = 1, accuracy = "0.5" })', 'accuracy | not "0.5"' },
+  { "ms.log(1, { loss = 1, trainer = 2 })", "ms.log | trainer | another" },
   { 'ms.fully_shard(Net(), { mesh = 1 }, { units = { "a" } })', "ms.fully_shard | a table | no place" },
   { "ms.nn.sequential({ Net() }, { Net() })", "ms.nn.sequential | a table | no place" },
   { "ms.nn.linear(8, 16, { bias = false }, { init = 1 })", "a table | no place" },

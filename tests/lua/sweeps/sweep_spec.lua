@@ -294,7 +294,7 @@ describe("moonshard sweep", function()
         if least < 0.5 then break end
       end
       os.remove(bare)
-      assert.is_true(least > 0 and least < math.max(0.5, 3 * alone), least .. " beside " .. alone)
+      assert.is_true(least > 0 and least < math.max(0.5, 3 * alone), least .. ", and a bare start " .. alone)
     end)
   end)
 

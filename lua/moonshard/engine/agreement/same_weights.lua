@@ -64,11 +64,18 @@ local function ranges_of(session, state, sharded)
   return list, total
 end
 
+-- Whether the model has such units: the same on all ranks, which may own nothing of them.
+local function has_units(session, sharded)
+  for _, unit in ipairs(session.sharding.units) do
+    if unit.sharded == sharded then return true end
+  end
+  return false
+end
+
 local function new(session, state, sharded)
-  local alike = alike_of(session, sharded)
+  local alike = has_units(session, sharded) and alike_of(session, sharded)
   if not alike then return nil end
   local ranges, total = ranges_of(session, state, sharded)
-  if total == 0 and not sharded then return nil end
   local most = math.min(total, math.max(LEAST_ELEMENTS, math.ceil(total / SHARE)))
   return setmetatable({
     session = session, state = state, alike = alike, ranges = ranges, most = most,
