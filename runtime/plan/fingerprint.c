@@ -15,7 +15,7 @@
 #include "base/text/xxh3.h"
 #include "graph/infer/infer.h"
 #include "plan/lower/lower.h"
-#include "plan/lower/optimizers/muon.h"
+#include "plan/lower/optimizers/owners.h"
 #include "shard/param_group.h"
 
 /* The settings of parameters as text: most share a few, and formatting reals is slow. */
@@ -115,8 +115,8 @@ void ms_plan_describe_state(const ms_model *model, const ms_plan_config *c, ms_t
 
 static void describe_owners(const ms_plan *plan, ms_text *text) {
   for (int p = 0; p < plan->model->params; p++)
-    if (ms_muon_is_taken(plan, p))
-      ms_text_append(text, "muon of %s: rank %d of the grid\n", plan->model->param[p].name, plan->muon_owner[p]);
+    if (ms_has_owner(plan, p))
+      ms_text_append(text, "muon of %s: rank %d of the grid\n", plan->model->param[p].name, plan->owner[p]);
 }
 
 /* Settings of the plan alone: plans that differ in them can share a state. */

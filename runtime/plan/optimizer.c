@@ -3,17 +3,17 @@
 
 #include <pthread.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "base/settings/settings.h"
 #include "graph/graph.h"
-#include "kernels/formats/moments.h"
 #include "plan/layout/factors.h"
 #include "shard/param_group.h"
 
 /* ---- the table ---- */
 
 static const ms_optimizer rows[] = {
-#define MS_OPTIMIZER(name, NAME, ...) [MS_OPT_##NAME] = {__VA_ARGS__},
+#define MS_OPTIMIZER(title, NAME, ...) [MS_OPT_##NAME] = {.name = #title, __VA_ARGS__},
 #include "base/settings/each_setting.h"
 };
 
@@ -22,6 +22,21 @@ _Static_assert(sizeof rows / sizeof *rows == MS_OPTIMIZER_KINDS, "groups know ev
 const ms_optimizer *ms_optimizer_of(const ms_plan_config *config) {
   const int n = config->optimizer;
   return n > MS_OPT_NONE && n < MS_OPTIMIZER_KINDS ? &rows[n] : NULL;
+}
+
+static int kind_of(const ms_plan_config *config, const ms_param *p) {
+  return ms_param_takes_muon(p) ? MS_OPT_MUON : config->optimizer;
+}
+
+const ms_optimizer *ms_param_optimizer(const ms_plan_config *config, const ms_param *p) {
+  if (p->config.frozen) return NULL;
+  return ms_param_is_balanced(p) ? &ms_balance : &rows[kind_of(config, p)];
+}
+
+int ms_optimizer_has(const ms_optimizer *optimizer, int kind) {
+  for (const ms_update_step *s = optimizer->step; s->kind; s++)
+    if (s->kind == kind) return 1;
+  return 0;
 }
 
 int ms_moments_updated(const ms_optimizer *optimizer, const ms_param_group *by) {
@@ -36,70 +51,80 @@ int ms_moments_kept(const ms_plan_config *config) {
   return ms_moments_updated(optimizer, &by);
 }
 
+ms_moment ms_moment_of_plan(const ms_plan_config *config, int index) {
+  return (ms_moment){ms_moment_dtype_of(config), ms_moments_kept(config), index};
+}
+
 /* ---- settings by optimizer, looked up once, because every parameter asks ---- */
 
-enum { MOST_ATTRIBUTES = sizeof(ms_op_attrs) / 8 }; /* each has a word */
+enum { MOST_ATTRIBUTES = sizeof(ms_op_attrs) / 8, MOST_STEPS = 8 }; /* each attribute has a word */
 
-/* An attribute of an optimizer's op, and the setting of the same name: of the parameter's group, or the plan's. */
+/* An attribute of a step's op, and the setting of the same name: of the parameter's group, or the plan's. */
 typedef struct attribute_source {
   const ms_attribute *attribute;
   const ms_setting *setting;
   int is_group;
 } attribute_source;
 
-static attribute_source sources[MS_OPTIMIZER_KINDS][MOST_ATTRIBUTES + 1]; /* NULL behind the last one */
-static const ms_setting *moments_setting[MS_OPTIMIZER_KINDS];
+static const ms_optimizer *const others[] = {&ms_balance, &ms_ema, &ms_outer_difference, &ms_outer_step};
+enum { OTHERS = sizeof others / sizeof *others };
+
+static attribute_source sources[MS_OPTIMIZER_KINDS + OTHERS][MOST_STEPS]
+                               [MOST_ATTRIBUTES + 1]; /* NULL behind the last */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-static const ms_setting *plan_setting(int kind, const char *name) {
-  char whole[MS_SETTING_TEXT];
-  snprintf(whole, sizeof whole, "%.100s.%.100s", ms_optimizer_name(kind), name);
-  return ms_setting_find(ms_settings_of("ms_plan_config"), whole);
+static const ms_setting *plan_setting(const char *name) {
+  return ms_setting_find(ms_settings_of("ms_plan_config"), name);
 }
 
-static void find_sources(int kind) {
-  int attributes, n = 0;
-  const ms_attribute *a = ms_op_attributes(rows[kind].op, &attributes);
-  for (; attributes > 0; attributes--, a++) {
-    char name[MS_SETTING_TEXT];
-    snprintf(name, sizeof name, "%.*s", a->length, a->name);
-    const ms_setting *of_group = ms_setting_find(ms_settings_of("ms_param_group"), name);
-    const ms_setting *setting = of_group ? of_group : plan_setting(kind, name);
-    if (!setting || setting == moments_setting[kind]) continue;
-    sources[kind][n++] = (attribute_source){a, setting, of_group != NULL};
+/* "adamw.eps", "ema_decay". */
+static const ms_setting *own_setting(const ms_optimizer *optimizer, const char *name) {
+  char whole[MS_SETTING_TEXT];
+  snprintf(whole, sizeof whole, "%.100s.%.100s", optimizer->name, name);
+  const ms_setting *setting = plan_setting(whole);
+  if (setting) return setting;
+  snprintf(whole, sizeof whole, "%.100s_%.100s", optimizer->name, name);
+  return plan_setting(whole);
+}
+
+static attribute_source source_of(const ms_optimizer *optimizer, const ms_attribute *attribute) {
+  char name[MS_SETTING_TEXT];
+  snprintf(name, sizeof name, "%.*s", attribute->length, attribute->name);
+  if (!strcmp(name, "clip")) return (attribute_source){attribute, plan_setting("max_value"), 0};
+  const ms_setting *of_group =
+      optimizer->updates_units ? NULL : ms_setting_find(ms_settings_of("ms_param_group"), name);
+  return (attribute_source){attribute, of_group ? of_group : own_setting(optimizer, name), of_group != NULL};
+}
+
+static void find_sources(const ms_optimizer *optimizer, attribute_source list[][MOST_ATTRIBUTES + 1]) {
+  for (int s = 0; optimizer->step[s].kind; s++) {
+    int attributes, n = 0;
+    const ms_attribute *a = ms_op_attributes(optimizer->step[s].op, &attributes);
+    for (; attributes > 0; attributes--, a++) {
+      const attribute_source source = source_of(optimizer, a);
+      if (source.setting) list[s][n++] = source;
+    }
   }
 }
 
 static void look_up(void) {
-  for (int kind = 0; kind < MS_OPTIMIZER_KINDS; kind++) {
-    moments_setting[kind] = plan_setting(kind, "moments");
-    if (rows[kind].moments) find_sources(kind);
-  }
+  for (int kind = MS_OPT_NONE + 1; kind < MS_OPTIMIZER_KINDS; kind++) find_sources(&rows[kind], sources[kind]);
+  for (int i = 0; i < OTHERS; i++) find_sources(others[i], sources[MS_OPTIMIZER_KINDS + i]);
 }
 
-ms_op_attrs ms_update_attrs(const ms_plan_config *config, const ms_updated *u) {
+static int number_of(const ms_optimizer *optimizer) {
+  for (int i = 0; i < OTHERS; i++)
+    if (others[i] == optimizer) return MS_OPTIMIZER_KINDS + i;
+  return (int)(optimizer - rows);
+}
+
+ms_op_attrs ms_update_attrs(const ms_plan_config *config, const ms_optimizer *optimizer, const ms_update_step *step,
+                            const ms_param_group *by) {
   pthread_once(&once, look_up);
   ms_op_attrs attrs = {0};
-  for (const attribute_source *s = sources[config->optimizer]; s->attribute; s++)
-    ms_attribute_set(s->attribute, &attrs, ms_setting_value(s->setting, s->is_group ? (const void *)&u->by : config));
-  attrs.update.coupled = rows[config->optimizer].coupled;
-  if (!moments_setting[config->optimizer]) return attrs;
-  const ms_moment_form *form = ms_moment_form_of(u->moments);
-  attrs.update.moments = form->kernel;
-  if (!form->rounds_at_random) return attrs;
-  attrs.update.stream = (int64_t)u->key;
-  attrs.update.first = u->first;
+  for (const attribute_source *s = sources[number_of(optimizer)][step - optimizer->step]; s->attribute; s++)
+    ms_attribute_set(s->attribute, &attrs, ms_setting_value(s->setting, s->is_group ? (const void *)by : config));
   return attrs;
-}
-
-int ms_moment_dtype_of(const ms_plan_config *config) {
-  pthread_once(&once, look_up);
-  const ms_setting *setting = moments_setting[config->optimizer];
-  return setting ? (int)ms_setting_value(setting, config) : MS_F32;
-}
-
-static int kind_of(const ms_plan_config *config, const ms_param *p) {
-  return ms_param_takes_muon(p) ? MS_OPT_MUON : config->optimizer;
 }
 
 ms_param_group ms_updates_of(const ms_plan_config *config, const ms_param *p) {

@@ -39,9 +39,9 @@ static void destroy_plan(void *object) {
   free(plan->resident);
   free(plan->deferred_gradients);
   free(plan->has_gradient);
-  free(plan->muon_owner);
-  free(plan->muon_order);
-  free(plan->muon_bucket);
+  free(plan->owner);
+  free(plan->owned);
+  free(plan->owned_bucket);
   free(plan->buffer);
   ms_topology_free(&plan->topology);
   free(plan->manifest);

@@ -1,13 +1,32 @@
 /* moment_layout.c - offsets and sizes of moments. */
 #include "plan/layout/moment_layout.h"
 
+#include <pthread.h>
+#include <stdio.h>
+
 #include "base/numbers/dtype.h"
 #include "base/least.h"
-#include "plan/optimizer.h"
+#include "base/settings/settings.h"
+#include "shard/param_group.h"
 
 static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
-ms_moment ms_moment_of_plan(const ms_plan_config *config, int index) {
-  return (ms_moment){ms_moment_dtype_of(config), ms_moments_kept(config), index};
+
+/* The setting of each optimizer, looked up once, because every parameter asks. */
+static const ms_setting *moments_setting[MS_OPTIMIZER_KINDS];
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void look_up(void) {
+  for (int kind = 0; kind < MS_OPTIMIZER_KINDS; kind++) {
+    char name[MS_SETTING_TEXT];
+    snprintf(name, sizeof name, "%.100s.moments", ms_optimizer_name(kind));
+    moments_setting[kind] = ms_setting_find(ms_settings_of("ms_plan_config"), name);
+  }
+}
+
+int ms_moment_dtype_of(const ms_plan_config *config) {
+  pthread_once(&once, look_up);
+  const ms_setting *setting = moments_setting[config->optimizer];
+  return setting ? (int)ms_setting_value(setting, config) : MS_F32;
 }
 
 int ms_moment_dtype(const ms_param *p, int dtype) {

@@ -17,11 +17,13 @@ typedef struct ms_moment {
   int index; /* of this one: 0, 1 */
 } ms_moment;
 
-/* The moments of a state, and those of plans with these settings. */
+/* The moments of a state. */
 static inline ms_moment ms_moment_of(const ms_state_layout *layout, int index) {
   return (ms_moment){layout->moment_dtype, layout->moments, index};
 }
-ms_moment ms_moment_of_plan(const ms_plan_config *config, int index);
+
+/* The dtype in which the plan's optimizer keeps its moments: its setting `moments`, or f32. */
+int ms_moment_dtype_of(const ms_plan_config *config);
 
 /* In all of these, replicas is the number of replicas that share one copy of the state. */
 

@@ -8,6 +8,7 @@
 
 #include "plan/plan.h"
 #include "plan/layout/state_layout.h"
+#include "plan/optimizer.h"
 
 /* The graph nodes between which a phase uses a unit's weights; -1: not used (unshard_schedule.c). */
 typedef struct ms_unit_use {
@@ -272,19 +273,9 @@ int ms_lower_norm(ms_plan *plan, int weighted);
 /* f32 [4]: the output of step_norm by which a parameter's update is clipped. */
 ms_ref ms_lower_norm_of(const ms_plan *plan, int param);
 int ms_lower_update(ms_plan *plan);
-/* The updates of the parameters that take Muon (lower_muon.c), of which there are some. While their first exchange is
- * under way, and their last one, the halves 0 and 1 of something else are lowered. */
-typedef int ms_meanwhile(ms_plan *plan, int half);
-int ms_lower_muon(ms_plan *plan, ms_meanwhile *meanwhile);
-/* Those of the parameters that take Adafactor (lower_adafactor.c). */
-int ms_lower_adafactor(ms_plan *plan);
 /* Sums f32 [n] over all ranks of the mesh, or only over those of this replica, in place. */
 int ms_lower_totals(ms_plan *plan, int phase, ms_ref totals, int over_replicas);
 
-/* A contiguous range of elements in a unit's chunks. */
-typedef struct ms_stretch {
-  int64_t begin, end;
-} ms_stretch;
 /* The part of [begin, end) whose gradients this rank holds and which it updates (lower_state.c); its gradients, and a
  * moment of it. */
 ms_stretch ms_lower_own_part(const ms_plan *plan, int unit, int64_t begin, int64_t end);

@@ -337,31 +337,6 @@ static void dumps_are_text_and_json(void **state) {
   drop(&p);
 }
 
-static void every_optimizer_fits_its_op(void **state) {
-  (void)state;
-  ms_plan_config config;
-  must(ms_config_default("ms_plan_config", &config, sizeof config));
-  int optimizers = 0;
-  for (config.optimizer = -1; config.optimizer < 16; config.optimizer++) {
-    const ms_optimizer *optimizer = ms_optimizer_of(&config);
-    assert_int_equal(ms_plan_check_config(&config), optimizer || !config.optimizer ? MS_OK : MS_EINVAL);
-    config.train = 1;
-    assert_in_range(ms_moments_kept(&config), 0, optimizer ? optimizer->moments : 0);
-    config.train = 0;
-    assert_int_equal(ms_moments_kept(&config), 0);
-    if (!optimizer) continue;
-    optimizers++;
-    assert_true(optimizer->moments <= MS_MOMENTS);
-    /* Several ops: lower_muon.c, lower_adafactor.c. */
-    if (config.optimizer == MS_OPT_MUON || config.optimizer == MS_OPT_ADAFACTOR) continue;
-    assert_int_equal(ms_op_row_of(optimizer->op)->outputs, 1 + optimizer->moments);
-    const char *name = ms_optimizer_name(config.optimizer);
-    assert_string_equal(ms_op_row_of(optimizer->op)->name, config.optimizer == MS_OPT_ADAM ? "adamw" : name);
-  }
-  ms_error_clear();
-  assert_int_equal(optimizers, 6);
-}
-
 int main(void) {
   const struct CMUnitTest tests[] = {
       TEST(S3_gathers_by_reshard),
@@ -379,7 +354,6 @@ int main(void) {
       TEST(S16_evaluation_holds_nothing_of_backward),
       TEST(unfused_plans_fuse_nothing_in_any_phase),
       TEST(dumps_are_text_and_json),
-      TEST(every_optimizer_fits_its_op),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 /* test_plan_muon.c - plans with Muon: who owns matrices, how the exchanges with owners follow one another, and that all
  * ranks place them alike. */
-#include "plan/lower/optimizers/muon.h"
+#include "plan/lower/optimizers/owners.h"
 #include "tests/c/support/networks/planned.h"
 
 static const mesh_case cases[] = {{1, 2, 1, 0, 0, 0}, {1, 3, 1, 0, 0, 0}, {2, 1, 1, 0, 0, 0}, {2, 1, 1, 1, 0, 0},
@@ -40,7 +40,7 @@ static void Q9_all_ranks_place_what_owners_exchange_alike(void **state) {
           assert_int_equal(p.plan->buffer[at++].offset, one->offset);
           compared++;
         }
-        assert_true(compared >= 2 * first.plan->muon_buckets);
+        assert_true(compared >= 2 * first.plan->owned_buckets);
         drop(&p);
       }
       drop(&first);
@@ -64,10 +64,10 @@ static void Q9_each_bucket_is_exchanged_once_in_each_direction(void **state) {
       const ms_plan_coll *coll = p.plan->phase[MS_PHASE_UPDATE].coll[c];
       if (coll->kind == MS_COLL_ALL_TO_ALL) exchanges[coll->dim]++;
     }
-    assert_int_equal(p.plan->muon_buckets, buckets_of(ranks_of(&cases[i])));
+    assert_int_equal(p.plan->owned_buckets, buckets_of(ranks_of(&cases[i])));
     for (int d = 0; d < MS_GRID_DIMS; d++) {
       const int expected = p.net.model->dim[d].size == 1 ? 0 : d == MS_DIM_REPLICATE && copies ? 1 : 2;
-      assert_int_equal(exchanges[d], expected * p.plan->muon_buckets);
+      assert_int_equal(exchanges[d], expected * p.plan->owned_buckets);
     }
     drop(&p);
   }
@@ -99,7 +99,7 @@ static void Q9_a_matrix_is_orthogonalised_while_others_are_exchanged(void **stat
     planned p = plan_of(&pairs[i], 0, 0);
     const ms_plan_phase *update = &p.plan->phase[MS_PHASE_UPDATE];
     int seen = 0, matrices = 0;
-    assert_int_equal(p.plan->muon_buckets, BLOCKS);
+    assert_int_equal(p.plan->owned_buckets, BLOCKS);
     for (int k = 0; k < update->n; k++) {
       matrices += is_matrix_kernel(&update->instr[k]);
       if (update->instr[k].kind != MS_INSTR_COLLECTIVE || update->instr[k].coll->kind != MS_COLL_ALL_TO_ALL) continue;

@@ -10,7 +10,7 @@
  */
 #include <stdlib.h>
 
-#include "plan/lower/lower.h"
+#include "plan/lower/optimizers/update.h"
 
 int ms_outer_check(const ms_plan *plan) {
   const ms_plan_config *c = &plan->config;
@@ -50,19 +50,13 @@ static ms_stretch stretch_of(const ms_plan *plan, int unit, int s) {
 /* ---- sending --------------------------------------------------------------------------------------------------------
  */
 
-static ms_ref synced(const ms_plan *plan, int unit, ms_stretch own) {
-  return ms_lower_kept(plan, unit, MS_SLOT_SYNCED, MS_F32, own);
-}
-
 /* Writes the differences of a unit to a buffer, at the offsets of its chunks. */
 static int subtract(ms_plan *plan, int phase, int unit, int buffer) {
-  const ms_op_attrs none = {0};
   for (int s = 0; s < stretches(plan, unit); s++) {
     const ms_stretch own = stretch_of(plan, unit, s);
-    if (own.end <= own.begin) continue;
-    const ms_ref in[2] = {synced(plan, unit, own), ms_lower_masters(plan, unit, s, own)};
-    const ms_ref out = ms_ref_vector(buffer, 4 * own.begin, MS_F32, own.end - own.begin);
-    MS_TRY(ms_plan_kernel(plan, phase, MS_OP_sub, &none, 2, in, 1, &out, plan->model->unit[unit].name, 0));
+    const ms_ref difference = ms_ref_vector(buffer, 4 * own.begin, MS_F32, own.end - own.begin);
+    const ms_update_item item = {-1, unit, s, own};
+    MS_TRY(ms_lower_update_item(plan, phase, &ms_outer_difference, &item, &difference));
   }
   return MS_OK;
 }
@@ -135,20 +129,11 @@ static int copy_unit(ms_plan *plan, int unit) {
 }
 
 static int apply_unit(ms_plan *plan, int unit, int sum) {
-  const ms_plan_config *c = &plan->config;
-  const ms_op_attrs attrs = {.outer_sgd = {.momentum = c->outer_momentum,
-                                           .alpha = c->outer_alpha,
-                                           .share = 1.0 / ms_model_replicas(plan->model),
-                                           .nesterov = c->outer_nesterov}};
   for (int s = 0; s < stretches(plan, unit); s++) {
-    const ms_stretch own = stretch_of(plan, unit, s), none = {0, 0};
-    if (own.end <= own.begin) continue;
-    const ms_ref in = ms_ref_vector(sum, 4 * own.begin, MS_F32, own.end - own.begin);
-    const ms_ref out[3] = {
-        ms_lower_masters(plan, unit, s, own), synced(plan, unit, own),
-        ms_lower_kept(plan, unit, MS_SLOT_OUTER_MOMENTUM, MS_F32, c->outer_momentum == 0 ? none : own)};
-    MS_TRY(
-        ms_plan_kernel(plan, MS_PHASE_OUTER, MS_OP_outer_sgd, &attrs, 1, &in, 3, out, plan->model->unit[unit].name, 0));
+    const ms_stretch own = stretch_of(plan, unit, s);
+    const ms_ref moved = ms_ref_vector(sum, 4 * own.begin, MS_F32, own.end - own.begin);
+    const ms_update_item item = {-1, unit, s, own};
+    MS_TRY(ms_lower_update_item(plan, MS_PHASE_OUTER, &ms_outer_step, &item, &moved));
   }
   MS_TRY(copy_unit(plan, unit));
   return plan->config.ema_decay > 0 ? ms_lower_average(plan, MS_PHASE_OUTER, unit) : MS_OK;

@@ -1,32 +1,26 @@
-/* lower_muon.c - the update of parameters that take Muon, whose matrices are whole only on their owners (muon.h). What
- * a bucket goes through:
+/* lower_owners.c - the update of parameters whose programs have owners, on which alone their matrices are whole
+ * (owners.h). What a bucket goes through:
  *
- *   MAKE    muon_momentum: this rank's elements of a matrix -> their directions u
+ *   MAKE    the kernels before TO_OWNER: of this rank's elements of a matrix
  *   OUT     all_to_all over replicate: the owner's replica receives the slices of a chunk, and JOINs them
  *   OUT     all_to_all over shard: the owner's shard receives the chunks, and JOINs them
  *   OUT     all_to_all over tensor: the owner receives the parts
- *   OWN     muon_orthogonalise on the owner
+ *   OWN     the kernels behind it, on the owner
  *   BACK    over tensor, over shard, over replicate, and a SPLIT before each
- *   APPLY   muon_apply: to this rank's elements of the weights
+ *   APPLY   the kernels behind FROM_OWNER: of this rank's elements
  *
- * A dimension with one rank has no exchange, and where replicas have copies of the state, each has all directions of
+ * A dimension with one rank has no exchange, and where replicas have copies of the state, each has all of
  * its chunk, so that only the results are exchanged over replicate. Which elements a rank sends depends on its place,
  * so the kernels are not compared between ranks; owners are (fingerprint.c).
  *
  * A stage is what a bucket does from one exchange to the next. Buckets follow one another as in a pipeline: in tick k,
  * bucket k has its first stage, bucket k - 1 its second one, and so on. So while a bucket is exchanged, others are
- * orthogonalised, and only as many buckets as there are stages have buffers.
+ * computed, and only as many buckets as there are stages have buffers.
  */
-#include <math.h>
 #include <stdlib.h>
 
-#include "kernels/products/orthogonalise.h"
-#include "kernels/clip.h"
-#include "plan/lower/lower.h"
-#include "plan/lower/optimizers/muon.h"
-#include "plan/optimizer.h"
-
-static const char scope[] = "muon";
+#include "plan/lower/optimizers/owners.h"
+#include "plan/lower/optimizers/update.h"
 
 enum kind { MAKE, JOIN, OWN, SPLIT, APPLY, OUT, BACK };
 
@@ -37,20 +31,21 @@ typedef struct step {
 
 enum { MOST_STEPS = 3 + 4 * MS_GRID_DIMS };
 
-typedef struct muon {
+typedef struct owners {
   ms_plan *plan;
+  const char *scope;                           /* of moves and buffers: the first optimizer's */
   int copies;                                  /* 1: each replica has the gradients of whole chunks */
   int last;                                    /* the last dimension with an exchange; -1: none */
   int opens[MS_GRID_DIMS], ends[MS_GRID_DIMS]; /* the stages in which an exchange has buffers */
   step step[MOST_STEPS];
   int steps, stages;
-  ms_muon_bucket *bucket;
+  ms_owner_bucket *bucket;
   int buckets;
-} muon;
+} owners;
 
 static int phase_end(const ms_plan *plan) { return plan->phase[MS_PHASE_UPDATE].n - 1; }
-static int place_of(const muon *m, int dim) { return m->plan->model->dim[dim].place; }
-static int ranks_of(const muon *m, int dim) { return m->plan->model->dim[dim].size; }
+static int place_of(const owners *m, int dim) { return m->plan->model->dim[dim].place; }
+static int ranks_of(const owners *m, int dim) { return m->plan->model->dim[dim].size; }
 static ms_ref vector(int buffer, int64_t first, int64_t n) { return ms_ref_vector(buffer, 4 * first, MS_F32, n); }
 
 /* ---- places ------------------------------------------------------------------------------------------------------ */
@@ -58,83 +53,31 @@ static ms_ref vector(int buffer, int64_t first, int64_t n) { return ms_ref_vecto
 /* Where elements [first, first + n) of this rank's part of a matrix are before the exchanges over `dim` and what
  * follows it, and where their results are found behind those: where the next exchange sends them from, or in `whole`,
  * the matrix on its owner. */
-static ms_ref place(const muon *m, const ms_muon_bucket *b, int param, int dim, int whole, int64_t first, int64_t n) {
+static ms_ref place(const owners *m, const ms_owner_bucket *b, int param, int dim, int whole, int64_t first,
+                    int64_t n) {
   for (int d = dim; d < MS_GRID_DIMS; d++) {
     if (ranks_of(m, d) == 1) continue;
-    const int own = place_of(m, d), owner = ms_muon_place(m->plan, param, d);
-    ms_ref at = ms_muon_in_piece(m->plan, b, d, b->over[d].sent, param, owner, own);
-    at.offset += 4 * (first - ms_muon_sent(m->plan, param, d, own).first);
+    const int own = place_of(m, d), owner = ms_owner_place(m->plan, param, d);
+    ms_ref at = ms_owner_in_piece(m->plan, b, d, b->over[d].sent, param, owner, own);
+    at.offset += 4 * (first - ms_owner_sent(m->plan, param, d, own).first);
     at.info.dims[0] = n;
     return at;
   }
   return vector(whole, first, n);
 }
 
-static ms_muon_range own_range(const muon *m, int param) {
-  return ms_muon_slice(m->plan, param, place_of(m, MS_DIM_REPLICATE), place_of(m, MS_DIM_SHARD));
+static ms_owned_range own_range(const owners *m, int param) {
+  return ms_owned_slice(m->plan, param, place_of(m, MS_DIM_REPLICATE), place_of(m, MS_DIM_SHARD));
 }
 
-static ms_ref own_place(const muon *m, const ms_muon_bucket *b, int param, int whole) {
-  const ms_muon_range own = own_range(m, param);
+static ms_ref own_place(const owners *m, const ms_owner_bucket *b, int param, int whole) {
+  const ms_owned_range own = own_range(m, param);
   return place(m, b, param, MS_DIM_REPLICATE, whole, own.first, own.count);
 }
 
-static ms_stretch stretch_of(const muon *m, int param) {
-  const ms_muon_range own = own_range(m, param);
+static ms_stretch stretch_of(const owners *m, int param) {
+  const ms_owned_range own = own_range(m, param);
   return (ms_stretch){own.local, own.local + own.count};
-}
-
-/* ---- directions and weights -------------------------------------------------------------------------------------- */
-
-/* whole: where the matrix is if it has no exchange. */
-static int make_direction(const muon *m, const ms_muon_bucket *b, int param, int whole) {
-  ms_plan *plan = m->plan;
-  const ms_param *p = &plan->model->param[param];
-  const ms_stretch own = stretch_of(m, param);
-  if (own.end == own.begin) return MS_OK;
-  ms_op_attrs attrs = {.update = {.momentum = ms_updates_of(&plan->config, p).momentum,
-                                  .clip = plan->config.max_value,
-                                  .nesterov = plan->config.muon.nesterov}};
-  const ms_ref in[] = {ms_lower_gradients_of(plan, p->unit, own), ms_lower_norm_of(plan, param)};
-  const ms_ref out[] = {own_place(m, b, param, whole), ms_lower_moment(plan, p, 0, own)};
-  return ms_plan_kernel(plan, MS_PHASE_UPDATE, MS_OP_muon_momentum, &attrs, 2, in, 2, out, scope, 0);
-}
-
-/* How much longer a step is for a matrix of this shape. */
-static double adjustment(const ms_plan_config *c, const ms_param *p) {
-  const double rows = (double)p->whole[0], columns = (double)p->whole[1];
-  if (c->muon.adjust == MS_MUON_MATCH_RMS_ADAMW) return 0.2 * sqrt(fmax(rows, columns));
-  return sqrt(fmax(1, rows / columns));
-}
-
-static int apply(const muon *m, const ms_muon_bucket *b, int param, int whole) {
-  ms_plan *plan = m->plan;
-  const ms_param *p = &plan->model->param[param];
-  const ms_stretch own = stretch_of(m, param);
-  if (own.end == own.begin) return MS_OK;
-  const ms_param_group by = ms_updates_of(&plan->config, p);
-  const ms_op_attrs attrs = {
-      .update = {.lr_scale = by.lr_scale, .weight_decay = by.weight_decay, .adjust = adjustment(&plan->config, p)}};
-  const ms_ref in = own_place(m, b, param, whole), out = ms_lower_masters(plan, p->unit, p->segment, own);
-  MS_TRY(ms_plan_kernel(plan, MS_PHASE_UPDATE, MS_OP_muon_apply, &attrs, 1, &in, 1, &out, scope, 0));
-  return ms_lower_copy(plan, MS_PHASE_UPDATE, p->unit, p->segment, own, scope);
-}
-
-/* ---- what an exchange brought, and what it takes back -------------------------------------------------------------
- */
-
-static int move(const muon *m, ms_ref from, ms_ref to) {
-  const ms_op_attrs none = {0};
-  if (!ms_numel(&from.info)) return MS_OK;
-  return ms_plan_kernel(m->plan, MS_PHASE_UPDATE, MS_OP_muon_move, &none, 1, &from, 1, &to, scope, 0);
-}
-
-/* [rows,columns] -> [columns,rows] */
-static int turn(const muon *m, ms_ref from, ms_ref to, int64_t rows, int64_t columns) {
-  const ms_op_attrs swap = {.permutation = {.p = {1, 0}}};
-  from.info = (ms_value_info){.dtype = MS_F32, .ndim = 2, .dims = {rows, columns}};
-  to.info = (ms_value_info){.dtype = MS_F32, .ndim = 2, .dims = {columns, rows}};
-  return ms_plan_kernel(m->plan, MS_PHASE_UPDATE, MS_OP_muon_turn, &swap, 1, &from, 1, &to, scope, 0);
 }
 
 /* 1 when the ranks of tensor have columns of a matrix, whose owner therefore orthogonalises it transposed: the results
@@ -143,9 +86,56 @@ static int is_turned(const ms_model *model, const ms_param *p) {
   return ms_param_is_divided(model, p) && p->config.tensor_axis == 1;
 }
 
+/* ---- kernels ----------------------------------------------------------------------------------------------------- */
+
+/* Lowers the kernels of the program's section before TO_OWNER, behind it, or behind FROM_OWNER. whole: the matrix on
+ * its owner, and what becomes of it there; else -1. */
+enum { BEFORE, ON_OWNER, AFTER };
+static int kernels(const owners *m, const ms_owner_bucket *b, int param, int section, int matrix, int result) {
+  ms_plan *plan = m->plan;
+  const ms_param *p = &plan->model->param[param];
+  const ms_optimizer *by = ms_param_optimizer(&plan->config, p);
+  const ms_update_item item = {param, p->unit, p->segment, stretch_of(m, param)};
+  if (section != ON_OWNER && item.own.end == item.own.begin) return MS_OK;
+  ms_ref vector[MS_VECTORS];
+  if (section == ON_OWNER) {
+    const int turned = is_turned(plan->model, p);
+    const ms_value_info shape = {.dtype = MS_F32, .ndim = 2, .dims = {p->whole[turned], p->whole[!turned]}};
+    vector[MS_OF_MATRIX - MS_OF_VECTOR] = (ms_ref){matrix, 0, shape};
+    vector[MS_OF_RESULT - MS_OF_VECTOR] = (ms_ref){result, 0, shape};
+    plan->phase[MS_PHASE_UPDATE].flops += by->flops(&plan->config, &shape);
+  } else {
+    vector[MS_OF_PART - MS_OF_VECTOR] = own_place(m, b, param, section == BEFORE ? matrix : result);
+  }
+  int at = BEFORE;
+  for (const ms_update_step *s = by->step; s->kind; s++) {
+    at += s->kind == MS_STEP_TO_OWNER || s->kind == MS_STEP_FROM_OWNER;
+    if (s->kind != MS_STEP_KERNEL || at != section) continue;
+    MS_TRY(ms_lower_update_kernel(plan, MS_PHASE_UPDATE, by, s, &item, item.own, vector));
+  }
+  return MS_OK;
+}
+
+/* ---- what an exchange brought, and what it takes back -------------------------------------------------------------
+ */
+
+static int move(const owners *m, ms_ref from, ms_ref to) {
+  const ms_op_attrs none = {0};
+  if (!ms_numel(&from.info)) return MS_OK;
+  return ms_plan_kernel(m->plan, MS_PHASE_UPDATE, MS_OP_muon_move, &none, 1, &from, 1, &to, m->scope, 0);
+}
+
+/* [rows,columns] -> [columns,rows] */
+static int turn(const owners *m, ms_ref from, ms_ref to, int64_t rows, int64_t columns) {
+  const ms_op_attrs swap = {.permutation = {.p = {1, 0}}};
+  from.info = (ms_value_info){.dtype = MS_F32, .ndim = 2, .dims = {rows, columns}};
+  to.info = (ms_value_info){.dtype = MS_F32, .ndim = 2, .dims = {columns, rows}};
+  return ms_plan_kernel(m->plan, MS_PHASE_UPDATE, MS_OP_muon_turn, &swap, 1, &from, 1, &to, m->scope, 0);
+}
+
 /* The part of the rank at `of` in the tensor dimension, out of its piece or back there. A matrix that is not divided is
  * the same on all of them: one is enough, and its results go to all. */
-static int move_part(const muon *m, int param, int whole, int of, ms_ref piece, int back) {
+static int move_part(const owners *m, int param, int whole, int of, ms_ref piece, int back) {
   const ms_param *p = &m->plan->model->param[param];
   const int divided = ms_param_is_divided(m->plan->model, p);
   const ms_ref part = vector(whole, divided ? of * p->numel : 0, p->numel);
@@ -156,7 +146,7 @@ static int move_part(const muon *m, int param, int whole, int of, ms_ref piece, 
 
 /* 1 when the owner's replica has these elements from another one: where several copies of the state have the same
  * slices, from the copy that it belongs to. */
-static int is_repeated(const muon *m, int param, int replica) {
+static int is_repeated(const owners *m, int param, int replica) {
   const ms_model *model = m->plan->model;
   const int in_copy = m->plan->replicas, own = place_of(m, MS_DIM_REPLICATE);
   const int sliced = ms_unit_is_sliced(model, &model->unit[model->param[param].unit], in_copy);
@@ -164,13 +154,13 @@ static int is_repeated(const muon *m, int param, int replica) {
 }
 
 /* Joins what the ranks of a dimension sent of a matrix. */
-static int join(const muon *m, const ms_muon_bucket *b, int param, int dim, int whole) {
+static int join(const owners *m, const ms_owner_bucket *b, int param, int dim, int whole) {
   const int made_here = dim == MS_DIM_REPLICATE && m->copies;
   for (int of = 0; of < ranks_of(m, dim); of++) {
-    const ms_muon_range range = ms_muon_sent(m->plan, param, dim, of);
+    const ms_owned_range range = ms_owner_sent(m->plan, param, dim, of);
     if (dim == MS_DIM_REPLICATE && is_repeated(m, param, of)) continue;
     const ms_ref piece =
-        ms_muon_in_piece(m->plan, b, dim, made_here ? b->over[dim].sent : b->over[dim].received, param, of, of);
+        ms_owner_in_piece(m->plan, b, dim, made_here ? b->over[dim].sent : b->over[dim].received, param, of, of);
     if (dim == MS_DIM_TENSOR) MS_TRY(move_part(m, param, whole, of, piece, 0));
     else MS_TRY(move(m, piece, place(m, b, param, dim + 1, whole, range.first, range.count)));
   }
@@ -178,10 +168,10 @@ static int join(const muon *m, const ms_muon_bucket *b, int param, int dim, int 
 }
 
 /* Gives every rank of a dimension its results. */
-static int split(const muon *m, const ms_muon_bucket *b, int param, int dim, int whole) {
+static int split(const owners *m, const ms_owner_bucket *b, int param, int dim, int whole) {
   for (int of = 0; of < ranks_of(m, dim); of++) {
-    const ms_muon_range range = ms_muon_sent(m->plan, param, dim, of);
-    const ms_ref piece = ms_muon_in_piece(m->plan, b, dim, b->over[dim].received, param, of, of);
+    const ms_owned_range range = ms_owner_sent(m->plan, param, dim, of);
+    const ms_ref piece = ms_owner_in_piece(m->plan, b, dim, b->over[dim].received, param, of, of);
     if (dim == MS_DIM_TENSOR) MS_TRY(move_part(m, param, whole, of, piece, 1));
     else MS_TRY(move(m, place(m, b, param, dim + 1, whole, range.first, range.count), piece));
   }
@@ -191,47 +181,37 @@ static int split(const muon *m, const ms_muon_bucket *b, int param, int dim, int
 /* ---- the owner --------------------------------------------------------------------------------------------------- */
 
 /* Workspace, as the kernel's own: the sizes of arenas that peers read must not depend on what a rank owns. */
-static int open_whole(const muon *m, const ms_param *p, int *buffer) {
+static int open_whole(const owners *m, const ms_param *p, int *buffer) {
   return ms_plan_buffer(m->plan, MS_PHASE_UPDATE, MS_ARENA_WORKSPACE, MS_CAT_WORKSPACE, 4 * p->whole[0] * p->whole[1],
-                        scope, buffer);
-}
-
-static int orthogonalise(const muon *m, const ms_param *p, int from, int to) {
-  const ms_plan_config *c = &m->plan->config;
-  const int turned = is_turned(m->plan->model, p);
-  const ms_op_attrs attrs = {.orthogonalise = {.steps = c->muon.steps, .dtype = c->muon.dtype == MS_BF16}};
-  const ms_value_info shape = {.dtype = MS_F32, .ndim = 2, .dims = {p->whole[turned], p->whole[!turned]}};
-  const ms_ref in = {from, 0, shape}, out = {to, 0, shape};
-  m->plan->phase[MS_PHASE_UPDATE].flops += ms_orthogonalise_flops(c->muon.steps, &shape);
-  return ms_plan_kernel(m->plan, MS_PHASE_UPDATE, MS_OP_muon_orthogonalise, &attrs, 1, &in, 1, &out, scope, 0);
+                        m->scope, buffer);
 }
 
 /* All that the owner does with a matrix. One without exchanges is made and applied here, too. */
-static int own(const muon *m, const ms_muon_bucket *b, int param) {
+static int own(const owners *m, const ms_owner_bucket *b, int param) {
   const ms_param *p = &m->plan->model->param[param];
   int from, to;
   MS_TRY(open_whole(m, p, &from));
   MS_TRY(open_whole(m, p, &to));
-  if (m->last < 0) MS_TRY(make_direction(m, b, param, from));
+  if (m->last < 0) MS_TRY(kernels(m, b, param, BEFORE, from, -1));
   else MS_TRY(join(m, b, param, m->last, from));
-  MS_TRY(orthogonalise(m, p, from, to));
-  return m->last < 0 ? apply(m, b, param, to) : split(m, b, param, m->last, to);
+  MS_TRY(kernels(m, b, param, ON_OWNER, from, to));
+  return m->last < 0 ? kernels(m, b, param, AFTER, -1, to) : split(m, b, param, m->last, to);
 }
 
 /* ---- steps and stages -------------------------------------------------------------------------------------------- */
 
-static void add_step(muon *m, int kind, int dim) {
+static void add_step(owners *m, int kind, int dim) {
   m->step[m->steps++] = (step){kind, dim, m->stages - 1};
   if (kind == OUT || kind == BACK) m->stages++;
 }
 
-static int dim_before(const muon *m, int dim) {
+static int dim_before(const owners *m, int dim) {
   do dim--;
   while (dim >= 0 && ranks_of(m, dim) == 1);
   return dim;
 }
 
-static void list_steps(muon *m) {
+static void list_steps(owners *m) {
   m->stages = 1;
   m->last = dim_before(m, MS_GRID_DIMS);
   add_step(m, MAKE, -1);
@@ -254,37 +234,38 @@ static int stream_of(int dim) {
   return stream[dim];
 }
 
-static int trade(const muon *m, const ms_muon_bucket *b, const step *s) {
-  const ms_muon_exchange *e = &b->over[s->dim];
+static int trade(const owners *m, const ms_owner_bucket *b, const step *s) {
+  const ms_owner_exchange *e = &b->over[s->dim];
   const int from = s->kind == OUT ? e->sent : e->received, to = s->kind == OUT ? e->received : e->sent;
   const int64_t all = ranks_of(m, s->dim) * e->piece;
   const ms_plan_part part = {
       .count = e->piece, .src.buffer = -1, .shared = vector(from, 0, all), .dst = vector(to, 0, all)};
-  return ms_plan_collective_of(m->plan, MS_PHASE_UPDATE, stream_of(s->dim), MS_COLL_ALL_TO_ALL, s->dim, scope, &part);
+  return ms_plan_collective_of(m->plan, MS_PHASE_UPDATE, stream_of(s->dim), MS_COLL_ALL_TO_ALL, s->dim, m->scope,
+                               &part);
 }
 
 /* 1 when a matrix that has travelled over the dimensions up to `dim` is here. */
-static int is_here(const muon *m, int param, int dim) {
+static int is_here(const owners *m, int param, int dim) {
   for (int d = 0; d <= dim; d++)
-    if (ms_muon_place(m->plan, param, d) != place_of(m, d)) return 0;
+    if (ms_owner_place(m->plan, param, d) != place_of(m, d)) return 0;
   return 1;
 }
 
-static int compute_one(const muon *m, const ms_muon_bucket *b, const step *s, int param) {
+static int compute_one(const owners *m, const ms_owner_bucket *b, const step *s, int param) {
   switch (s->kind) {
-    case MAKE: return make_direction(m, b, param, -1);
+    case MAKE: return kernels(m, b, param, BEFORE, -1, -1);
     case JOIN: return is_here(m, param, s->dim) ? join(m, b, param, s->dim, -1) : MS_OK;
     case OWN: return is_here(m, param, MS_GRID_DIMS - 1) ? own(m, b, param) : MS_OK;
     case SPLIT: return is_here(m, param, s->dim) ? split(m, b, param, s->dim, -1) : MS_OK;
-    default: return apply(m, b, param, -1);
+    default: return kernels(m, b, param, AFTER, -1, -1);
   }
 }
 
 /* A stage of a bucket that exists: its kernels, or the exchange at its end. */
 enum { KERNELS, EXCHANGE };
-static int do_stage(const muon *m, int bucket, int stage, int part) {
+static int do_stage(const owners *m, int bucket, int stage, int part) {
   if (bucket < 0 || bucket >= m->buckets) return MS_OK;
-  const ms_muon_bucket *b = &m->bucket[bucket];
+  const ms_owner_bucket *b = &m->bucket[bucket];
   for (const step *s = m->step; s < m->step + m->steps; s++) {
     const int trades = s->kind == OUT || s->kind == BACK;
     if (s->stage != stage || trades != part) continue;
@@ -299,15 +280,15 @@ static int do_stage(const muon *m, int bucket, int stage, int part) {
 /* All ranks must give their buffers the same lifetimes, whatever kernels they have. So buffers begin with what follows
  * the last exchange of a tick, and end with such an exchange: every rank has those. The last ones, behind which no
  * others begin, end with the update. */
-static int open_buffers(const muon *m, int tick) {
+static int open_buffers(const owners *m, int tick) {
   for (int d = 0; d < MS_GRID_DIMS; d++) {
     const int at = tick - m->opens[d];
     if (ranks_of(m, d) == 1 || at < 0 || at >= m->buckets) continue;
-    ms_muon_exchange *e = &m->bucket[at].over[d];
+    ms_owner_exchange *e = &m->bucket[at].over[d];
     int *buffer[] = {&e->sent, &e->received};
     for (int i = 0; i < 2; i++) {
       MS_TRY(ms_plan_buffer(m->plan, MS_PHASE_UPDATE, MS_ARENA_COMM, MS_CAT_COMMUNICATION,
-                            4 * ranks_of(m, d) * e->piece, scope, buffer[i]));
+                            4 * ranks_of(m, d) * e->piece, m->scope, buffer[i]));
       ms_plan_touch(m->plan, *buffer[i], phase_end(m->plan) + 1);
     }
   }
@@ -315,7 +296,7 @@ static int open_buffers(const muon *m, int tick) {
 }
 
 /* first, end: of the buckets. */
-static void end_buffers(const muon *m, int d, int first, int end) {
+static void end_buffers(const owners *m, int d, int first, int end) {
   for (int i = first; i < end; i++) {
     ms_plan_touch(m->plan, m->bucket[i].over[d].sent, phase_end(m->plan));
     ms_plan_touch(m->plan, m->bucket[i].over[d].received, phase_end(m->plan));
@@ -323,7 +304,7 @@ static void end_buffers(const muon *m, int d, int first, int end) {
 }
 
 /* The last kernels of a bucket come before the last exchange, so that its buffers end there. */
-static int do_tick(const muon *m, int tick) {
+static int do_tick(const owners *m, int tick) {
   const int final = m->stages - 1;
   MS_TRY(open_buffers(m, tick));
   for (int stage = 0; stage <= final; stage++) {
@@ -333,7 +314,7 @@ static int do_tick(const muon *m, int tick) {
   return do_stage(m, tick - final + 1, final - 1, EXCHANGE);
 }
 
-static int do_ticks(const muon *m, ms_meanwhile *meanwhile) {
+static int do_ticks(const owners *m, ms_meanwhile *meanwhile) {
   const int ticks = m->buckets + m->stages - 1;
   int last_open = 0, ended[MS_GRID_DIMS] = {0};
   for (int d = 0; d < MS_GRID_DIMS; d++)
@@ -353,23 +334,27 @@ static int do_ticks(const muon *m, ms_meanwhile *meanwhile) {
   return MS_OK;
 }
 
-static int own_all(const muon *m, ms_meanwhile *meanwhile) {
+static int own_all(const owners *m, ms_meanwhile *meanwhile) {
   for (int b = 0; b < m->buckets; b++)
     for (int i = 0; i < m->bucket[b].params; i++) MS_TRY(own(m, &m->bucket[b], m->bucket[b].param[i]));
   MS_TRY(meanwhile(m->plan, 0));
   return meanwhile(m->plan, 1);
 }
 
-int ms_lower_muon(ms_plan *plan, ms_meanwhile *meanwhile) {
-  muon m = {.plan = plan, .copies = plan->replicas == 1 && !plan->sliced, .buckets = plan->muon_buckets};
+int ms_lower_owned_updates(ms_plan *plan, ms_meanwhile *meanwhile) {
+  const ms_param *first = &plan->model->param[plan->owned[0]];
+  owners m = {.plan = plan,
+              .scope = ms_param_optimizer(&plan->config, first)->scope,
+              .copies = plan->replicas == 1 && !plan->sliced,
+              .buckets = plan->owned_buckets};
   int rc = MS_OK;
   m.bucket = ms_calloc(m.buckets, sizeof *m.bucket);
   if (!m.bucket) return MS_ENOMEM;
   list_steps(&m);
   for (int b = 0; b < m.buckets && !rc; b++) {
-    m.bucket[b].param = &plan->muon_order[plan->muon_bucket[b]];
-    m.bucket[b].params = plan->muon_bucket[b + 1] - plan->muon_bucket[b];
-    rc = ms_muon_measure(plan, &m.bucket[b]);
+    m.bucket[b].param = &plan->owned[plan->owned_bucket[b]];
+    m.bucket[b].params = plan->owned_bucket[b + 1] - plan->owned_bucket[b];
+    rc = ms_owner_measure(plan, &m.bucket[b]);
   }
   if (!rc) rc = m.last < 0 ? own_all(&m, meanwhile) : do_ticks(&m, meanwhile);
   free(m.bucket);

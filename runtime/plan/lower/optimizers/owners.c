@@ -1,35 +1,24 @@
-/* muon_owners.c - buckets of matrices, their owners by the work of the iterations, and the elements that ranks have of
- * them. */
+/* owners.c - buckets of matrices, their owners by the work that each takes, and the elements that ranks have of them.
+ */
 #include <stdlib.h>
 
 #include "base/config.h"
 #include "base/least.h"
-#include "kernels/products/orthogonalise.h"
 #include "plan/layout/replica_slices.h"
-#include "plan/lower/optimizers/muon.h"
+#include "plan/lower/optimizers/owners.h"
+#include "plan/optimizer.h"
 #include "shard/divided.h"
 
 static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
+/* The work of a matrix' owner. */
 static double flops_of(const ms_plan *plan, const ms_param *p) {
   const ms_value_info shape = {.dtype = MS_F32, .ndim = 2, .dims = {p->whole[0], p->whole[1]}};
-  return ms_orthogonalise_flops(plan->config.muon.steps, &shape);
-}
-
-/* A plan without another optimizer has none for parameters that do not say muon. */
-static int check_all_take_it(const ms_plan *plan) {
-  if (plan->config.optimizer != MS_OPT_MUON) return MS_OK;
-  for (int i = 0; i < plan->model->params; i++) {
-    const ms_param *p = &plan->model->param[i];
-    if (!p->config.frozen && !ms_param_takes_muon(p) && !ms_param_is_balanced(p))
-      return MS_FAIL(MS_EINVAL,
-                     "parameter '%s' trains and does not take muon, and the plan has no other optimizer: give it adamw",
-                     p->name);
-  }
-  return MS_OK;
+  return ms_param_optimizer(&plan->config, p)->flops(&plan->config, &shape);
 }
 
 static int is_wanted(const ms_plan *plan, int param) {
-  return ms_param_takes_muon(&plan->model->param[param]) && plan->has_gradient[param];
+  const ms_optimizer *by = ms_param_optimizer(&plan->config, &plan->model->param[param]);
+  return by && plan->has_gradient[param] && ms_optimizer_has(by, MS_STEP_TO_OWNER);
 }
 
 static int ranks_of(const ms_model *model) {
@@ -43,7 +32,7 @@ static int ranks_of(const ms_model *model) {
 static void fill_buckets(ms_plan *plan) {
   const ms_model *model = plan->model;
   double work = 0, largest = 0;
-  int n = 0, *begin = plan->muon_bucket;
+  int n = 0, *begin = plan->owned_bucket;
   for (int u = 0; u < model->units; u++) {
     for (int i = 0; i < model->unit[u].params; i++) {
       const int param = model->unit[u].order[i];
@@ -51,21 +40,21 @@ static void fill_buckets(ms_plan *plan) {
       const double flops = flops_of(plan, &model->param[param]);
       work += flops;
       if (flops > largest) largest = flops;
-      plan->muon_order[n++] = param;
+      plan->owned[n++] = param;
     }
-    if (n == begin[plan->muon_buckets] || work < ranks_of(model) * largest) continue;
-    begin[++plan->muon_buckets] = n;
+    if (n == begin[plan->owned_buckets] || work < ranks_of(model) * largest) continue;
+    begin[++plan->owned_buckets] = n;
     work = largest = 0;
   }
-  if (n > begin[plan->muon_buckets]) begin[++plan->muon_buckets] = n;
+  if (n > begin[plan->owned_buckets]) begin[++plan->owned_buckets] = n;
 }
 
 /* The matrix of a bucket with the most work that has no owner yet, of equal ones the first; -1: none. */
 static int next_param(const ms_plan *plan, int bucket) {
   int found = -1;
-  for (int i = plan->muon_bucket[bucket]; i < plan->muon_bucket[bucket + 1]; i++) {
-    const int param = plan->muon_order[i];
-    if (plan->muon_owner[param] >= 0) continue;
+  for (int i = plan->owned_bucket[bucket]; i < plan->owned_bucket[bucket + 1]; i++) {
+    const int param = plan->owned[i];
+    if (plan->owner[param] >= 0) continue;
     if (found < 0 || flops_of(plan, &plan->model->param[param]) > flops_of(plan, &plan->model->param[found]))
       found = param;
   }
@@ -74,60 +63,59 @@ static int next_param(const ms_plan *plan, int bucket) {
 
 static void choose_owners(ms_plan *plan, double *work) {
   const int ranks = ranks_of(plan->model);
-  for (int b = 0; b < plan->muon_buckets; b++)
+  for (int b = 0; b < plan->owned_buckets; b++)
     for (int p = next_param(plan, b); p >= 0; p = next_param(plan, b)) {
       int owner = 0;
       for (int r = 1; r < ranks; r++)
         if (work[r] < work[owner]) owner = r;
-      plan->muon_owner[p] = owner;
+      plan->owner[p] = owner;
       work[owner] += flops_of(plan, &plan->model->param[p]);
     }
 }
 
-int ms_muon_find_owners(ms_plan *plan) {
+int ms_find_owners(ms_plan *plan) {
   const ms_model *model = plan->model;
   int any = 0;
-  MS_TRY(check_all_take_it(plan));
   for (int i = 0; i < model->params; i++) any |= is_wanted(plan, i);
   if (!any) return MS_OK;
   double *work = ms_calloc(ranks_of(model), sizeof *work);
-  plan->muon_owner = ms_calloc(model->params, sizeof *plan->muon_owner);
-  plan->muon_order = ms_calloc(model->params, sizeof *plan->muon_order);
-  plan->muon_bucket = ms_calloc(model->units + 1, sizeof *plan->muon_bucket);
-  if (!work || !plan->muon_owner || !plan->muon_order || !plan->muon_bucket) {
+  plan->owner = ms_calloc(model->params, sizeof *plan->owner);
+  plan->owned = ms_calloc(model->params, sizeof *plan->owned);
+  plan->owned_bucket = ms_calloc(model->units + 1, sizeof *plan->owned_bucket);
+  if (!work || !plan->owner || !plan->owned || !plan->owned_bucket) {
     free(work);
     return MS_ENOMEM;
   }
-  for (int i = 0; i < model->params; i++) plan->muon_owner[i] = -1;
+  for (int i = 0; i < model->params; i++) plan->owner[i] = -1;
   fill_buckets(plan);
   choose_owners(plan, work);
   free(work);
   return MS_OK;
 }
 
-int ms_muon_place(const ms_plan *plan, int param, int dim) {
+int ms_owner_place(const ms_plan *plan, int param, int dim) {
   int inner = 1;
   for (int d = dim + 1; d < MS_GRID_DIMS; d++) inner *= plan->model->dim[d].size;
-  return plan->muon_owner[param] / inner % plan->model->dim[dim].size;
+  return plan->owner[param] / inner % plan->model->dim[dim].size;
 }
 
-ms_muon_range ms_muon_chunk(const ms_plan *plan, int param, int shard) {
+ms_owned_range ms_owned_chunk(const ms_plan *plan, int param, int shard) {
   const ms_param *p = &plan->model->param[param];
   const ms_segment *segment = &plan->model->unit[p->unit].segment[p->segment];
   const int64_t chunk = segment->chunk * shard;
   const int64_t begin = most(p->offset, chunk), end = ms_least(p->offset + p->numel, chunk + segment->chunk);
-  if (end <= begin) return (ms_muon_range){.local = segment->local};
-  return (ms_muon_range){begin - p->offset, end - begin, segment->local + begin - chunk};
+  if (end <= begin) return (ms_owned_range){.local = segment->local};
+  return (ms_owned_range){begin - p->offset, end - begin, segment->local + begin - chunk};
 }
 
-ms_muon_range ms_muon_slice(const ms_plan *plan, int param, int replica, int shard) {
+ms_owned_range ms_owned_slice(const ms_plan *plan, int param, int replica, int shard) {
   const ms_unit *unit = &plan->model->unit[plan->model->param[param].unit];
-  const ms_muon_range chunk = ms_muon_chunk(plan, param, shard);
+  const ms_owned_range chunk = ms_owned_chunk(plan, param, shard);
   int64_t first;
   const int64_t n = ms_unit_slice_of(plan->model, unit, plan->replicas, replica, &first);
   const int64_t begin = most(chunk.local, first), end = ms_least(chunk.local + chunk.count, first + n);
-  if (end <= begin) return (ms_muon_range){.first = chunk.first, .local = chunk.local};
-  return (ms_muon_range){chunk.first + begin - chunk.local, end - begin, begin};
+  if (end <= begin) return (ms_owned_range){.first = chunk.first, .local = chunk.local};
+  return (ms_owned_range){chunk.first + begin - chunk.local, end - begin, begin};
 }
 
 int ms_plan_describe(const ms_plan *plan, int param, ms_tensor_info *info, int size) {
@@ -144,9 +132,9 @@ int ms_plan_describe(const ms_plan *plan, int param, ms_tensor_info *info, int s
                         .muon_owner = -1};
   int64_t place;
   if (own.sliced) own.count = ms_param_slice(model, p, plan->replicas, &own.first, &place);
-  if (ms_muon_is_taken(plan, param)) {
+  if (ms_has_owner(plan, param)) {
     int at[MS_GRID_DIMS];
-    for (int d = 0; d < MS_GRID_DIMS; d++) at[d] = ms_muon_place(plan, param, d);
+    for (int d = 0; d < MS_GRID_DIMS; d++) at[d] = ms_owner_place(plan, param, d);
     own.muon_owner = ms_grid_rank(model, at);
     own.muon_flops = flops_of(plan, p);
   }

@@ -1,9 +1,9 @@
-/* muon_exchange.c - the pieces in which ranks exchange the matrices of a bucket, and where each matrix is in them. */
+/* owner_exchange.c - the pieces in which ranks exchange the matrices of a bucket, and where each matrix is in them. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "plan/lower/lower.h"
-#include "plan/lower/optimizers/muon.h"
+#include "plan/lower/optimizers/owners.h"
 
 /* Elements of which places in a piece are multiples: a cache line. */
 enum { ALIGN = 16 };
@@ -11,13 +11,13 @@ enum { ALIGN = 16 };
 static int64_t align_up(int64_t n) { return (n + ALIGN - 1) / ALIGN * ALIGN; }
 
 /* What the rank at these places sends of a matrix. */
-static ms_muon_range sent_at(const ms_plan *plan, int param, int dim, int replica, int shard) {
+static ms_owned_range sent_at(const ms_plan *plan, int param, int dim, int replica, int shard) {
   const ms_param *p = &plan->model->param[param];
-  if (dim == MS_DIM_REPLICATE) return ms_muon_slice(plan, param, replica, shard);
-  return dim == MS_DIM_SHARD ? ms_muon_chunk(plan, param, shard) : (ms_muon_range){.count = p->numel};
+  if (dim == MS_DIM_REPLICATE) return ms_owned_slice(plan, param, replica, shard);
+  return dim == MS_DIM_SHARD ? ms_owned_chunk(plan, param, shard) : (ms_owned_range){.count = p->numel};
 }
 
-ms_muon_range ms_muon_sent(const ms_plan *plan, int param, int dim, int of) {
+ms_owned_range ms_owner_sent(const ms_plan *plan, int param, int dim, int of) {
   const ms_dim_group *group = plan->model->dim;
   return sent_at(plan, param, dim, dim == MS_DIM_REPLICATE ? of : group[MS_DIM_REPLICATE].place,
                  dim == MS_DIM_SHARD ? of : group[MS_DIM_SHARD].place);
@@ -27,12 +27,13 @@ ms_muon_range ms_muon_sent(const ms_plan *plan, int param, int dim, int of) {
  * before it, over which they have travelled. */
 static int number_of_owner(const ms_plan *plan, int param, int dim) {
   int number = 0;
-  for (int d = 0; d <= dim; d++) number = number * plan->model->dim[d].size + ms_muon_place(plan, param, d);
+  for (int d = 0; d <= dim; d++) number = number * plan->model->dim[d].size + ms_owner_place(plan, param, d);
   return number;
 }
 
 /* The longest piece that the rank at these places sends. sum: [owners]. */
-static int64_t longest_of(const ms_plan *plan, const ms_muon_bucket *b, int dim, int replica, int shard, int64_t *sum) {
+static int64_t longest_of(const ms_plan *plan, const ms_owner_bucket *b, int dim, int replica, int shard,
+                          int64_t *sum) {
   int64_t longest = 0;
   for (int i = 0; i < b->params; i++) sum[number_of_owner(plan, b->param[i], dim)] = 0;
   for (int i = 0; i < b->params; i++) {
@@ -44,7 +45,7 @@ static int64_t longest_of(const ms_plan *plan, const ms_muon_bucket *b, int dim,
 }
 
 /* Parts over the tensor dimension are equal, and chunks are those of each replica. */
-int ms_muon_measure(const ms_plan *plan, ms_muon_bucket *bucket) {
+int ms_owner_measure(const ms_plan *plan, ms_owner_bucket *bucket) {
   const ms_dim_group *group = plan->model->dim;
   int owners = 1;
   for (int d = 0; d < MS_GRID_DIMS; d++) owners *= group[d].size;
@@ -53,7 +54,7 @@ int ms_muon_measure(const ms_plan *plan, ms_muon_bucket *bucket) {
   for (int dim = 0; dim < MS_GRID_DIMS; dim++) {
     const int replicas = dim == MS_DIM_REPLICATE ? group[MS_DIM_REPLICATE].size : 1;
     const int shards = dim == MS_DIM_TENSOR ? 1 : group[MS_DIM_SHARD].size;
-    bucket->over[dim] = (ms_muon_exchange){.sent = -1, .received = -1};
+    bucket->over[dim] = (ms_owner_exchange){.sent = -1, .received = -1};
     for (int rank = 0; rank < replicas * shards && group[dim].size > 1; rank++) {
       const int64_t longest = longest_of(plan, bucket, dim, rank / shards, rank % shards, sum);
       if (longest > bucket->over[dim].piece) bucket->over[dim].piece = longest;
@@ -63,12 +64,12 @@ int ms_muon_measure(const ms_plan *plan, ms_muon_bucket *bucket) {
   return MS_OK;
 }
 
-ms_ref ms_muon_in_piece(const ms_plan *plan, const ms_muon_bucket *bucket, int dim, int buffer, int param, int with,
-                        int of) {
+ms_ref ms_owner_in_piece(const ms_plan *plan, const ms_owner_bucket *bucket, int dim, int buffer, int param, int with,
+                         int of) {
   const int owner = number_of_owner(plan, param, dim);
   int64_t before = 0;
   for (const int *other = bucket->param; *other != param; other++)
-    if (number_of_owner(plan, *other, dim) == owner) before += align_up(ms_muon_sent(plan, *other, dim, of).count);
+    if (number_of_owner(plan, *other, dim) == owner) before += align_up(ms_owner_sent(plan, *other, dim, of).count);
   return ms_ref_vector(buffer, 4 * (with * bucket->over[dim].piece + before), MS_F32,
-                       ms_muon_sent(plan, param, dim, of).count);
+                       ms_owner_sent(plan, param, dim, of).count);
 }
