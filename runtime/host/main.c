@@ -38,6 +38,25 @@ static const struct ms_embedded_module *find_module(const char *name) {
   return NULL;
 }
 
+/* Whether this LuaJIT reads the bytecode. Others say no when they load it, or, if they are of another version, must not
+ * be asked. */
+static int is_embedded_version(lua_State *L) {
+  lua_getglobal(L, "jit");
+  lua_getfield(L, -1, "version");
+  const char *version = lua_tostring(L, -1);
+  const int is = version && !strcmp(version, ms_embedded_version);
+  lua_pop(L, 2);
+  return is;
+}
+
+static int load_module(lua_State *L, const struct ms_embedded_module *module, const char *chunk) {
+  if (is_embedded_version(L)) {
+    if (!luaL_loadbuffer(L, module->bytecode, module->bytecode_size, chunk)) return 0;
+    lua_pop(L, 1);
+  }
+  return luaL_loadbuffer(L, module->source, module->size, chunk);
+}
+
 /* A searcher for package.loaders: name -> the module's chunk, or a text with the reason why there is none. */
 static int search_embedded(lua_State *L) {
   const char *name = luaL_checkstring(L, 1);
@@ -47,7 +66,7 @@ static int search_embedded(lua_State *L) {
     return 1;
   }
   lua_pushfstring(L, "@%s", module->path);
-  if (luaL_loadbuffer(L, (const char *)module->source, module->size, lua_tostring(L, -1))) return lua_error(L);
+  if (load_module(L, module, lua_tostring(L, -1))) return lua_error(L);
   return 1;
 }
 
@@ -156,7 +175,7 @@ static int host_source(lua_State *L) {
   for (int i = 0; i < ms_embedded_module_count; i++) {
     const struct ms_embedded_module *module = &ms_embedded_modules[i];
     if (strcmp(module->path, path)) continue;
-    lua_pushlstring(L, (const char *)module->source, module->size);
+    lua_pushlstring(L, module->source, module->size);
     return 1;
   }
   return 0;

@@ -270,7 +270,7 @@ $(OPS_META): $(LIBRARY) $(GEN)/moonshard/cdef.lua runtime/make/make_ops_meta.lua
 	@echo "gen   $@"
 	@LUA_PATH='lua/?.lua;lua/?/init.lua;$(GEN)/?.lua' MOONSHARD_LIB=$(LIBRARY) luajit runtime/make/make_ops_meta.lua $@
 
-$(GEN)/embedded_lua.c: $(GEN)/moonshard/cdef.lua $(GEN)/moonshard/settings.lua $(LUA_SOURCES) $(GEN)/lua.list runtime/make/embed_lua.lua
+$(GEN)/embedded_lua.c: $(GEN)/moonshard/cdef.lua $(GEN)/moonshard/settings.lua $(LUA_SOURCES) $(GEN)/lua.list runtime/make/embed_lua.lua runtime/make/bytecode.lua
 	@echo "gen   $@"
 	@luajit runtime/make/embed_lua.lua $@ lua $(LUA_SOURCES) -- $(GEN) $(GEN)/moonshard/cdef.lua $(GEN)/moonshard/settings.lua
 

@@ -7,6 +7,10 @@ local nearest = require("moonshard.base.names.nearest")
 local status = require("moonshard.base.exit_status")
 local refuse = status.refuse
 
+-- Most code of a run goes through few rounds: tracing a model, checking rules, the start itself. LuaJIT would compile
+-- what is repeated 56 times, which costs more time than it saves there. What is long, such as reading text, pays soon.
+jit.opt.start("hotloop=500")
+
 local cli = {}
 
 -- Each has a module moonshard.cli.NAME, loaded when the command runs.
