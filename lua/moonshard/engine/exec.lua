@@ -84,6 +84,15 @@ local function write_constants(self)
   end
 end
 
+---What dropout draws by in a step: another number for each seed, up to 2^53, and each step, below 2^32. A double has
+---too few digits for both.
+---@param seed integer
+---@param step integer
+function Exec:draw_by(seed, step)
+  local low, high = ffi.cast("uint64_t", seed % 2 ^ 32), ffi.cast("uint64_t", math.floor(seed / 2 ^ 32))
+  self.step_inputs.seed = bit.bxor(low * 2 ^ 32 + step, high * 0x9e3779b97f4a7c15ULL)
+end
+
 ---Runs a phase; returns the engine's status so that the caller can handle MS_ENONFINITE.
 ---@param phase string "first", "next", "last", "norm", "update", "outer" or "evaluate"
 ---@return integer status

@@ -36,6 +36,7 @@ Module.__index = Module
 
 local module = {}
 module.base = Module
+tree.methods = Module
 module.is = tree.is_module
 module.call_eagerly = nil -- calls outside a trace; set by engine/module_methods.lua
 

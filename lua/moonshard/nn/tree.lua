@@ -51,6 +51,9 @@ local function interesting(key, value)
   return getmetatable(value) == nil or parameter.is(value) or is_module(value)
 end
 
+tree.methods = {} -- those of all modules, set by nn/module.lua
+local KEPT = { forward = true, init = true, describe = true, sharding = true } -- fields that modules have, or can have
+
 local NONE = {}
 local taken, stamp = {}, 0 -- by key: the stamp of the last table in which it was taken; a table for each would be slow
 
@@ -61,6 +64,24 @@ local function refuse_item(where, key, last)
       where, tostring(key))
   end
   errors.invalid("%s: item %d is a module or a parameter, but item %d is nil", where, key, last + 1)
+end
+
+-- Refuses a module or a parameter that has no name in the model, or another one's.
+local function check_key(holder, key, where)
+  if type(key) == "number" then return end
+  if type(key) ~= "string" then
+    errors.invalid("%s: there is a module or a parameter at the key [%s], a %s: keys are names or places in a list",
+      where, tostring(key), type(key))
+  end
+  local item = key:find("^%d+$") and tonumber(key) + 1
+  if item and interesting(item, rawget(holder, item)) then
+    errors.raise("MS_ENAME", '%s: item %d and the field "%s" have the same name, %s: lists count from 0 in names', where,
+      item, key, key)
+  end
+  if is_module(holder) and (tree.methods[key] or KEPT[key]) then
+    errors.raise("MS_ENAME", "%s: there is a module or a parameter in the field `%s`, which modules have for something "
+      .. "else: call it otherwise", where, key)
+  end
 end
 
 ---Raises if something was put before the first item of a list of a model, where nothing looks for it.
@@ -74,6 +95,7 @@ end
 -- the rest (fields of a table constructor) by name. A nil in a list would hide all modules after it: an error.
 local function ordered_keys(holder, path)
   local keys, items, rest = {}, 0, nil
+  local where = path == "" and "the model" or path
   stamp = stamp + 1
   for i, value in ipairs(holder) do
     if interesting(i, value) then keys[#keys + 1] = i end
@@ -81,15 +103,17 @@ local function ordered_keys(holder, path)
   end
   for _, key in ipairs(rawget(holder, "_order") or NONE) do
     if type(key) ~= "number" and interesting(key, rawget(holder, key)) and taken[key] ~= stamp then
+      check_key(holder, key, where)
       keys[#keys + 1] = key
       taken[key] = stamp
     end
   end
   for key, value in pairs(holder) do
     if interesting(key, value) and taken[key] ~= stamp then
-      if type(key) == "number" then refuse_item(path == "" and "the model" or path, key, items) end
+      if type(key) == "number" then refuse_item(where, key, items) end
+      check_key(holder, key, where)
       rest = rest or {}
-      if type(key) == "string" then rest[#rest + 1] = key end
+      rest[#rest + 1] = key
     end
   end
   if not rest then return keys end

@@ -193,6 +193,7 @@ function sharding.fully_shard(model, config)
   if not module.is(model) then
     errors.invalid("ms.fully_shard: the first argument must be a module, not %s", options.describe(model))
   end
+  if module.is(rawget(model, "sharding")) then tree.inventory(model) end -- refuses the name
   if rawget(model, "sharding") then
     local format = model.sharding.implicit
       and "the model is already in use (%s), replicated because it was not sharded: call ms.fully_shard earlier"

@@ -161,6 +161,10 @@ local function draw_tokens(self, logits)
   for i, of_places in ipairs(self.running:gather_lists(mine, "of the next token")) do
     for place, token in ipairs(of_places) do
       local number = self.numbers[place][i]
+      if token < 0 then
+        errors.raise("MS_ENONFINITE", "ms.generate: the logits that continue prompt %d are NaN or infinite, so no "
+          .. "token can be drawn: look for NaN or infinities in the model's weights (moonshard inspect)", number)
+      end
       tokens[number] = tokens[number] or token
     end
   end

@@ -34,21 +34,44 @@ local function rate_of(optimizer, number)
   return optimizer.lr(number)
 end
 
+---The rate of the outer SGD in a step that applies: what ranks agreed on where they sent, even if the recipe's function
+---says something else by then.
+---@param self moonshard.Trainer
+---@param update integer the step of the model
+---@return number
+function meeting.outer_rate(self, update)
+  local session = self.session
+  session.outer_rates = session.outer_rates or {}
+  if session.outer_rates[update] == nil then
+    local rate = session.sharding.local_sync.outer.lr(update)
+    check_rate(rate, update, "outer ")
+    session.outer_rates[update] = rate
+  end
+  return session.outer_rates[update]
+end
+
 ---The learning rates of a step: of all parameters, of those that take Muon, and of the outer SGD of local steps, in the
----step in which it applies what this one sends.
+---step in which it applies what this one sends. Its steps are those of the model, whichever trainers take them.
 ---@param self moonshard.Trainer
 ---@param number integer the step
----@return { lr: number, muon: number, outer: number }
+---@return { lr: number, muon: number, outer: number, applied: integer? } applied: the step of the outer one
 function meeting.rates(self, number)
   local sync, muon = self.session.sharding.local_sync, self.optimizer:muon()
-  local lr = rate_of(self.optimizer, number)
+  local lr, of_outer, of_muon, applied = rate_of(self.optimizer, number), 0, 0, nil
   check_rate(lr, number, "")
-  local of_outer = sync and sync.outer.lr(replicate_sync.applied(sync, number)) or 0
-  check_rate(of_outer, number, "outer ")
-  local of_muon = muon and rate_of(muon, number) or 0
-  check_rate(of_muon, number, "Muon's ")
-  return { lr = lr, muon = of_muon, outer = of_outer }
+  if sync then
+    local update = self.session.updates + 1
+    applied = replicate_sync.applied(sync, update)
+    of_outer = meeting.outer_rate(self, applied)
+    self.session.outer_rates[update - 1] = nil
+  end
+  if muon then
+    of_muon = rate_of(muon, number)
+    check_rate(of_muon, number, "Muon's ")
+  end
+  return { lr = lr, muon = of_muon, outer = of_outer, applied = applied }
 end
+
 
 local function require_same_rate(self, numbers, format, number)
   for place, other in ipairs(numbers) do
@@ -150,7 +173,7 @@ function meeting.before_step(self, number, batch, run, rates, given, exec)
   run:check(self.session, runs)
   require_same_rate(self, lrs, "of step", number)
   require_same_rate(self, muon_lrs, "of Muon in step", number)
-  require_same_rate(self, outer_lrs, "of the outer SGD of replicate_sync for step", number)
+  require_same_rate(self, outer_lrs, "of the outer SGD of replicate_sync for step", rates.applied or number)
   meeting.end_if_wanted(self, statuses)
   same_data.check_mesh(self.session, batch)
   data:check(self.session, "of the training data", sharing, sources)

@@ -1,16 +1,19 @@
 -- Draws a token from logits: temperature, then top-k, then top-p (Holtzman et al. 2020). The same logits, settings and
 -- seed give the same token everywhere.
 
+local permutation = require("moonshard.base.permutation")
+
 local sampling = {}
 
----A 31-bit Lehmer generator (Park & Miller 1988): exact in doubles, the same everywhere.
+---Numbers that depend on every bit of the seed and on how many came before, so that those of seeds next to each other
+---have nothing in common.
 ---@param seed integer
----@return fun(): number between 0 and 1
+---@return fun(): number above 0 and below 1, 32 bits
 function sampling.random(seed)
-  local state = seed % 2147483646 + 1
+  local number = 0
   return function()
-    state = state * 48271 % 2147483647
-    return state / 2147483647
+    number = number + 1
+    return (permutation.key(seed, number) % 2 ^ 32 + 0.5) / 2 ^ 32
   end
 end
 
@@ -57,12 +60,24 @@ end
 ---@field top_k integer 0: all
 ---@field top_p number above 0; 1: all
 
+-- Minus infinity is the logit of a token that cannot come, as long as others can.
+local function are_usable(logits, vocab)
+  local any = false
+  for token = 0, vocab - 1 do
+    local logit = logits[token]
+    if logit ~= logit or logit == math.huge then return false end
+    any = any or logit > -math.huge
+  end
+  return any
+end
+
 ---@param logits ffi.cdata*|number[] [vocab], from 0
 ---@param vocab integer
 ---@param o moonshard.SamplingOptions
 ---@param draw fun(): number
----@return integer token
+---@return integer token -1: there is none, because a logit is NaN or infinite, or all are minus infinity
 function sampling.choose(logits, vocab, o, draw)
+  if not are_usable(logits, vocab) then return -1 end
   if o.temperature == 0 then return sampling.top(logits, vocab, 1)[1] end
   local list = sampling.top(logits, vocab, o.top_k > 0 and o.top_k or vocab)
   local best, sum, weights, count = logits[list[1]], 0, {}, #list

@@ -157,14 +157,17 @@ local function exposed_ms(exec, before)
   return 1e3 * math.max(0, now.total_seconds - before.total_seconds - kernels)
 end
 
+-- Whether the step ends with the outer SGD.
+local function applies(exec) return exec.plan.config.outer_parts >= C.MS_OUTER_APPLY end
+
 -- Computes the norm, and updates when loss and norm are finite. All ranks must decide the same, or their parameters
 -- would be inconsistent.
 local function finish_step(self, exec, number, given)
   local status = exec:try("norm")
   if status ~= 0 then return status end
   status = exec:try("update")
-  if status == 0 and exec.plan.config.outer_parts >= C.MS_OUTER_APPLY then
-    exec.step_inputs.lr = schedule_of(self).outer.lr(number)
+  if status == 0 and applies(exec) then
+    exec.step_inputs.lr = meeting.outer_rate(self, self.session.updates + 1)
     status = exec:try("outer")
   end
   if status == 0 then
@@ -205,7 +208,7 @@ end
 local function run_phases(self, exec, specs, batch, places, number, given)
   for micro = 0, self.micro_batches - 1 do
     batch_of.feed(exec, specs, batch, micro)
-    exec.step_inputs.seed = self.seed * 2 ^ 32 + number
+    exec:draw_by(self.seed, number)
     exec.step_inputs.rows = places[micro + 1]
     world.training = true
     local closes = micro > 0 and micro == self.micro_batches - 1 and exec.plan.config.sync ~= C.MS_SYNC_EVERY
@@ -286,6 +289,7 @@ function step.run(self, batch, places)
   local number, given = self.steps_done + 1, same_rows.new(self.session, self.uncompared)
   if given then add_places(given, places) end
   local exec, rates, met = begin(self, number, batch, specs, given)
+  if applies(exec) then meeting.outer_rate(self, self.session.updates + 1) end -- checks it before anything runs
   counted_rows.check_trains(batch, exec.plan.graph.counts, self.micro_batches)
   profile.step_begins(number)
   local began, before, moved_before = clock.now(), exec:counters(), exec:traffic()

@@ -50,4 +50,38 @@ describe("sampling", function()
     assert.equal(500, counts({ temperature = 1, top_k = 0, top_p = 0.3 }, 500)[1])
     assert.equal(20, counts({ temperature = 0, top_k = 50, top_p = 1 }, 20)[1])
   end)
+
+  it("draws a first token by the softmax over seeds, too, however they follow one another", function()
+    local o = { temperature = 0.7, top_k = 0, top_p = 1 }
+    local sum = 0
+    for i = 0, 5 do sum = sum + math.exp(LOGITS[i] / o.temperature) end
+    for _, apart in ipairs({ 1, 2, 65536, 2 ^ 32 }) do
+      local seen = {}
+      for seed = 0, 4999 do
+        local draw = sampling.random(seed * apart)
+        for at = 1, 2 do
+          local token = sampling.choose(LOGITS, 6, o, draw)
+          seen[at] = seen[at] or {}
+          seen[at][token] = (seen[at][token] or 0) + 1
+        end
+      end
+      for at = 1, 2 do
+        for i = 0, 5 do
+          local share = math.exp(LOGITS[i] / o.temperature) / sum
+          local apart_by = math.abs((seen[at][i] or 0) / 5000 - share)
+          assert.is_true(apart_by < 0.03, ("draw %d, seeds %g apart"):format(at, apart))
+        end
+      end
+    end
+  end)
+
+  it("takes no token from logits that are NaN or infinite, and none that is at minus infinity", function()
+    local nan, inf = 0 / 0, math.huge
+    for _, o in ipairs({ { temperature = 0, top_k = 0, top_p = 1 }, { temperature = 1, top_k = 2, top_p = 0.9 } }) do
+      for _, logits in ipairs({ { [0] = nan, 1 }, { [0] = 1, nan }, { [0] = inf, 1 }, { [0] = -inf, -inf } }) do
+        assert.equal(-1, sampling.choose(logits, 2, o, sampling.random(1)))
+      end
+      assert.equal(1, sampling.choose({ [0] = -inf, 0 }, 2, o, sampling.random(1)))
+    end
+  end)
 end)

@@ -9,6 +9,27 @@ local trained = require("lua.support.trained")
 
 local RECIPE = "tests/lua/models/recipes/dropout_rows.lua"
 
+-- How many of 40 steps have the mask of an earlier one.
+local REPEATED = [[
+local ms = require "moonshard"
+local cfg = ms.args { seed = 1 }
+local M = ms.module "M"
+function M:init() self.w = ms.parameter { 64, init = "ones" } end
+function M:forward(x) return ms.ops.dropout(x * self.w, { p = 0.5 }) end
+local model = M()
+ms.fully_shard(model, { mesh = "1" })
+local train = ms.trainer { model = model, optimizer = ms.optim.sgd { lr = 0 }, seed = cfg.seed,
+  forward = function(net, batch) return net(batch.x):sum() end }
+local seen, again = {}, 0
+for _ = 1, 40 do
+  train:step { x = ms.ones { 1, 64 } }
+  local mask = train:gradient("w"):values():gsub("[^02]", "")
+  if seen[mask] then again = again + 1 end
+  seen[mask] = true
+end
+print(again .. " masks again")
+]]
+
 local function words_of(ranks, out, settings)
   local words = { "run", RECIPE, "-n", tostring(ranks), "out=" .. out, unpack(settings) }
   words.environment = settings.environment
@@ -144,4 +165,14 @@ describe("dropout", function()
       trained.assert_parity(one, trained.run(ranks, trained.with(settings, { dropout = true })), 1e-5)
     end
   end)
+
+  for _, seed in ipairs({ 2 ^ 21, 2 ^ 32, 2 ^ 45 + 1, 2 ^ 53 - 1 }) do
+    it(("S15 draws another mask in every step with the seed %.0f"):format(seed), function()
+      local recipe = program.recipe(REPEATED)
+      local ended = program.run { "run", recipe, ("seed=%.0f"):format(seed) }
+      os.remove(recipe)
+      assert.equal(0, ended.status, ended.err)
+      assert.equal("0", ended.out:match("^(%d+) masks again"))
+    end)
+  end
 end)

@@ -225,6 +225,35 @@ describe("layers", function()
   end)
 end)
 
+describe("names", function()
+  local P = function() return ms.parameter { 2 } end
+  for text, put in pairs({
+    ["the model | [true] | boolean | names"] = function(net) net[true] = P() end,
+    ["list | boolean | names"] = function(net) net.list = { [false] = P() } end,
+    ['list | item 1 | field "0" | 0'] = function(net) net.list = { P(), ["0"] = P() } end,
+    ['list | item 3 | field "2"'] = function(net) net.list = { P(), P(), ms.nn.linear(2, 2), ["2"] = P() } end,
+    ["the model | field `forward`"] = function(net) net.forward = ms.nn.linear(2, 2) end,
+    ["the model | field `parameter`"] = function(net) net.parameter = P() end,
+    ["inner | field `state_dict`"] = function(net)
+      net.inner = Gate(2)
+      net.inner.state_dict = P()
+    end,
+    ["the model | field `sharding`"] = function(net) net.sharding = ms.nn.linear(2, 2) end,
+  }) do
+    it("that a model cannot have are refused: " .. text, function()
+      local net = Gate(2)
+      put(net)
+      has(message(function() ms.fully_shard(net) end), text)
+    end)
+  end
+
+  it("of methods are those of a plain table's fields, too", function()
+    local net = Gate(2)
+    net.parts = { forward = P(), parameter = P() }
+    assert.equal("parts.forward", names(net:named_parameters())[4])
+  end)
+end)
+
 describe("errors", function()
   it("carry the codes of the engine", function()
     local C = require("moonshard.base.ffi").C
