@@ -75,7 +75,7 @@ local function check_key(holder, key, where)
   end
   local item = key:find("^%d+$") and tonumber(key) + 1
   if item and interesting(item, rawget(holder, item)) then
-    errors.raise("MS_ENAME", '%s: item %d and the field "%s" have the same name, %s: lists count from 0 in names', where,
+    errors.raise("MS_ENAME", '%s: item %d and the field "%s" have one name, %s: lists count from 0 in names', where,
       item, key, key)
   end
   if is_module(holder) and (tree.methods[key] or KEPT[key]) then
