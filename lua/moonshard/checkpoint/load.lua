@@ -167,10 +167,7 @@ end
 ---  hosts have
 function load.state(who, path, session, wanted)
   session:ensure_state()
-  if session.averaged then
-    errors.invalid("%s: train:with_ema has replaced the weights with the averages: load after it has returned",
-      who)
-  end
+  session:require_weights(who, "load")
   local checkpoint, list, bytes, told
   local given, skipped = path, nil
   if disks.are_on_several_hosts(session:ranks()) then path, skipped = newest.find(session, who, path) end

@@ -162,6 +162,9 @@ function inspect.optimizer_state(trainer, name, what, own)
       nearest.advice(what, states))
   end
   local around, index, param = find(trainer.model, name)
+  if what == "ema" then
+    around:require_weights("optimizer_state of " .. name, "here `parameter` gives them; ask for them")
+  end
   local shape, is_whole = optimizers.state_shape(what, param.shape)
   if is_whole then return read_full(around, index, param, states[what], nil, shape) end
   return (own and read_shard or read_full)(around, index, param, states[what])
@@ -193,6 +196,7 @@ function inspect.set_parameter(module, name, given)
     errors.invalid("set_parameter of %s: shard the model first (ms.fully_shard); until then it has no values of its "
       .. "own", name)
   end
+  around:require_weights("set_parameter of " .. name, "set it")
   local new = tensor.is_eager(given) and given or create.tensor(given)
   if tensor.shape_text(new.shape) ~= tensor.shape_text(param.shape) then
     errors.raise("MS_ESHAPE", "set_parameter of %s: the parameter is %s, the values are %s", name,

@@ -227,6 +227,15 @@ function Session:check_goes_on()
   if self.ended then errors.invalid("this trainer is over: %s", self.ended) end
 end
 
+---Fails while the averages are in the weights' place: what is written there would be the averages', and the weights
+---would come back without it.
+---@param who string
+---@param what string "load"
+function Session:require_weights(who, what)
+  if not self.averaged then return end
+  errors.invalid("%s: train:with_ema has replaced the weights by the averages: %s after it returns", who, what)
+end
+
 ---Fails where a load has replaced a part of the weights, and could not go on.
 function Session:check_whole()
   if not self.half_loaded then return end

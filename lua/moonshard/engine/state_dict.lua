@@ -204,6 +204,7 @@ function state_dict.set(model, dict, o)
   if around.sharding.single_rank then
     errors.invalid("load_state_dict: shard the model first (ms.fully_shard); until then it has no values of its own")
   end
+  around:require_weights("load_state_dict", "load")
   local entries = entries_of(model, around)
   around:ensure_state()
   local ok, raised = pcall(function()

@@ -243,7 +243,9 @@ end
 local function give_back(around, module, lent, returned, o)
   local changes = around:all_or_none("the function of ms.with_full_params", function()
     if not returned[1] then error(returned[2], 0) end
-    return o.writeback and changes_of(around, module, lent) or {}
+    local changes = o.writeback and changes_of(around, module, lent) or {}
+    if changes[1] then around:require_weights("ms.with_full_params", "change them") end
+    return changes
   end)
   check_equal(around, changes)
   if changes[1] then around.edits = around.edits + 1 end

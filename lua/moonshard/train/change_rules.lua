@@ -92,10 +92,7 @@ end
 -- ---- the new rules -----------------------------------------------------------------------------------------------
 
 local function check_movable(self, name)
-  if self.averaged then
-    errors.invalid("ms.set_rules: train:with_ema has replaced the weights by the averages: change %s after it returns",
-      name)
-  end
+  self:require_weights("ms.set_rules", "change " .. name)
   if self.sharding.local_sync then
     errors.invalid("ms.set_rules: with replicate_sync the weights of replicas differ, so %s cannot change: save a "
       .. "checkpoint, and resume from it under the new rules", name)

@@ -194,7 +194,28 @@ describe("averages of the weights", function()
     train:step(batch)
     ms.checkpoint.save(train, folder)
     has(message(train.with_ema, train, function() ms.checkpoint.load(train, folder) end)
-      , "load")
+      , "train:with_ema | averages | load")
+    local model, kept, averages = train.model, train:parameter("0.weight"), train:optimizer_state("0.weight", "ema")
+    local dict = model:state_dict()
+    for name, write in pairs {
+      set_parameter = function() train:set_parameter("0.weight", kept * 2) end,
+      ["load_state_dict"] = function() model:load_state_dict(dict) end,
+      ["load_state_dict in full"] = function()
+        model:load_state_dict(model:state_dict { full = true }, { full = true })
+      end,
+      with_full_params = function()
+        ms.with_full_params(model, function(full) full["0.weight"] = full["0.weight"] * 2 end)
+      end,
+      optimizer_state = function() train:optimizer_state("0.weight", "ema") end,
+    } do
+      has(message(train.with_ema, train, write), name:match("^%S+") .. " | train:with_ema | averages")
+    end
+    assert.same(kept:tolist(), train:parameter("0.weight"):tolist())
+    assert.same(averages:tolist(), train:optimizer_state("0.weight", "ema"):tolist())
+    train:with_ema(function() -- what only reads goes on
+      assert.same(averages:tolist(), train:parameter("0.weight"):tolist())
+      ms.with_full_params(model, function(full) assert.truthy(full) end)
+    end)
   end)
 
   it("are refused with what would be right", function()
