@@ -187,7 +187,7 @@ static int advance(ms_comm *comm, int *done, ms_rank_set *missing) {
   *done = comm->done || !in_flight(comm);
   if (*done) return MS_OK;
   comm->failed = comm->api->test(comm->channel, &progress, missing) != MS_OK;
-  if (comm->failed) return ms_error_code() == MS_EPEER ? ms_world_hear_cause(comm->world) : ms_error_code();
+  if (comm->failed) return ms_error_code() == MS_EPEER ? ms_world_collect_cause(comm->world) : ms_error_code();
   *done = comm->done = progress == MS_PROGRESS_DONE;
   return MS_OK;
 }

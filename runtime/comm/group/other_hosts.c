@@ -73,7 +73,7 @@ static void describe_silent(const ms_world *world, const ms_rank_set *silent, ch
 }
 
 /* The rank of this host by which it hears others: rank 0, which passes everything on, or the lowest one. */
-static int find_deaf(const ms_world *world) {
+static int find_unresponsive(const ms_world *world) {
   const int *node_of = world->topology.node_of;
   for (int rank = 0; rank < world->size; rank++) {
     if (node_of[rank] != node_of[world->rank] || atomic_load(&world->control->rank[rank].state) != MS_CONTROL_JOINED)
@@ -83,15 +83,15 @@ static int find_deaf(const ms_world *world) {
   return -1;
 }
 
-void ms_world_hear_hosts(ms_world *world, char *silent, size_t bytes) {
+void ms_world_poll_hosts(ms_world *world, char *silent, size_t bytes) {
   double began = ms_clock(), ask_at = began;
   ms_rank_set missing;
   silent[0] = '\0';
   if (!world->mirror) return;
-  int deaf = find_deaf(world);
-  if (deaf >= 0) {
+  int unresponsive = find_unresponsive(world);
+  if (unresponsive >= 0) {
     snprintf(silent, bytes, "; rank %d, by which this host hears from others, is stopped by a signal (process %d)",
-             deaf, world->diagnosis->stopped(world->control, deaf));
+             unresponsive, world->diagnosis->stopped(world->control, unresponsive));
     return;
   }
   do {

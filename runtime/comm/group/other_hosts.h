@@ -15,6 +15,6 @@ int ms_world_gave_up_elsewhere(const ms_world *world, const ms_rank_set *missing
 int ms_world_has_heard(const ms_world *world, const ms_rank_set *ranks, double since);
 /* Asks all other hosts and waits about a second for their answers. Writes "; host b (ranks 2-3) does not answer" for
  * those without one; or which rank of this host is stopped, so that no answer can come. */
-void ms_world_hear_hosts(ms_world *world, char *silent, size_t bytes);
+void ms_world_poll_hosts(ms_world *world, char *silent, size_t bytes);
 
 #endif

@@ -189,7 +189,7 @@ int ms_world_watch(ms_world *world, ms_wait *wait, const ms_wait_for *what, cons
   if (*rest > 0) return MS_OK;
   ms_rank_set_text(missing, who, sizeof who);
   write_host(world, missing, host, sizeof host);
-  ms_world_hear_hosts(world, silent, sizeof silent);
+  ms_world_poll_hosts(world, silent, sizeof silent);
   if (!what->recovers) MS_TRY(ms_world_check(world));
   world->diagnosis->behind(world->control, world->rank, missing, behind, sizeof behind);
   return MS_FAIL(MS_ETIMEOUT, "%s: rank %d has waited %g s for %s%s%s%s", name_of(what, name, sizeof name), world->rank,
@@ -237,12 +237,12 @@ int ms_world_wait_turn(ms_world *world, ms_wait *wait, const ms_wait_for *what, 
   return MS_OK;
 }
 
-int ms_world_hear_cause(ms_world *world) {
+int ms_world_collect_cause(ms_world *world) {
   char silent[512];
   ms_error_record found;
   const int rc = ms_error_code();
   ms_error_save(&found);
-  ms_world_hear_hosts(world, silent, sizeof silent);
+  ms_world_poll_hosts(world, silent, sizeof silent);
   MS_TRY(ms_world_check(world));
   MS_TRY(ms_world_check_aborted(world));
   ms_error_restore(&found);

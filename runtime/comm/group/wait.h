@@ -60,7 +60,7 @@ int ms_world_wait_turn(ms_world *world, ms_wait *wait, const ms_wait_for *what, 
 /* The recorded failure is that of a connection, which ends with its process; why the process gave up comes by another
  * way, through the store, and can be later. Hears the other hosts, for about a second at most, and returns what they
  * say; else the failure. */
-int ms_world_hear_cause(ms_world *world);
+int ms_world_collect_cause(ms_world *world);
 /* Checks only what ends a wait for `missing`, without sleeping. rest: seconds until the deadline. */
 int ms_world_watch(ms_world *world, ms_wait *wait, const ms_wait_for *what, const ms_rank_set *missing, double *rest);
 

@@ -46,7 +46,7 @@ static int streams_with_peers(const ms_state *state) {
   return n;
 }
 
-static int introduce(const ms_state *state, introduction *mine) {
+static int exchange_introductions(const ms_state *state, introduction *mine) {
   ms_device *device = state->device;
   const int me = state->process_group.me;
   mine->node = ms_world_node_of(state->world, state->process_group.rank[me]);
@@ -73,7 +73,7 @@ static int open_all(ms_state *state) {
   introduction mine = {0}, *all = ms_calloc(state->process_group.size, sizeof *all);
   if (!all) return MS_ENOMEM;
   int rc = MS_OK;
-  mine.rc = introduce(state, &mine);
+  mine.rc = exchange_introductions(state, &mine);
   MS_GOTO(ms_group_all_gather_bytes(&state->process_group, &mine, sizeof mine, all));
   MS_GOTO(mine.rc);
   if (all[0].rc)

@@ -82,7 +82,7 @@ typedef struct gathering {
   int of_all; /* 1: comm has all ranks of the group `replica`; 0: those of this rank's copy of the state */
   const ms_elements *mine;
   const request *wanted;
-  request *giver; /* [n] of the communicator's ranks */
+  request *sender; /* [n] of the communicator's ranks */
   int n;
   int64_t chunk; /* elements that a rank gives in a round */
   ms_region region;
@@ -92,15 +92,15 @@ typedef struct gathering {
 
 /* Elements of a rank in a round; *at: the first, of its part of the parameter. */
 static int64_t in_round(const gathering *g, int p, int64_t round, int64_t *at) {
-  const request *r = &g->giver[p];
+  const request *r = &g->sender[p];
   *at = r->gives + round * g->chunk;
   return most(0, ms_least(g->chunk, r->gives + r->given - *at));
 }
 
 /* Puts n elements that a rank gives, from `at` of its part on, where they belong among the wanted ones. */
-static void put(const gathering *g, const request *giver, int64_t at, int64_t n, const float *given, float *out) {
+static void put(const gathering *g, const request *sender, int64_t at, int64_t n, const float *given, float *out) {
   const ms_model *model = g->state->model;
-  const ms_division part = division_of(model, g->wanted->param, g->wanted->what, giver->place);
+  const ms_division part = division_of(model, g->wanted->param, g->wanted->what, sender->place);
   for (int64_t run, end = at + n; at < end; at += run, given += run) {
     const int64_t index = ms_division_index(&part, at, &run);
     run = ms_least(run, end - at);
@@ -120,7 +120,7 @@ static int run_round(gathering *g, int64_t round, float *out) {
   MS_TRY(ms_comm_wait(g->comm));
   for (int p = 0; out && p < g->n; p++) {
     n = in_round(g, p, round, &at);
-    put(g, &g->giver[p], at, n, window + p * g->chunk, out);
+    put(g, &g->sender[p], at, n, window + p * g->chunk, out);
   }
   return MS_OK;
 }
@@ -147,7 +147,7 @@ static int64_t find_givers(gathering *g, const request *all) {
   for (int p = 0; p < g->n; p++)
     for (int i = 0; i < group->size; i++)
       if (group->rank[i] == ms_comm_ranks(g->comm)[p]) {
-        g->giver[p] = all[i];
+        g->sender[p] = all[i];
         longest = most(longest, all[i].given);
       }
   return longest;
@@ -165,16 +165,16 @@ static int gather(ms_state *state, const ms_elements *mine, const request *wante
   g.of_all = is_of_all(state, &state->model->param[wanted->param]);
   MS_TRY(g.of_all ? ms_state_open_group(state, state->replica, &g.comm) : ms_state_open_copy(state, &g.comm));
   g.n = ms_comm_size(g.comm);
-  g.giver = ms_calloc(g.n, sizeof *g.giver);
+  g.sender = ms_calloc(g.n, sizeof *g.sender);
   g.shared = ms_calloc(g.n, sizeof *g.shared);
-  if (!g.giver || !g.shared) MS_GOTO(MS_ENOMEM);
+  if (!g.sender || !g.shared) MS_GOTO(MS_ENOMEM);
   const int64_t longest = find_givers(&g, all);
   g.chunk = most(1, ms_least(longest, WINDOW_ELEMENTS / g.n));
   MS_GOTO(open_window(&g));
   for (int64_t round = 0; round * g.chunk < longest; round++) MS_GOTO(run_round(&g, round, out));
 fail:
   ms_region_unmap(&g.region);
-  free(g.giver);
+  free(g.sender);
   free((void *)g.shared);
   return rc;
 }

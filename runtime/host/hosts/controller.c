@@ -120,7 +120,7 @@ static void lose_agent(ms_controller *controller, ms_controlled_host *host) {
 }
 
 static int has_room(const ms_controller *controller) {
-  return ms_outlet_has_room(&controller->outlet[0]) && ms_outlet_has_room(&controller->outlet[1]);
+  return ms_output_buffer_has_room(&controller->output[0]) && ms_output_buffer_has_room(&controller->output[1]);
 }
 
 /* A host that has lost power, or whose processes are stopped, closes nothing: its silence tells. */
@@ -280,8 +280,8 @@ static nfds_t list(ms_controller *controller, struct pollfd *wanted) {
   wanted[n++] = (struct pollfd){.fd = controller->signals, .events = POLLIN};
   wanted[n++] = (struct pollfd){.fd = ms_controller_input_fd(controller), .events = POLLIN};
   for (int i = 0; i < 2; i++)
-    if (controller->outlet[i].begin < controller->outlet[i].used)
-      wanted[n++] = (struct pollfd){.fd = controller->outlet[i].writes, .events = POLLOUT};
+    if (controller->output[i].begin < controller->output[i].used)
+      wanted[n++] = (struct pollfd){.fd = controller->output[i].writes, .events = POLLOUT};
   for (int i = 0; i < controller->n; i++) {
     ms_controlled_host *host = &controller->hosts[i];
     if (room) wanted[n++] = (struct pollfd){.fd = host->from.fd, .events = POLLIN};
@@ -294,8 +294,8 @@ static nfds_t list(ms_controller *controller, struct pollfd *wanted) {
 /* A full disk under the output ends the run, as it does without --hosts. */
 static void check_output(ms_controller *controller) {
   char lost[256];
-  if (*controller->why || (!controller->outlet[0].error && !controller->outlet[1].error)) return;
-  ms_outlet_tell_lost(controller->outlet, lost, sizeof lost);
+  if (*controller->why || (!controller->output[0].error && !controller->output[1].error)) return;
+  ms_output_buffer_tell_lost(controller->output, lost, sizeof lost);
   ask_to_end(controller, lost);
 }
 
@@ -304,7 +304,7 @@ static void watch(ms_controller *controller, struct pollfd *wanted) {
   while (goes_on(controller)) {
     nfds_t n = list(controller, wanted);
     poll(wanted, n, controller->deadline > 0 || controller->over || *controller->why ? 100 : TURN_MS);
-    for (int i = 0; i < 2; i++) ms_outlet_flush(&controller->outlet[i]);
+    for (int i = 0; i < 2; i++) ms_output_buffer_flush(&controller->output[i]);
     check_output(controller);
     read_signals(controller);
     ms_controller_input_pass(controller);
@@ -323,20 +323,20 @@ static void watch(ms_controller *controller, struct pollfd *wanted) {
 /* A run whose output is lost has not ended well. */
 static void report_lost_output(ms_controller *controller, int *exit_status) {
   char lost[256];
-  ms_outlet_tell_lost(controller->outlet, lost, sizeof lost);
+  ms_output_buffer_tell_lost(controller->output, lost, sizeof lost);
   if (!*lost || *exit_status) return;
   *exit_status = MS_STATUS_FAILED_RUN;
-  ms_outlet_say(&controller->outlet[1], "moonshard: %s\n", lost);
-  ms_outlet_flush(&controller->outlet[1]);
+  ms_output_buffer_say(&controller->output[1], "moonshard: %s\n", lost);
+  ms_output_buffer_flush(&controller->output[1]);
 }
 
 static void finish_output(ms_controller *controller) {
   double until = ms_clock() + ms_wait_scale * PATIENCE;
   int patient = !controller->asked && !*controller->why;
-  while (ms_outlet_flush(&controller->outlet[0]) + ms_outlet_flush(&controller->outlet[1]) &&
+  while (ms_output_buffer_flush(&controller->output[0]) + ms_output_buffer_flush(&controller->output[1]) &&
          (patient || ms_clock() < until)) {
     struct pollfd wanted[3] = {{.fd = controller->signals, .events = POLLIN}};
-    for (int i = 0; i < 2; i++) wanted[i + 1] = (struct pollfd){.fd = controller->outlet[i].writes, .events = POLLOUT};
+    for (int i = 0; i < 2; i++) wanted[i + 1] = (struct pollfd){.fd = controller->output[i].writes, .events = POLLOUT};
     poll(wanted, 3, 100);
     if (wanted[0].revents) read_signals(controller);
     patient = patient && !controller->asked;
@@ -372,12 +372,12 @@ int ms_controller_run(ms_controller *controller, int *exit_status) {
   const char *token;
   struct pollfd *wanted = ms_calloc(4 + 3 * (int64_t)controller->n, sizeof *wanted);
   controller->signals = -1;
-  controller->outlet = ms_calloc(2, sizeof *controller->outlet);
+  controller->output = ms_calloc(2, sizeof *controller->output);
   for (int i = 0; i < controller->n; i++) controller->hosts[i].to.fd = controller->hosts[i].from.fd = -1;
   for (int i = 0; i < controller->n; i++)
     for (int k = 0; k < 3; k++) controller->hosts[i].log[k] = (ms_rank_log){.fd = -1, .file = -1};
-  if (!wanted || !controller->outlet) MS_GOTO(MS_ENOMEM);
-  for (int i = 0; i < 2; i++) ms_outlet_open(&controller->outlet[i], i == 0 ? STDOUT_FILENO : STDERR_FILENO);
+  if (!wanted || !controller->output) MS_GOTO(MS_ENOMEM);
+  for (int i = 0; i < 2; i++) ms_output_buffer_open(&controller->output[i], i == 0 ? STDOUT_FILENO : STDERR_FILENO);
   MS_GOTO(ms_token_make());
   MS_GOTO(ms_token_get(&token));
   MS_GOTO(ms_controller_take_signals(controller));
@@ -393,9 +393,9 @@ int ms_controller_run(ms_controller *controller, int *exit_status) {
 fail:
   ms_controller_input_end(controller);
   for (int i = 0; i < controller->n; i++) ms_controller_close(&controller->hosts[i]);
-  for (int i = 0; controller->outlet && i < 2; i++) ms_outlet_close(&controller->outlet[i]);
+  for (int i = 0; controller->output && i < 2; i++) ms_output_buffer_close(&controller->output[i]);
   ms_controller_give_signals_back(controller);
-  free(controller->outlet);
+  free(controller->output);
   free(wanted);
   return rc;
 }

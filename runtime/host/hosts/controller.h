@@ -50,7 +50,7 @@ typedef struct ms_controller {
   const char *agent; /* for messages */
   double timeout;    /* seconds until every host has answered, and of silence after which one is lost */
   /* while it runs */
-  ms_outlet *outlet; /* [2] */
+  ms_output_buffer *output; /* [2] */
   ms_controller_input input;
   int signals;
   sigset_t old_mask;

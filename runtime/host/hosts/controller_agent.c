@@ -32,7 +32,7 @@ static void open_logs(ms_controller *controller, ms_controlled_host *host, int e
   snprintf(host->prefix, sizeof host->prefix, "[%.250s] ", host->name);
   for (int i = 0; i < 3; i++) {
     ms_rank_log *log = &host->log[i];
-    *log = (ms_rank_log){.fd = -1, .file = -1, .target = &controller->outlet[i > 0]};
+    *log = (ms_rank_log){.fd = -1, .file = -1, .target = &controller->output[i > 0]};
     /* Lines of the launchers' are whole if they have prefixes; those of rank 0 pass unchanged. */
     log->prefix = i == 2 ? host->prefix : controller->log_all ? "" : first ? NULL : host->prefix;
   }

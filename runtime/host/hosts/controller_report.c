@@ -37,13 +37,15 @@ static int is_shared(const ms_controller *controller, const ms_controlled_host *
 }
 
 static void report_failure(ms_controller *controller, const ms_controlled_host *host) {
-  ms_outlet *err = &controller->outlet[1];
+  ms_output_buffer *err = &controller->output[1];
   if (host->exit_status == MS_STATUS_BAD_INPUT && host->reason && *host->reason && is_shared(controller, host))
-    ms_outlet_say(err, "moonshard: %s\n", host->reason);
-  else if (host->report) ms_outlet_put(err, host->report, strlen(host->report)); /* empty: its program has said why */
+    ms_output_buffer_say(err, "moonshard: %s\n", host->reason);
+  else if (host->report)
+    ms_output_buffer_put(err, host->report, strlen(host->report)); /* empty: its program has said why */
   else
-    ms_outlet_say(err, "moonshard: host %s: its launcher ended with exit status %d before it had started ranks\n",
-                  host->name, host->exit_status);
+    ms_output_buffer_say(err,
+                         "moonshard: host %s: its launcher ended with exit status %d before it had started ranks\n",
+                         host->name, host->exit_status);
 }
 
 /* Every distinct text once: of most requests to end, all hosts report the same. */
@@ -54,12 +56,12 @@ static void report_request(ms_controller *controller) {
     int known = !text || !*text;
     for (int k = 0; k < i && !known; k++)
       known = controller->hosts[k].report && !strcmp(controller->hosts[k].report, text);
-    if (!known) ms_outlet_put(&controller->outlet[1], text, strlen(text));
+    if (!known) ms_output_buffer_put(&controller->output[1], text, strlen(text));
     said |= !known;
   }
   if (!said)
-    ms_outlet_say(&controller->outlet[1], "moonshard: %s\n",
-                  controller->asked == SIGINT ? "interrupted" : "terminated");
+    ms_output_buffer_say(&controller->output[1], "moonshard: %s\n",
+                         controller->asked == SIGINT ? "interrupted" : "terminated");
 }
 
 void ms_controller_report(ms_controller *controller, int *exit_status) {

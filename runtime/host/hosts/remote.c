@@ -26,7 +26,7 @@
 #include "host/hosts/frame.h"
 #include "host/hosts/rendezvous_port.h"
 #include "host/launcher/launch.h"
-#include "host/launcher/leftovers.h"
+#include "host/launcher/orphans.h"
 #include "host/launcher/link.h"
 #include "moonshard.h"
 
@@ -134,7 +134,7 @@ static void lose(ms_remote *remote, const char *why) {
 
 /* ---- the launcher's words ---- */
 
-static void hear_report(ms_remote *remote) {
+static void receive_report(ms_remote *remote) {
   static char message[MS_LINK_BYTES + 1];
   ssize_t n = remote->link >= 0 ? recv(remote->link, message, sizeof message - 1, MSG_DONTWAIT) : -1;
   if (n > 0) {
@@ -174,7 +174,7 @@ static void reap(ms_remote *remote) {
   remote->status = status;
   remote->pid = 0;
   remote->drained_at = ms_clock() + ms_wait_scale * DRAIN_SECONDS;
-  ms_leftovers_finish(&remote->leftovers, remote->status != 0);
+  ms_orphans_finish(&remote->orphans, remote->status != 0);
 }
 
 /* A rank can have failed before the connection did. */
@@ -283,7 +283,7 @@ static int begin(ms_remote *remote) {
   remote->signals = signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
   if (remote->signals < 0) return MS_FAIL(MS_EIO, "signalfd: %s", strerror(errno));
   for (int i = 0; i < 2; i++) fcntl(i, F_SETFL, fcntl(i, F_GETFL) | O_NONBLOCK);
-  ms_leftovers_adopt(&remote->leftovers);
+  ms_orphans_adopt(&remote->orphans);
   ms_text_append(&remote->out.text, "%s %s\n", MS_FRAME_MAGIC MS_FRAME_PROTOCOL, ms_version());
   ms_frame_flush(&remote->out);
   return MS_OK;
@@ -315,7 +315,7 @@ static void turn(ms_remote *remote) {
   take_frames(remote);
   if (remote->pid && ms_remote_input_flush(&remote->input, &remote->out)) kill(remote->pid, SIGHUP);
   reap(remote);
-  hear_report(remote);
+  receive_report(remote);
   for (int i = 0; i < 2; i++) pass_output(remote, i);
   watch_silence(remote);
   if (remote->pid && remote->kill_at > 0 && ms_clock() >= remote->kill_at) kill(remote->pid, SIGKILL);

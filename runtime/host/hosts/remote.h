@@ -14,7 +14,7 @@
 
 #include "host/hosts/frame.h"
 #include "host/hosts/remote_input.h"
-#include "host/launcher/leftovers.h"
+#include "host/launcher/orphans.h"
 
 typedef struct ms_remote {
   ms_frame_reader in;
@@ -42,7 +42,7 @@ typedef struct ms_remote {
   double silence;             /* seconds after which the controller, or a launcher that is stopped, is given up */
   double turned_at;           /* the last turn of the loop (ms_clock) */
   double stopped_at;          /* since when the launcher is stopped by a signal; 0: it is not */
-  ms_leftovers leftovers;
+  ms_orphans orphans;
 } ms_remote;
 
 /* Returns the exit status of the program. */

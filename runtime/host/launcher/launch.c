@@ -41,14 +41,14 @@ static int prepare(ms_running *run) {
   MS_TRY(ms_control_view_open(run->control_fd, &run->view));
   MS_TRY(plan_pinning(run));
   run->ranks = ms_calloc(run->config->ranks, sizeof *run->ranks);
-  run->outlet = ms_calloc(2, sizeof *run->outlet);
-  if (!run->ranks || !run->outlet) return MS_ENOMEM;
-  for (int i = 0; i < 2; i++) ms_outlet_open(&run->outlet[i], i == 0 ? STDOUT_FILENO : STDERR_FILENO);
+  run->output = ms_calloc(2, sizeof *run->output);
+  if (!run->ranks || !run->output) return MS_ENOMEM;
+  for (int i = 0; i < 2; i++) ms_output_buffer_open(&run->output[i], i == 0 ? STDOUT_FILENO : STDERR_FILENO);
   for (int rank = 0; rank < run->config->ranks; rank++) {
     run->ranks[rank].file = -1;
     for (int i = 0; i < 2; i++) run->ranks[rank].log[i].fd = -1;
   }
-  ms_leftovers_adopt(&run->leftovers);
+  ms_orphans_adopt(&run->orphans);
   return ms_take_signals(run);
 }
 
@@ -58,9 +58,9 @@ static void close_launch(ms_running *run) {
     for (int i = 0; i < 2; i++) ms_rank_log_close(&run->ranks[rank].log[i]);
     if (run->ranks[rank].file >= 0) close(run->ranks[rank].file);
   }
-  for (int i = 0; run->outlet && i < 2; i++) ms_outlet_close(&run->outlet[i]);
+  for (int i = 0; run->output && i < 2; i++) ms_output_buffer_close(&run->output[i]);
   free(run->ranks);
-  free(run->outlet);
+  free(run->output);
   free(run->stuck);
   ms_control_view_close(run->view);
   if (run->control_fd >= 0) close(run->control_fd);
@@ -77,9 +77,9 @@ int ms_launch(const ms_launch_config *config, int *exit_status) {
   for (int rank = 0; rank < config->ranks; rank++) MS_GOTO(ms_start_rank(&run, rank));
   ms_watch(&run);
   ms_finish_output(&run);
-  if (run.first_failed < 0 && !run.unread) ms_outlet_tell_lost(run.outlet, run.gone, sizeof run.gone);
+  if (run.first_failed < 0 && !run.unread) ms_output_buffer_tell_lost(run.output, run.gone, sizeof run.gone);
   *exit_status = ms_choose_status(&run);
-  ms_leftovers_finish(&run.leftovers, *exit_status != 0);
+  ms_orphans_finish(&run.orphans, *exit_status != 0);
   ms_report(&run, *exit_status);
   ms_finish_output(&run);
 fail:
@@ -87,7 +87,7 @@ fail:
     ms_kill_ranks(&run);
     ms_watch(&run);
   }
-  ms_leftovers_finish(&run.leftovers, 1);
+  ms_orphans_finish(&run.orphans, 1);
   close_launch(&run);
   return rc;
 }

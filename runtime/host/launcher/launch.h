@@ -9,9 +9,9 @@
 #include "base/text/text.h"
 #include "comm/diagnose/launcher_view.h"
 #include "host/launcher.h"
-#include "host/launcher/leftovers.h"
+#include "host/launcher/orphans.h"
 #include "host/launcher/link.h"
-#include "host/launcher/outlet.h"
+#include "host/launcher/output_buffer.h"
 #include "host/launcher/pin.h"
 #include "host/launcher/rank_log.h"
 
@@ -33,15 +33,15 @@ typedef struct ms_running {
   ms_control_view *view;
   ms_pinning pinning;
   ms_child *ranks;
-  ms_outlet *outlet; /* [2]: the launcher's standard output and standard error */
-  char lost[512];    /* why output of ranks could not be written, as on a full disk; "": no error */
-  int unread;        /* all ranks succeeded, but a signal ended the wait for a reader of their output */
-  char gone[256];    /* all ranks succeeded, but their reader was gone before that: why output is lost; "": none is */
-  int running;       /* number of ranks that run */
-  int signals;       /* the signalfd */
+  ms_output_buffer *output; /* [2]: the launcher's standard output and standard error */
+  char lost[512];           /* why output of ranks could not be written, as on a full disk; "": no error */
+  int unread;               /* all ranks succeeded, but a signal ended the wait for a reader of their output */
+  char gone[256]; /* all ranks succeeded, but their reader was gone before that: why output is lost; "": none is */
+  int running;    /* number of ranks that run */
+  int signals;    /* the signalfd */
   sigset_t old_mask;
   struct sigaction old_child_action, old_pipe_action;
-  ms_leftovers leftovers;
+  ms_orphans orphans;
   int first_failed;    /* the first rank whose failed end was seen, or -1 */
   int asked_to_end;    /* the signal that requested the end, or 0 */
   double asked_at;     /* when it arrived, as ms_clock */

@@ -108,7 +108,7 @@ static void write_to_file(ms_rank_log *log, const char *line, size_t bytes) {
 
 static void write_line(ms_rank_log *log, const char *line, size_t bytes) {
   char whole[MS_RANK_LOG_KEEPS + MS_RANK_LOG_PREFIX + 1];
-  if (log->target && log->prefix) ms_outlet_put(log->target, whole, join_line(whole, log->prefix, line, bytes));
+  if (log->target && log->prefix) ms_output_buffer_put(log->target, whole, join_line(whole, log->prefix, line, bytes));
   if (log->file >= 0) write_to_file(log, line, bytes);
 }
 
@@ -142,7 +142,7 @@ static void keep(ms_rank_log *log, size_t bytes) {
 
 int ms_rank_log_read(ms_rank_log *log) {
   while (log->fd >= 0) {
-    if (log->target && !ms_outlet_has_room(log->target)) return 1;
+    if (log->target && !ms_output_buffer_has_room(log->target)) return 1;
     ssize_t bytes = read(log->fd, log->text + log->used, sizeof log->text - log->used);
     if (bytes < 0 && errno == EINTR) continue;
     if (bytes < 0 && errno == EAGAIN) return 0;
@@ -150,14 +150,14 @@ int ms_rank_log_read(ms_rank_log *log) {
       ms_rank_log_close(log);
       return 0;
     }
-    if (log->target && !log->prefix) ms_outlet_put(log->target, log->text + log->used, (size_t)bytes);
+    if (log->target && !log->prefix) ms_output_buffer_put(log->target, log->text + log->used, (size_t)bytes);
     keep(log, (size_t)bytes);
   }
   return 0;
 }
 
 void ms_rank_log_take(ms_rank_log *log, const char *text, size_t bytes) {
-  if (log->target && !log->prefix) ms_outlet_put(log->target, text, bytes);
+  if (log->target && !log->prefix) ms_output_buffer_put(log->target, text, bytes);
   for (size_t piece; bytes; text += piece, bytes -= piece) {
     piece = sizeof log->text - log->used; /* above 0: a full text has lost its older half */
     if (piece > bytes) piece = bytes;

@@ -7,19 +7,19 @@
 
 #include <stddef.h>
 
-#include "host/launcher/outlet.h"
+#include "host/launcher/output_buffer.h"
 
 enum { MS_RANK_LOG_KEEPS = 16384, MS_RANK_LOG_PREFIX = 288 };
 
 typedef struct ms_rank_log {
-  int fd;             /* read end, non-blocking; -1 when closed */
-  int rank, stream;   /* stream: 1 stdout, 2 stderr */
-  ms_outlet *target;  /* where it is passed on; NULL: nowhere */
-  const char *prefix; /* NULL: pass on unchanged; else whole lines, each after this text, such as "[rank 3] " */
-  int file;           /* the rank's log file, which its owner closes; -1: none */
-  int error;          /* errno of a failed write to that file, after which nothing is written to it */
-  size_t begin;       /* where the unfinished line begins in text */
-  size_t used;        /* bytes in text */
+  int fd;                   /* read end, non-blocking; -1 when closed */
+  int rank, stream;         /* stream: 1 stdout, 2 stderr */
+  ms_output_buffer *target; /* where it is passed on; NULL: nowhere */
+  const char *prefix;       /* NULL: pass on unchanged; else whole lines, each after this text, such as "[rank 3] " */
+  int file;                 /* the rank's log file, which its owner closes; -1: none */
+  int error;                /* errno of a failed write to that file, after which nothing is written to it */
+  size_t begin;             /* where the unfinished line begins in text */
+  size_t used;              /* bytes in text */
   char text[MS_RANK_LOG_KEEPS];
 } ms_rank_log;
 

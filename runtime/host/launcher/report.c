@@ -112,7 +112,7 @@ __attribute__((format(printf, 2, 3))) static void say(const ms_running *run, con
   if (length < 0) return;
   if ((size_t)length >= sizeof text) length = (int)sizeof text - 1;
   if (run->config->link) ms_text_raw(run->said, text, (size_t)length);
-  else ms_outlet_put(&run->outlet[1], text, (size_t)length);
+  else ms_output_buffer_put(&run->output[1], text, (size_t)length);
 }
 
 /* " on b", or "" when all ranks have the launcher's host. */
@@ -178,7 +178,7 @@ static void report_failure(const ms_running *run, int culprit, int exit_status) 
 /* Ends the progress line that a killed rank has left open. */
 static void end_open_line(const ms_running *run) {
   if (WIFSIGNALED(run->ranks[0].status) && !run->config->log_all && isatty(STDOUT_FILENO))
-    ms_outlet_put(&run->outlet[0], "\n", 1);
+    ms_output_buffer_put(&run->output[0], "\n", 1);
 }
 
 /* See launcher/link.h. */

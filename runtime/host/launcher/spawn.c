@@ -68,12 +68,12 @@ static void drop_launcher(ms_running *run, const int *write_end) {
   }
   for (int i = 0; i < 2; i++)
     if (write_end[i] >= 0) close(write_end[i]);
-  for (int i = 0; i < 2; i++) ms_outlet_close(&run->outlet[i]);
+  for (int i = 0; i < 2; i++) ms_output_buffer_close(&run->output[i]);
   close(run->signals);
   if (run->config->link && run->config->link->fd >= 0) close(run->config->link->fd);
   ms_control_view_close(run->view);
   free(run->ranks);
-  free(run->outlet);
+  free(run->output);
 }
 
 static void set_variable(const char *name, int value) {
@@ -150,7 +150,7 @@ static int open_logs(ms_running *run, int rank, int *write_end) {
     log->rank = ms_nodes_rank(run->config, rank);
     log->stream = own;
     log->prefix = all ? child->prefix : NULL;
-    log->target = all || is_shown(run, rank) ? &run->outlet[i] : NULL;
+    log->target = all || is_shown(run, rank) ? &run->output[i] : NULL;
     log->file = child->file;
     int wanted = all || child->file >= 0 || (own == STDERR_FILENO && !is_shown(run, rank));
     if (wanted) MS_TRY(ms_rank_log_open(log, &write_end[i]));

@@ -201,10 +201,10 @@ static void reap(ms_running *run) {
 
 /* ---- output ---- */
 
-/* Returns 1 when a log has unread output because its outlet has no room. */
+/* Returns 1 when a log has unread output because its output has no room. */
 static int read_logs(ms_running *run) {
   int waiting = 0;
-  for (int i = 0; i < 2; i++) ms_outlet_flush(&run->outlet[i]);
+  for (int i = 0; i < 2; i++) ms_output_buffer_flush(&run->output[i]);
   for (int rank = 0; rank < run->config->ranks; rank++)
     for (int i = 0; i < 2; i++) waiting |= ms_rank_log_read(&run->ranks[rank].log[i]);
   return waiting;
@@ -213,7 +213,8 @@ static int read_logs(ms_running *run) {
 /* A full disk under standard output or a log file ends the run, because further output would be lost. */
 static void check_output(ms_running *run) {
   if (*run->lost) return;
-  if (run->outlet[0].error || run->outlet[1].error) ms_outlet_tell_lost(run->outlet, run->lost, sizeof run->lost);
+  if (run->output[0].error || run->output[1].error)
+    ms_output_buffer_tell_lost(run->output, run->lost, sizeof run->lost);
   for (int rank = 0; rank < run->config->ranks && !*run->lost; rank++)
     for (int i = 0; i < 2; i++)
       if (run->ranks[rank].log[i].error)
@@ -225,31 +226,31 @@ static void check_output(ms_running *run) {
 }
 
 /* --hosts asks the ranks to end when those of another host failed, or when the connection broke. */
-static void heed_link(ms_running *run) {
+static void handle_link(ms_running *run) {
   char why[1024];
   if (!run->config->link || !ms_link_receive(run->config->link, why, sizeof why)) return;
   ms_control_abort(run->view, -1, why);
   give_grace(run, run->config->grace > 0 ? run->config->grace : ms_wait_scale * GRACE_AFTER_FAILURE);
 }
 
-static nfds_t add_outlets(const ms_running *run, struct pollfd *wanted) {
+static nfds_t add_outputs(const ms_running *run, struct pollfd *wanted) {
   nfds_t n = 0;
   for (int i = 0; i < 2; i++)
-    if (run->outlet[i].begin < run->outlet[i].used)
-      wanted[n++] = (struct pollfd){.fd = run->outlet[i].writes, .events = POLLOUT};
+    if (run->output[i].begin < run->output[i].used)
+      wanted[n++] = (struct pollfd){.fd = run->output[i].writes, .events = POLLOUT};
   return n;
 }
 
 static size_t kept_bytes(const ms_running *run) {
   size_t bytes = 0;
-  for (int i = 0; i < 2; i++) bytes += run->outlet[i].used - run->outlet[i].begin;
+  for (int i = 0; i < 2; i++) bytes += run->output[i].used - run->output[i].begin;
   return bytes;
 }
 
 static void give_up_output(ms_running *run) {
   for (int rank = 0; rank < run->config->ranks; rank++)
     for (int i = 0; i < 2; i++) ms_rank_log_close(&run->ranks[rank].log[i]);
-  for (int i = 0; i < 2; i++) ms_outlet_discard(&run->outlet[i]);
+  for (int i = 0; i < 2; i++) ms_output_buffer_discard(&run->output[i]);
 }
 
 void ms_finish_output(ms_running *run) {
@@ -264,7 +265,7 @@ void ms_finish_output(ms_running *run) {
     if (!waiting && !kept) return;
     if (kept < before) moved = ms_clock();
     struct pollfd wanted[3] = {{.fd = run->signals, .events = POLLIN}};
-    poll(wanted, 1 + add_outlets(run, wanted + 1), 100);
+    poll(wanted, 1 + add_outputs(run, wanted + 1), 100);
     read_signals(run);
     if (run->asked_to_end == asked_before) continue;
     run->unread = patient;
@@ -278,8 +279,8 @@ void ms_finish_output(ms_running *run) {
 static void tell_to_wait(ms_running *run) {
   char names[256];
   int one = ms_name_ranks(run, 1, names, sizeof names) == 1;
-  ms_outlet_say(&run->outlet[1], "moonshard: %s %s %g s to end; Ctrl-C again ends %s at once\n", names,
-                one ? "has" : "have", run->grace, one ? "it" : "them");
+  ms_output_buffer_say(&run->output[1], "moonshard: %s %s %g s to end; Ctrl-C again ends %s at once\n", names,
+                       one ? "has" : "have", run->grace, one ? "it" : "them");
   run->tell_to_wait = 0;
 }
 
@@ -308,15 +309,15 @@ void ms_watch(ms_running *run) {
     for (int rank = 0; rank < run->config->ranks; rank++)
       for (int i = 0; i < 2; i++) {
         const ms_rank_log *log = &run->ranks[rank].log[i];
-        if (log->fd >= 0 && (!log->target || ms_outlet_has_room(log->target)))
+        if (log->fd >= 0 && (!log->target || ms_output_buffer_has_room(log->target)))
           wanted[n++] = (struct pollfd){.fd = log->fd, .events = POLLIN};
       }
-    n += add_outlets(run, wanted + n);
+    n += add_outputs(run, wanted + n);
     poll(wanted, n, milliseconds_to_wait(run));
     read_logs(run);
     check_output(run);
     read_signals(run);
-    heed_link(run);
+    handle_link(run);
     reap(run);
     if (run->tell_to_wait > 0 && run->running && ms_clock() >= run->tell_to_wait) tell_to_wait(run);
     if (run->kill_at > 0 && !run->asked_to_end && run->running) kill_stopped(run);

@@ -144,7 +144,7 @@ static int hear_late_why(ms_world *world, void *context) {
     if (how->deferred) ms_interrupt_defer(1);
     int rc = MS_FAIL(MS_EPEER, "the connection between rank 1 and rank 2 failed");
     atomic_store(&how->ended, 1);
-    rc = ms_world_hear_cause(world);
+    rc = ms_world_collect_cause(world);
     if (how->deferred) ms_interrupt_defer(0);
     atomic_store(&how->ended, 2);
     EXPECT_FAILS(rc, MS_EPEER, "rank 2 gave up: the loss is nan");

@@ -173,21 +173,21 @@ static int take_post(ms_world *world, int from, int kind, ms_mirror_reader *read
 }
 
 /* Once a rank died or gave up on any host, or rank 0 cannot be reached. */
-static void hear_failure(void *context, const char *why) {
+static void on_failure(void *context, const char *why) {
   ms_control_give_up(((ms_world *)context)->control, MS_CONTROL_LAUNCHER, -1, why);
 }
 
 /* A host without the store knows less than the others: its ranks hear from no other host. */
-static void hear_loss(void *context) {
+static void on_loss(void *context) {
   ms_world *world = context;
   char why[160];
   const int *node_of = world->topology.node_of;
   snprintf(why, sizeof why, "rank 0 on host %s died, or lost its connection", ms_world_node_name(world, node_of[0]));
   if (!is_local(world, 0)) ms_control_note_lost(world->control, world->topology.nodes - 1);
-  hear_failure(world, why);
+  on_failure(world, why);
 }
 
-static void hear_post(void *context, int from, int kind, const uint8_t *payload, size_t bytes) {
+static void on_post(void *context, int from, int kind, const uint8_t *payload, size_t bytes) {
   ms_world *world = context;
   ms_mirror_reader reader = {.at = payload, .left = bytes};
   char why[96];
@@ -202,13 +202,13 @@ static void hear_post(void *context, int from, int kind, const uint8_t *payload,
     return;
   }
   snprintf(why, sizeof why, "rank %d sent invalid data to the other hosts", from);
-  hear_failure(world, why);
+  on_failure(world, why);
 }
 
-static void hear_end(void *context) {
+static void on_end(void *context) {
   ms_world *world = context;
   if (!is_local(world, 0)) take_left(world, 0);
 }
 
 const ms_store_listener ms_mirror_listener = {
-    .failed = hear_failure, .lost = hear_loss, .posted = hear_post, .closed = hear_end};
+    .failed = on_failure, .lost = on_loss, .posted = on_post, .closed = on_end};

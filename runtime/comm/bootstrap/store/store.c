@@ -108,7 +108,7 @@ static int check_server_user(int fd) {
 }
 
 /* Fails with MS_EIO when the connection closed before an answer: another attempt can succeed. */
-static int introduce(ms_store *store, const ms_store_config *config, double deadline) {
+static int greet(ms_store *store, const ms_store_config *config, double deadline) {
   ms_wire_hello hello;
   uint8_t nonce[MS_WIRE_NONCE], body[MS_WIRE_HELLO_BYTES], proof[MS_WIRE_PROOF], expected[MS_WIRE_PROOF];
   uint32_t kind, bytes;
@@ -155,7 +155,7 @@ static int come(ms_store *store, const ms_store_config *config, const ms_store_p
     MS_TRY(ms_wire_connect(place, store->deadline, &store->fd, why, sizeof why));
     if (store->fd >= 0) {
       ms_wire_keep_alive(store->fd, fmin(store->timeout, LONGEST_SILENCE));
-      int rc = introduce(store, config, fmin(store->deadline, ms_clock() + GREETING_SECONDS));
+      int rc = greet(store, config, fmin(store->deadline, ms_clock() + GREETING_SECONDS));
       if (!rc) return MS_OK;
       close(store->fd);
       store->fd = -1;
@@ -185,7 +185,7 @@ static int serve(ms_store *store, const ms_store_config *config, const ms_store_
     MS_TRY(ms_store_file_write(store->place.name, config->job, config->size, place));
     store->wrote_file = 1;
   }
-  int rc = introduce(store, config, store->deadline);
+  int rc = greet(store, config, store->deadline);
   return rc ? ms_error_prefix("rendezvous at %s", store->place.text) : MS_OK;
 }
 

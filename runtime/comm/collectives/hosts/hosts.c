@@ -194,7 +194,7 @@ static int has_to_poll(const ms_hosts_lane *lane) {
 /* The program's thread has the lock for a moment, or while it copies: it wakes this one when it is done (unlock). */
 static int take_lock(ms_hosts_lane *lane) {
   if (!pthread_mutex_trylock(&lane->lock)) return 1;
-  atomic_store(&lane->knocked, 1);
+  atomic_store(&lane->wanted, 1);
   return !pthread_mutex_trylock(&lane->lock);
 }
 
@@ -219,7 +219,7 @@ static enum ms_turn turn(ms_progress_task *task) {
 /* In the program's thread. */
 static void unlock(ms_hosts_lane *lane) {
   pthread_mutex_unlock(&lane->lock);
-  if (atomic_exchange(&lane->knocked, 0)) ms_progress_wake(lane->thread);
+  if (atomic_exchange(&lane->wanted, 0)) ms_progress_wake(lane->thread);
 }
 
 /* ---- giving up ---- */
@@ -271,7 +271,7 @@ static int start(ms_channel *channel, const ms_coll *coll) {
   if (ms_coll_is_pairwise(coll->kind) && lane->apart[coll->root]) MS_TRY(ms_hosts_meet_peer(lane, coll->root));
   pthread_mutex_lock(&lane->lock);
   int rc = ms_hosts_start(lane, channel, coll);
-  atomic_store(&lane->knocked, 1);
+  atomic_store(&lane->wanted, 1);
   unlock(lane);
   return rc;
 }
@@ -287,7 +287,7 @@ static int step(ms_hosts_lane *lane, enum ms_progress *progress, ms_rank_set *mi
   MS_TRY(before == MS_HOSTS_INSIDE ? step_inside(lane, missing) : step_within(lane));
   *progress = progress_of(lane);
   if (missing && ms_hosts_is_in_flight(lane) && before != MS_HOSTS_INSIDE) *missing = ms_hosts_missing(lane);
-  if (lane->stage != before) atomic_store(&lane->knocked, 1);
+  if (lane->stage != before) atomic_store(&lane->wanted, 1);
   go_on(lane);
   return MS_OK;
 }

@@ -86,12 +86,12 @@ typedef struct ms_hosts_lane {
   ms_hosts_partner peer;     /* of the send or recv in flight */
   uint8_t *met;              /* [size] ranks with which this one has sent or received; NULL: none */
   uint64_t *pairs;           /* [2][size] number of sends to each rank, and of receives from it */
-  int *giver;                /* [hosts] the partner that handles this rank's region there; -1: this host */
+  int *sender;               /* [hosts] the partner that handles this rank's region there; -1: this host */
   char *staging, *own;       /* own [MS_HOSTS_PIECE]: the sum of this host */
   const void **source;       /* scratch: sources of a sum */
   uint64_t key, name;        /* key: the first of MS_HOSTS_KEYS; name: hash of the ranks and the channel */
   ms_channel *inside;        /* does sends and receives between ranks of this host */
-  _Atomic int knocked;       /* the progress thread found the lock taken, or has something to do now */
+  _Atomic int wanted;        /* the progress thread found the lock taken, or has something to do now */
   /* Under the lock. */
   pthread_mutex_t lock;
   pthread_cond_t cancelled;

@@ -15,7 +15,7 @@ static void free_lane(ms_hosts_lane *lane) {
   free(lane->rank);
   free(lane->apart);
   free(lane->partner);
-  free(lane->giver);
+  free(lane->sender);
   free(lane->met);
   free(lane->pairs);
   free(lane->staging);
@@ -36,18 +36,18 @@ static void add_partner(ms_hosts_lane *lane, int p) {
   x->rank = lane->rank[p];
   x->handles_me = ms_hosts_handler(shape, shape->host_of[p], shape->me) == p;
   x->handled = ms_hosts_handler(shape, ms_hosts_here(lane), p) == shape->me;
-  if (x->handles_me) lane->giver[shape->host_of[p]] = lane->partners;
+  if (x->handles_me) lane->sender[shape->host_of[p]] = lane->partners;
   lane->partners++;
 }
 
 static int find_partners(ms_hosts_lane *lane) {
   const ms_hosts_shape *shape = &lane->shape;
   lane->partner = ms_calloc(shape->size, sizeof *lane->partner);
-  lane->giver = ms_calloc(shape->hosts, sizeof *lane->giver);
+  lane->sender = ms_calloc(shape->hosts, sizeof *lane->sender);
   lane->source = ms_calloc(shape->size, sizeof *lane->source);
   lane->pairs = ms_calloc(2 * shape->size, sizeof *lane->pairs);
-  if (!lane->partner || !lane->giver || !lane->source || !lane->pairs) return MS_ENOMEM;
-  for (int host = 0; host < shape->hosts; host++) lane->giver[host] = -1;
+  if (!lane->partner || !lane->sender || !lane->source || !lane->pairs) return MS_ENOMEM;
+  for (int host = 0; host < shape->hosts; host++) lane->sender[host] = -1;
   /* Host h gives its first receives to host h - 1, the next ones to h - 2: each begins with another one. */
   for (int turn = 1; turn < shape->hosts; turn++) {
     const int host = (ms_hosts_here(lane) + shape->hosts - turn) % shape->hosts;

@@ -109,7 +109,7 @@ static int receive_sums(ms_hosts_lane *lane, ms_hosts_partner *x) {
 
 /* The flow by which the sums of a host come; NULL: of this host. */
 static ms_hosts_flow *flow_from(const ms_hosts_lane *lane, int host) {
-  return lane->giver[host] < 0 ? NULL : &lane->partner[lane->giver[host]].sums_in;
+  return lane->sender[host] < 0 ? NULL : &lane->partner[lane->sender[host]].sums_in;
 }
 
 /* The next piece of this rank's region for which all hosts' sums are here; NULL: there is none. */

@@ -1,5 +1,5 @@
-/* sentences.c - building blocks of the reports: a collective, the place of a rank, a duration. */
-#include "comm/diagnose/sentences.h"
+/* phrases.c - building blocks of the reports: a collective, the place of a rank, a duration. */
+#include "comm/diagnose/phrases.h"
 
 #include <string.h>
 

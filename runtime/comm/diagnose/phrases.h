@@ -1,6 +1,6 @@
-/* sentences.h - building blocks of the reports. Internal to diagnose. */
-#ifndef MS_COMM_DIAGNOSE_SENTENCES_H
-#define MS_COMM_DIAGNOSE_SENTENCES_H
+/* phrases.h - building blocks of the reports. Internal to diagnose. */
+#ifndef MS_COMM_DIAGNOSE_PHRASES_H
+#define MS_COMM_DIAGNOSE_PHRASES_H
 
 #include "base/text/text.h"
 #include "comm/diagnose/report.h"

@@ -1,4 +1,4 @@
-/* behind.c - writes reports from the flight recorders: which ranks hold up the others, and where each rank is.
+/* stragglers.c - writes reports from the flight recorders: which ranks hold up the others, and where each rank is.
  *
  * A rank is behind if others wait for it while it waits for none. Following the waits from the rank whose deadline
  * passed leads to it; if they form a circle, the ranks disagree about what to do next. Ranks are read several times,
@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "base/text/text.h"
-#include "comm/diagnose/sentences.h"
+#include "comm/diagnose/phrases.h"
 
 enum { LOOKS = 5, MOST_LINES = 12 };
 

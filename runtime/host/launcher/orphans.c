@@ -1,5 +1,5 @@
-/* leftovers.c - finds orphaned programs, which become children of this process, in /proc, and kills them. */
-#include "host/launcher/leftovers.h"
+/* orphans.c - finds orphaned programs, which become children of this process, in /proc, and kills them. */
+#include "host/launcher/orphans.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -20,24 +20,24 @@ static int list_children(pid_t *pid, int most) {
   return n;
 }
 
-void ms_leftovers_adopt(ms_leftovers *leftovers) {
-  leftovers->known = list_children(leftovers->known_pid, MS_LEFTOVERS_KNOWN);
-  prctl(PR_GET_CHILD_SUBREAPER, &leftovers->adopted_before);
-  leftovers->adopts = !prctl(PR_SET_CHILD_SUBREAPER, 1);
+void ms_orphans_adopt(ms_orphans *orphans) {
+  orphans->known = list_children(orphans->known_pid, MS_ORPHANS_KNOWN);
+  prctl(PR_GET_CHILD_SUBREAPER, &orphans->adopted_before);
+  orphans->adopts = !prctl(PR_SET_CHILD_SUBREAPER, 1);
 }
 
-static int is_known(const ms_leftovers *leftovers, pid_t pid) {
-  for (int i = 0; i < leftovers->known; i++)
-    if (leftovers->known_pid[i] == pid) return 1;
+static int is_known(const ms_orphans *orphans, pid_t pid) {
+  for (int i = 0; i < orphans->known; i++)
+    if (orphans->known_pid[i] == pid) return 1;
   return 0;
 }
 
 /* Reaps unknown children that have ended and, if end is 1, kills the others. Returns the number found. */
-static int sweep_once(const ms_leftovers *leftovers, int end) {
+static int sweep_once(const ms_orphans *orphans, int end) {
   pid_t child[MOST_CHILDREN];
   int found = 0, n = list_children(child, MOST_CHILDREN);
   for (int i = 0; i < n; i++) {
-    if (is_known(leftovers, child[i])) continue;
+    if (is_known(orphans, child[i])) continue;
     if (end) kill(child[i], SIGKILL);
     waitpid(child[i], NULL, WNOHANG);
     found++;
@@ -45,10 +45,10 @@ static int sweep_once(const ms_leftovers *leftovers, int end) {
   return found;
 }
 
-void ms_leftovers_finish(ms_leftovers *leftovers, int end) {
-  if (!leftovers->adopts) return;
+void ms_orphans_finish(ms_orphans *orphans, int end) {
+  if (!orphans->adopts) return;
   /* Children of a killed program become children of this process in turn, hence several rounds. */
-  for (int round = 0; round < ROUNDS && sweep_once(leftovers, end) && end; round++) usleep(ROUND_MICROSECONDS);
-  prctl(PR_SET_CHILD_SUBREAPER, leftovers->adopted_before);
-  leftovers->adopts = 0;
+  for (int round = 0; round < ROUNDS && sweep_once(orphans, end) && end; round++) usleep(ROUND_MICROSECONDS);
+  prctl(PR_SET_CHILD_SUBREAPER, orphans->adopted_before);
+  orphans->adopts = 0;
 }
