@@ -11,7 +11,7 @@
 #include "plan/layout/factors.h"
 #include "plan/lower/lower.h"
 #include "plan/layout/moment_layout.h"
-#include "plan/layout/rests.h"
+#include "plan/layout/residuals.h"
 
 int ms_plan_buffer(ms_plan *plan, int phase, int arena, int category, int64_t bytes, const char *label, int *buffer) {
   MS_TRY(ms_grow((void **)&plan->buffer, &plan->buffers_capacity, plan->buffers + 1, sizeof *plan->buffer));
@@ -253,7 +253,7 @@ int ms_plan_take_replicas(ms_plan *plan, int phase) {
   return MS_OK;
 }
 
-void ms_plan_spread(ms_plan *plan, int phase, int stride) {
+void ms_plan_set_stride(ms_plan *plan, int phase, int stride) {
   plan->phase[phase].instr[plan->phase[phase].n - 1].coll->stride = stride;
 }
 
@@ -261,7 +261,7 @@ int ms_plan_between_copies(ms_plan *plan, int phase, int kind, int unit, int par
   const int copies = ms_replica_copies(plan->model, plan->replicas);
   if (copies == 1) return MS_OK;
   MS_TRY(ms_plan_collective(plan, phase, MS_STREAM_REPLICATE, kind, MS_DIM_REPLICATE, copies, unit, parts, part));
-  ms_plan_spread(plan, phase, plan->replicas);
+  ms_plan_set_stride(plan, phase, plan->replicas);
   return MS_OK;
 }
 

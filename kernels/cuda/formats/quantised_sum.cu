@@ -70,7 +70,7 @@ __device__ __forceinline__ float encode(const float (&x)[EACH], const place &to,
   return scale;
 }
 
-/* With the rests of the lane's first `here` elements, which are added before and replaced. rest nullptr: none. */
+/* With the residuals of the lane's first `here` elements, which are added before and replaced. rest nullptr: none. */
 template <int DTYPE>
 __device__ __forceinline__ void encode_kept(float (&x)[EACH], const place &to, int here, int lane, uint32_t *words,
                                             float *rest) {

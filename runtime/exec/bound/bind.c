@@ -216,7 +216,8 @@ static int check_state(const ms_exec *exec) {
     return MS_FAIL(MS_EINVAL, "the plan was compiled with shared_masters = %d, but the state was created with %d",
                    plan->config.shared_masters, !plan->config.shared_masters);
   for (int u = 0; u < plan->model->units; u++)
-    if (exec->state->layout.unit[u].at[MS_SLOT_RESTS] >= 0 && plan->inner_shards != exec->state->layout.inner_shards)
+    if (exec->state->layout.unit[u].at[MS_SLOT_RESIDUALS] >= 0 &&
+        plan->inner_shards != exec->state->layout.inner_shards)
       return MS_FAIL(MS_EINVAL,
                      "the plan sums gradients of unit '%s' among %d shards of a node first, but the state keeps what "
                      "sums among %d round off: create both with the same nodes and node_of",

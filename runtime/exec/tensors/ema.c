@@ -91,7 +91,7 @@ int ms_state_swap_ema(ms_state *state, int alone) {
 int ms_ema_meet_replicas(ms_state *state) {
   ms_progress_set(state, MS_REPLICAS_MUST_MEET, 0);
   if (state->layout.replicas > 1) MS_TRY(ms_group_barrier(&state->process_group));
-  return ms_params_spread(state);
+  return ms_params_gather_slices(state);
 }
 
 int ms_ema_restart(ms_state *state) {

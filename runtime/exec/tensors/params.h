@@ -71,9 +71,9 @@ int ms_state_draw(ms_state *state);
 
 /* 1 when this rank has masters and optimizer state only of its slice of a parameter (plan/layout/replica_slices.h). */
 int ms_params_is_sliced(const ms_state *state, const ms_param *p);
-/* After masters of slices have changed: gives every replica the weights of all slices. Collective (spread_slices.c). */
-int ms_params_spread(ms_state *state);
-/* Before a phase: after a recovery, does so if an update left gathers in flight. Collective (spread_slices.c). */
+/* After masters of slices have changed: gives every replica the weights of all slices. Collective (gather_slices.c). */
+int ms_params_gather_slices(ms_state *state);
+/* Before a phase: after a recovery, does so if an update left gathers in flight. Collective (gather_slices.c). */
 int ms_state_make_whole(ms_state *state);
 
 /* After replicas have swapped their slices: waits until all have, and gives every replica what it does not have itself.

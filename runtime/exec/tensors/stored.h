@@ -31,7 +31,7 @@ char *ms_stored_record(const ms_elements *of, int64_t record);
 void ms_stored_forget(ms_state *state, int param);
 void ms_stored_free(ms_state *state);
 
-/* Forgets what rounding left of gradients (rests.c). */
-int ms_rests_clear(ms_state *state);
+/* Forgets what rounding left of gradients (residuals.c). */
+int ms_residuals_clear(ms_state *state);
 
 #endif

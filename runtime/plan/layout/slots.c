@@ -3,7 +3,7 @@
 
 #include "plan/layout/factors.h"
 #include "plan/layout/moment_layout.h"
-#include "plan/layout/rests.h"
+#include "plan/layout/residuals.h"
 #include "plan/layout/state_layout.h"
 
 static const ms_unit *unit_of(const ms_slot_owner *of) { return &of->model->unit[of->unit]; }
@@ -89,8 +89,8 @@ static int64_t factor_bytes(const ms_slot_owner *of) {
   return factors ? 4 * factors : -1;
 }
 
-static int64_t rest_bytes(const ms_slot_owner *of) {
-  const int64_t bytes = of->config->train ? ms_rests_bytes(of->model, of->unit, of->layout->inner_shards) : 0;
+static int64_t residual_bytes(const ms_slot_owner *of) {
+  const int64_t bytes = of->config->train ? ms_residuals_bytes(of->model, of->unit, of->layout->inner_shards) : 0;
   return bytes ? bytes : -1;
 }
 
@@ -107,5 +107,5 @@ const ms_slot_row ms_slots[MS_SLOTS] = {
     [MS_SLOT_OUTER_MOMENTUM] = {MS_CAT_OPTIMIZER, 4, private_arena, outer_momentum_bytes},
     [MS_SLOT_OUTER_SUM] = {MS_CAT_OPTIMIZER, 4, private_arena, outer_sum_bytes},
     [MS_SLOT_FACTORS] = {MS_CAT_OPTIMIZER, 5, private_arena, factor_bytes},
-    [MS_SLOT_RESTS] = {MS_CAT_OPTIMIZER, 6, private_arena, rest_bytes},
+    [MS_SLOT_RESIDUALS] = {MS_CAT_OPTIMIZER, 6, private_arena, residual_bytes},
 };

@@ -22,9 +22,9 @@ enum ms_slot {
   MS_SLOT_SYNCED, /* local SGD: the weights at the last sync, the outer momentum, and what was sent and not applied */
   MS_SLOT_OUTER_MOMENTUM,
   MS_SLOT_OUTER_SUM,
-  MS_SLOT_FACTORS, /* Adafactor's averages (factors.h) */
-  MS_SLOT_RESTS,   /* of gradients that are rounded (rests.h) */
-  MS_SLOT_WEIGHTS, /* what is read instead of masters: chunks of a sliced unit, or copies */
+  MS_SLOT_FACTORS,   /* Adafactor's averages (factors.h) */
+  MS_SLOT_RESIDUALS, /* of gradients that are rounded (residuals.h) */
+  MS_SLOT_WEIGHTS,   /* what is read instead of masters: chunks of a sliced unit, or copies */
   MS_SLOTS
 };
 

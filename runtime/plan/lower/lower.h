@@ -60,7 +60,7 @@ void ms_plan_takes_largest(ms_plan *plan, int phase);
 /* The all_gather just appended is of sums of gradients. */
 void ms_plan_gathers_sums(ms_plan *plan, int phase);
 /* The collective just appended is of ranks that are `stride` places apart in the dimension. */
-void ms_plan_spread(ms_plan *plan, int phase, int stride);
+void ms_plan_set_stride(ms_plan *plan, int phase, int stride);
 /* The kernel just appended has attributes that depend on this rank's place: what ranks compare of it is an op and
  * attributes that say the same on all of them. */
 void ms_plan_hash_alike(ms_plan *plan, int phase, int op, const ms_op_attrs *attrs);

@@ -158,7 +158,7 @@ int ms_plan_unit_cost(const ms_plan *plan, int phase, int unit, ms_unit_cost *gi
   cost->parameter_bytes = parameter_bytes(plan, unit);
   cost->copy_bytes = ms_plan_copy_bytes(plan, unit);
   cost->gradient_bytes = plan->buffer[ms_state_buffer(unit, MS_SLOT_GRADIENT)].bytes;
-  for (int which = MS_SLOT_MOMENT; which <= MS_SLOT_RESTS; which++)
+  for (int which = MS_SLOT_MOMENT; which <= MS_SLOT_RESIDUALS; which++)
     cost->optimizer_bytes += counted(plan, &plan->buffer[ms_state_buffer(unit, which)]);
   MS_GIVE_INFO(given, size, own);
 }

@@ -21,44 +21,45 @@ static float *floats(int64_t n) {
 
 /* ---- the ops ---- */
 
-static void run(kernel_case *c, const void *in, int64_t bytes, const float *rests) {
+static void run(kernel_case *c, const void *in, int64_t bytes, const float *residuals) {
   memcpy((void *)(uintptr_t)c->call.in_data[0], in, (size_t)bytes);
-  if (rests) memcpy(c->call.out_data[1], rests, (size_t)(4 * ms_numel(&c->call.out[1])));
+  if (residuals) memcpy(c->call.out_data[1], residuals, (size_t)(4 * ms_numel(&c->call.out[1])));
   run_once(c, c->call, TEAM);
-  if (!rests) assert_as_on_the_cpu(c);
+  if (!residuals) assert_as_on_the_cpu(c);
 }
 
-/* Ends a case: its words, and its rests if it has them. */
-static void take(kernel_case *c, int32_t *words, float *rests) {
+/* Ends a case: its words, and its residuals if it has them. */
+static void take(kernel_case *c, int32_t *words, float *residuals) {
   memcpy(words, c->call.out_data[0], (size_t)tensor_bytes(&c->call.out[0]));
-  if (rests) memcpy(rests, c->call.out_data[1], (size_t)(4 * ms_numel(&c->call.out[1])));
+  if (residuals) memcpy(residuals, c->call.out_data[1], (size_t)(4 * ms_numel(&c->call.out[1])));
   free_case(c);
 }
 
-/* x: the gradients of all shards; group: 0: pieces in their order. rests: NULL, or those of x. */
-static void quantise(const hops *s, const float *x, int group, float *rests, int32_t *out) {
+/* x: the gradients of all shards; group: 0: pieces in their order. residuals: NULL, or those of x. */
+static void quantise(const hops *s, const float *x, int group, float *residuals, int32_t *out) {
   const int64_t n = shards_of(s) * s->chunk;
-  kernel_case c = case_of(rests ? MS_OP_quantise_pieces_kept : MS_OP_quantise_pieces);
+  kernel_case c = case_of(residuals ? MS_OP_quantise_pieces_kept : MS_OP_quantise_pieces);
   c.call.attrs =
       (ms_op_attrs){.pieces = {.dtype = s->dtype, .pieces = shards_of(s), .stride = s->chunk, .group = group}};
   add_input(&c, vector_of(MS_F32, n));
   add_output(&c, words_of(shards_of(s) * pieces_of(s).words));
-  if (rests) add_output(&c, vector_of(MS_F32, n));
-  run(&c, x, 4 * n, rests);
-  take(&c, out, rests);
+  if (residuals) add_output(&c, vector_of(MS_F32, n));
+  run(&c, x, 4 * n, residuals);
+  take(&c, out, residuals);
 }
 
-/* from: of every rank of a node, a piece for each node; rests: NULL, or of the sums, [nodes][elements of a piece]. */
-static void sum(const hops *s, const int32_t *from, float *rests, int32_t *out) {
+/* from: of every rank of a node, a piece for each node; residuals: NULL, or of the sums, [nodes][elements of a piece].
+ */
+static void sum(const hops *s, const int32_t *from, float *residuals, int32_t *out) {
   const int64_t words = s->nodes * pieces_of(s).words;
-  kernel_case c = case_of(rests ? MS_OP_sum_pieces_kept : MS_OP_sum_pieces);
+  kernel_case c = case_of(residuals ? MS_OP_sum_pieces_kept : MS_OP_sum_pieces);
   c.call.attrs =
       (ms_op_attrs){.pieces = {.dtype = s->dtype, .pieces = s->inner, .elements = s->chunk, .each = s->nodes}};
   add_input(&c, words_of(s->inner * words));
   add_output(&c, words_of(words));
-  if (rests) add_output(&c, vector_of(MS_F32, s->nodes * pieces_of(s).elements));
-  run(&c, from, 4 * s->inner * words, rests);
-  take(&c, out, rests);
+  if (residuals) add_output(&c, vector_of(MS_F32, s->nodes * pieces_of(s).elements));
+  run(&c, from, 4 * s->inner * words, residuals);
+  take(&c, out, residuals);
 }
 
 static void total(const hops *s, int ranks, const int32_t *from, float *out) {
@@ -74,11 +75,11 @@ static void total(const hops *s, int ranks, const int32_t *from, float *out) {
 
 /* ---- all ranks ---- */
 
-/* What the ranks have: gradients of all shards, rests of both hops, and pieces on their way. */
+/* What the ranks have: gradients of all shards, residuals of both hops, and pieces on their way. */
 typedef struct ranks {
   hops s;
-  float **x, **rests, **passed_rests; /* [shards]; of rests NULL where none are kept */
-  int32_t **sent, **passed;           /* [shards] */
+  float **x, **residuals, **passed_residuals; /* [shards]; of residuals NULL where none are kept */
+  int32_t **sent, **passed;                   /* [shards] */
 } ranks;
 
 static ranks open_ranks(const hops *s, int keeps) {
@@ -86,8 +87,8 @@ static ranks open_ranks(const hops *s, int keeps) {
   const ms_pieces of = pieces_of(s);
   ranks r = {.s = *s};
   r.x = calloc((size_t)shards, sizeof *r.x);
-  r.rests = calloc((size_t)shards, sizeof *r.rests);
-  r.passed_rests = calloc((size_t)shards, sizeof *r.passed_rests);
+  r.residuals = calloc((size_t)shards, sizeof *r.residuals);
+  r.passed_residuals = calloc((size_t)shards, sizeof *r.passed_residuals);
   r.sent = calloc((size_t)shards, sizeof *r.sent);
   r.passed = calloc((size_t)shards, sizeof *r.passed);
   for (int rank = 0; rank < shards; rank++) {
@@ -96,8 +97,8 @@ static ranks open_ranks(const hops *s, int keeps) {
     r.sent[rank] = calloc((size_t)(shards * of.words), 4);
     r.passed[rank] = calloc((size_t)(s->nodes * of.words), 4);
     if (!keeps) continue;
-    r.rests[rank] = floats(shards * s->chunk);
-    r.passed_rests[rank] = floats(s->nodes * of.elements);
+    r.residuals[rank] = floats(shards * s->chunk);
+    r.passed_residuals[rank] = floats(s->nodes * of.elements);
   }
   return r;
 }
@@ -105,14 +106,14 @@ static ranks open_ranks(const hops *s, int keeps) {
 static void close_ranks(ranks *r) {
   for (int rank = 0; rank < shards_of(&r->s); rank++) {
     free(r->x[rank]);
-    free(r->rests[rank]);
-    free(r->passed_rests[rank]);
+    free(r->residuals[rank]);
+    free(r->passed_residuals[rank]);
     free(r->sent[rank]);
     free(r->passed[rank]);
   }
   free((void *)r->x);
-  free((void *)r->rests);
-  free((void *)r->passed_rests);
+  free((void *)r->residuals);
+  free((void *)r->passed_residuals);
   free((void *)r->sent);
   free((void *)r->passed);
 }
@@ -122,12 +123,12 @@ static void hop_twice(const ranks *r, float *chunks) {
   const hops *s = &r->s;
   const int64_t words = pieces_of(s).words, of_node = s->nodes * words;
   int32_t *received = calloc((size_t)(shards_of(s) * words), 4);
-  for (int rank = 0; rank < shards_of(s); rank++) quantise(s, r->x[rank], s->inner, r->rests[rank], r->sent[rank]);
+  for (int rank = 0; rank < shards_of(s); rank++) quantise(s, r->x[rank], s->inner, r->residuals[rank], r->sent[rank]);
   for (int rank = 0; rank < shards_of(s); rank++) {
     const int first = rank / s->inner * s->inner, place = rank % s->inner;
     for (int i = 0; i < s->inner; i++)
       memcpy(received + i * of_node, r->sent[first + i] + place * of_node, (size_t)(4 * of_node));
-    sum(s, received, r->passed_rests[rank], r->passed[rank]);
+    sum(s, received, r->passed_residuals[rank], r->passed[rank]);
   }
   for (int rank = 0; rank < shards_of(s); rank++) {
     for (int node = 0; node < s->nodes; node++)

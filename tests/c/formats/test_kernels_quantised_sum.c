@@ -128,21 +128,21 @@ static void Q6_a_piece_has_the_words_of_its_codes_and_scales(void **state) {
 
 /* ---- sums over shards: pieces of `chunk` elements, whose total is in f32 ---- */
 
-/* One rank's pieces; rests: NULL, or what is left of the last time, and here. */
-static void quantise_chunks(int dtype, const float *x, int64_t chunk, int shards, float *rests, int32_t *out) {
+/* One rank's pieces; residuals: NULL, or what is left of the last time, and here. */
+static void quantise_chunks(int dtype, const float *x, int64_t chunk, int shards, float *residuals, int32_t *out) {
   const int64_t words = shards * ms_pieces_each(dtype, chunk).words;
-  kernel_case c = case_of(rests ? MS_OP_quantise_pieces_kept : MS_OP_quantise_pieces);
+  kernel_case c = case_of(residuals ? MS_OP_quantise_pieces_kept : MS_OP_quantise_pieces);
   c.call.attrs = (ms_op_attrs){.pieces = {.dtype = dtype, .pieces = shards, .stride = chunk}};
   add_input(&c, vector_of(MS_F32, shards * chunk));
   memcpy((void *)(uintptr_t)c.call.in_data[0], x, (size_t)(4 * shards * chunk));
   add_output(&c, words_of(words));
-  if (rests) {
+  if (residuals) {
     add_output(&c, vector_of(MS_F32, shards * chunk));
-    memcpy(c.call.out_data[1], rests, (size_t)(4 * shards * chunk));
+    memcpy(c.call.out_data[1], residuals, (size_t)(4 * shards * chunk));
   }
   run_once(&c, c.call, TEAM);
   memcpy(out, c.call.out_data[0], (size_t)(4 * words));
-  if (rests) memcpy(rests, c.call.out_data[1], (size_t)(4 * shards * chunk));
+  if (residuals) memcpy(residuals, c.call.out_data[1], (size_t)(4 * shards * chunk));
   else assert_as_on_the_cpu(&c);
   free_case(&c);
 }
@@ -203,15 +203,15 @@ static void Q6_the_mean_of_many_sums_has_no_bias_with_error_feedback(void **stat
   (void)state;
   enum { CHUNK = 333, SHARDS = 3, N = SHARDS * CHUNK, STEPS = 64 };
   for (int dtype = MS_I8; dtype <= MS_I4; dtype++) {
-    static float x[N], rests[N], mean[2][N];
+    static float x[N], residuals[N], mean[2][N];
     static int32_t words[SHARDS * 512];
     const ms_pieces of = ms_pieces_each(dtype, CHUNK);
-    memset(rests, 0, sizeof rests);
+    memset(residuals, 0, sizeof residuals);
     memset(mean, 0, sizeof mean);
     for (int i = 0; i < N; i++) x[i] = value_of(0, i % 256) * (i % 256 ? 1 : 8);
     for (int step = 0; step < STEPS; step++)
       for (int keeps = 0; keeps < 2; keeps++) {
-        quantise_chunks(dtype, x, CHUNK, SHARDS, keeps ? rests : NULL, words);
+        quantise_chunks(dtype, x, CHUNK, SHARDS, keeps ? residuals : NULL, words);
         for (int piece = 0; piece < SHARDS; piece++) {
           float one[CHUNK];
           total(dtype, CHUNK, 1, words + piece * of.words, 0, one);
@@ -234,15 +234,15 @@ static void Q6_the_mean_of_many_sums_has_no_bias_with_error_feedback(void **stat
 static void Q6_what_is_not_finite_leaves_no_rest(void **state) {
   (void)state;
   for (int dtype = MS_I8; dtype <= MS_I4; dtype++) {
-    float x[600], rests[600];
+    float x[600], residuals[600];
     int32_t words[256];
     for (int i = 0; i < 600; i++) {
       x[i] = i == 7 ? NAN : i == 300 ? INFINITY : value_of(0, i);
-      rests[i] = 0.25f;
+      residuals[i] = 0.25f;
     }
-    quantise_chunks(dtype, x, 600, 1, rests, words);
-    for (int i = 0; i < 512; i++) assert_true(rests[i] == 0);
-    for (int i = 512; i < 600; i++) assert_true(isfinite(rests[i]));
+    quantise_chunks(dtype, x, 600, 1, residuals, words);
+    for (int i = 0; i < 512; i++) assert_true(residuals[i] == 0);
+    for (int i = 512; i < 600; i++) assert_true(isfinite(residuals[i]));
   }
 }
 

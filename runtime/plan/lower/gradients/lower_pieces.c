@@ -1,7 +1,7 @@
 /* lower_pieces.c - see the header. */
 #include "plan/lower/gradients/lower_pieces.h"
 
-#include "plan/layout/rests.h"
+#include "plan/layout/residuals.h"
 
 /* Words of a buffer for so many, so that the next begins at a cache line. */
 static int64_t whole_lines(int64_t words) { return (words + 15) / 16 * 16; }
@@ -28,9 +28,9 @@ ms_ref ms_lower_next_pieces(const ms_unit_pieces *p, const ms_segment *seg, int 
 
 int ms_lower_round_off(ms_lowering *l, int unit, const ms_segment *seg, int op, int kept, const ms_op_attrs *attrs,
                        ms_ref in, ms_ref pieces, int64_t rest, int64_t n) {
-  const ms_ref out[] = {pieces, ms_ref_vector(ms_state_buffer(unit, MS_SLOT_RESTS), rest, MS_F32, n)};
+  const ms_ref out[] = {pieces, ms_ref_vector(ms_state_buffer(unit, MS_SLOT_RESIDUALS), rest, MS_F32, n)};
   int keeps;
-  MS_TRY(ms_rests_are_kept(l->plan, unit, seg, &keeps));
+  MS_TRY(ms_residuals_are_kept(l->plan, unit, seg, &keeps));
   return ms_plan_kernel(l->plan, l->phase, keeps ? kept : op, attrs, 1, &in, 1 + keeps, out, l->model->unit[unit].name,
                         1);
 }

@@ -18,7 +18,7 @@
  * total, so that the bytes move while another unit's gradients are computed.
  */
 #include "plan/lower/gradients/lower_pieces.h"
-#include "plan/layout/rests.h"
+#include "plan/layout/residuals.h"
 
 /* The ranks of the last exchange, which is the only one without nodes in between. */
 static int64_t last_ranks(const ms_lowering *l) { return ms_model_shards(l->model) / l->plan->inner_shards; }
@@ -39,7 +39,7 @@ static int quantise(ms_lowering *l, const ms_unit_pieces *p, const ms_segment *s
       .pieces = {.dtype = p->dtype, .pieces = shards, .stride = seg->chunk, .group = inner > 1 ? inner : 0}};
   const ms_ref whole = ms_ref_vector(from->buffer, ms_gradients_offset(from, seg), from->dtype, n);
   return ms_lower_round_off(l, p->unit, seg, MS_OP_quantise_pieces, MS_OP_quantise_pieces_kept, &attrs, whole, pieces,
-                            ms_rests_of_shards(seg), n);
+                            ms_residuals_of_shards(seg), n);
 }
 
 /* What the shards of a node have sent, to a piece of their sum for each node. */
@@ -48,7 +48,7 @@ static int sum(ms_lowering *l, const ms_unit_pieces *p, const ms_segment *seg, m
   const ms_op_attrs attrs = {
       .pieces = {.dtype = p->dtype, .pieces = l->plan->inner_shards, .elements = seg->chunk, .each = last_ranks(l)}};
   return ms_lower_round_off(l, p->unit, seg, MS_OP_sum_pieces, MS_OP_sum_pieces_kept, &attrs, received, passed,
-                            ms_rests_of_passed(l->model, p->unit, seg, l->plan->inner_shards), n);
+                            ms_residuals_of_passed(l->model, p->unit, seg, l->plan->inner_shards), n);
 }
 
 /* A part of an all_to_all in which every rank has so many pieces for each other one. */
@@ -61,7 +61,7 @@ static ms_plan_part part_of(const ms_unit_pieces *p, const ms_segment *seg, int6
 static int exchange(ms_lowering *l, int unit, int64_t ranks, int stride, int parts) {
   MS_TRY(ms_plan_collective(l->plan, l->phase, MS_STREAM_REDUCE, MS_COLL_ALL_TO_ALL, MS_DIM_SHARD, (int)ranks, unit,
                             parts, l->part));
-  ms_plan_spread(l->plan, l->phase, stride);
+  ms_plan_set_stride(l->plan, l->phase, stride);
   return MS_OK;
 }
 

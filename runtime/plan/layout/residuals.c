@@ -1,5 +1,5 @@
-/* rests.c - offsets and sizes of what rounding leaves of gradients. */
-#include "plan/layout/rests.h"
+/* residuals.c - offsets and sizes of what rounding leaves of gradients. */
+#include "plan/layout/residuals.h"
 
 #include "base/error.h"
 #include "base/numbers/dtype.h"
@@ -41,12 +41,12 @@ static int64_t before_passed(const ms_model *model, int unit) {
   return of_shards(model, unit) + of_chunks(model, unit) + of_sums(model, unit, NULL);
 }
 
-int64_t ms_rests_bytes(const ms_model *model, int unit, int inner_shards) {
+int64_t ms_residuals_bytes(const ms_model *model, int unit, int inner_shards) {
   if (!model->unit[unit].config.error_feedback) return 0;
   return 4 * (before_passed(model, unit) + of_passed(model, unit, NULL, inner_shards));
 }
 
-int ms_rests_are_kept(const ms_plan *plan, int unit, const ms_segment *seg, int *kept) {
+int ms_residuals_are_kept(const ms_plan *plan, int unit, const ms_segment *seg, int *kept) {
   const ms_unit *u = &plan->model->unit[unit];
   int with = 0, without = -1;
   for (int i = seg->first_param; i < seg->first_param + seg->params; i++) {
@@ -61,16 +61,16 @@ int ms_rests_are_kept(const ms_plan *plan, int unit, const ms_segment *seg, int 
                  u->name, plan->model->param[without].name);
 }
 
-int64_t ms_rests_of_shards(const ms_segment *seg) { return 4 * (seg->reduce / ms_dtype_size(seg->reduce_dtype)); }
+int64_t ms_residuals_of_shards(const ms_segment *seg) { return 4 * (seg->reduce / ms_dtype_size(seg->reduce_dtype)); }
 
-int64_t ms_rests_of_chunk(const ms_model *model, int unit, const ms_segment *seg) {
+int64_t ms_residuals_of_chunk(const ms_model *model, int unit, const ms_segment *seg) {
   return 4 * (of_shards(model, unit) + seg->local);
 }
 
-int64_t ms_rests_of_sum(const ms_model *model, int unit, const ms_segment *seg) {
+int64_t ms_residuals_of_sum(const ms_model *model, int unit, const ms_segment *seg) {
   return 4 * (of_shards(model, unit) + of_chunks(model, unit) + of_sums(model, unit, seg));
 }
 
-int64_t ms_rests_of_passed(const ms_model *model, int unit, const ms_segment *seg, int inner_shards) {
+int64_t ms_residuals_of_passed(const ms_model *model, int unit, const ms_segment *seg, int inner_shards) {
   return 4 * (before_passed(model, unit) + of_passed(model, unit, seg, inner_shards));
 }

@@ -1,4 +1,4 @@
-/* spread_slices.c - ends the writing of a state's tensors, and gives every replica the parameters of sliced units
+/* gather_slices.c - ends the writing of a state's tensors, and gives every replica the parameters of sliced units
  * (plan/layout/replica_slices.h) that were changed slice by slice.
  *
  * A plan gathers the slices after an update. Everything else that changes parameters gives every replica the whole
@@ -28,7 +28,7 @@ static int spread(ms_state *state, int param, float *room) {
   return MS_OK;
 }
 
-int ms_params_spread(ms_state *state) {
+int ms_params_gather_slices(ms_state *state) {
   const ms_model *model = state->model;
   int64_t most = 0;
   int rc = MS_OK;
@@ -48,7 +48,7 @@ int ms_params_spread(ms_state *state) {
 int ms_state_make_whole(ms_state *state) {
   const unsigned epoch = 1 + ms_world_epoch(state->world);
   if (!state->in_flight.whole || state->in_flight.whole == epoch) return MS_OK;
-  MS_TRY(ms_params_spread(state));
+  MS_TRY(ms_params_gather_slices(state));
   state->in_flight.whole = epoch;
   return MS_OK;
 }
@@ -58,7 +58,7 @@ int ms_state_seal(ms_state *state) {
   MS_TRY(ms_state_settle(state));
   ms_resident_forget(state);
   MS_TRY(ms_moments_seal(state));
-  MS_TRY(ms_rests_clear(state));
+  MS_TRY(ms_residuals_clear(state));
   MS_TRY(ms_stored_seal(state, 0, state->model->params));
-  return ms_params_spread(state);
+  return ms_params_gather_slices(state);
 }
