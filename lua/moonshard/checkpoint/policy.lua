@@ -100,6 +100,16 @@ local function of_others(loaded)
   return more > 0 and (" and %d update%s by other trainers of the model"):format(more, more == 1 and "" or "s") or ""
 end
 
+-- The other trainers of the model whose folders have them as they are. Of two that resume one after the other, the
+-- later one's load changes the weights, but takes no step that the earlier one's folder lacks.
+local function saved_on(session)
+  local list = {}
+  for _, other in ipairs(termination.policies) do
+    if other.train.session == session and other:is_saved() then list[#list + 1] = other end
+  end
+  return list
+end
+
 local function resume(self, path, skipped)
   local session = self.train.session
   session:require_same(path and 1 or 0, "of what to resume", function(rank)
@@ -108,8 +118,10 @@ local function resume(self, path, skipped)
   end)
   if not path then return end
   self.train.resuming = true
+  local saved = saved_on(session)
   local ok, loaded = pcall(checkpoint.load, self.train, path, { data = self.data })
   self.train.resuming = nil
+  for _, other in ipairs(saved) do other.saved_edits = session.edits end
   if not ok then error(loaded, 0) end
   self:note(loaded.path)
   if self.dir ~= "" then settle(self, loaded.path) end
@@ -176,7 +188,9 @@ function Policy:save()
   checkpoint.save(self.train, self.dir, { async = self.async and not self.last, keep_last = self.keep_last })
 end
 
-local function is_saved(self)
+---Whether some folder has the trainer as it is, or there is nothing to save.
+---@return boolean
+function Policy:is_saved()
   local train = self.train
   return train.steps_done == 0 or self.saved_step == train.steps_done and self.saved_edits == train.session.edits
     and self.saved_updates == (train.session.unsaved_updates or 0)
@@ -186,14 +200,14 @@ end
 ---@return boolean
 function Policy:has_saved()
   local step = self.train.steps_done
-  return step > 0 and is_saved(self) and self.saved_path == folder.of(self.dir, step)
+  return step > 0 and self:is_saved() and self.saved_path == folder.of(self.dir, step)
 end
 
 ---Called when the ranks of this trainer agree that its run should end: after the step that they are about to make, or
 ---immediately if there is nothing to save. Collective.
 function Policy:terminate()
   self.last = true
-  if is_saved(self) then termination.now(self) end
+  if self:is_saved() then termination.now(self) end
 end
 
 ---Ends a run whose last step is done. Collective.
@@ -225,7 +239,7 @@ function Policy:after_step(metrics)
   self.metrics = metrics
   try_states(self)
   local due = self.last or self.every > 0 and self.train.steps_done % self.every == 0
-  if due and not is_saved(self) then
+  if due and not self:is_saved() then
     local began = clock.now()
     self:save()
     metrics.save_ms = 1e3 * (clock.now() - began)
@@ -248,7 +262,7 @@ end
 
 ---Finishes a run: saves if necessary, and waits until everything is on disk. Collective.
 function Policy:finish()
-  if not is_saved(self) then self:save() end
+  if not self:is_saved() then self:save() end
   checkpoint.finish(self.train)
 end
 

@@ -61,7 +61,8 @@ local function dispatch(arguments)
   elseif not COMMANDS[command] and not HIDDEN[command] then
     refuse_command(command)
   end
-  local rest = { unpack(arguments, 2) }
+  local rest = {}
+  for i = 2, #arguments do rest[i - 1] = arguments[i] end
   for _, argument in ipairs(rest) do
     if argument == "--help" or argument == "-h" then return print_help(command) end
   end

@@ -34,7 +34,8 @@ local function out_of(line)
   end
   local out = line.out or (line.files[1]:gsub("%.[^./]*$", "")) .. ".bin"
   local there = files.real_path(out)
-  for _, file in ipairs({ line.tokenizer, unpack(line.files) }) do
+  for i = 0, #line.files do
+    local file = line.files[i] or line.tokenizer
     if there and there == files.real_path(file) then
       refuse("MS_EINVAL", "moonshard tokenize: the output would overwrite %s: name another with --out FILE.bin",
         file)

@@ -14,8 +14,9 @@ local world = require("moonshard.distributed.world")
 ---@class moonshard.log
 ---@overload fun(step: integer, m: table) prints a step's line and writes to --metrics and --tensorboard
 local log = {
-  ---Losses so far, for the curve: { step, loss } each. Of more than 4096 steps, some that are equally far apart.
-  ---@type { train: number[][], valid: number[][] }
+  ---Losses so far, for the curve: { step, loss } each. Of more than 4096 steps, some that are equally far apart. Those
+  ---of further trainers by their numbers, from 2.
+  ---@type { train: number[][], valid: number[][], [integer]: { train: number[][], valid: number[][] } }
   history = { train = {}, valid = {} },
   expect = progress.expect,
 }
@@ -45,27 +46,46 @@ function log.open_events(folder)
   metrics.events = require("moonshard.metrics.tensorboard").open(folder)
 end
 
+-- Metrics of a step that are tables: by group, or by mesh dimension.
+local TABLES = { grad_norms = true, waits_ms = true, comm_bytes = true, wire_bytes = true, padding = true }
+
+-- What is dropped in silence is missed weeks later.
+local function check_metric(name, value)
+  if type(name) ~= "string" then
+    errors.invalid("ms.log: the metrics have %s at the key %s: give it a name", options.describe(value), tostring(name))
+  end
+  if type(value) == "number" or type(value) == "table" and TABLES[name] and not getmetatable(value) then return end
+  errors.invalid("ms.log: %s of the metrics must be a number, not %s; of a tensor, x:item() is one", name,
+    options.describe(value))
+end
+
+local function history_of(trainer)
+  if trainer == 1 then return log.history end
+  log.history[trainer] = log.history[trainer] or { train = {}, valid = {} }
+  return log.history[trainer]
+end
+
 local function write(step, m)
   if type(step) ~= "number" or type(m) ~= "table" or type(m.loss) ~= "number" then
     errors.invalid("ms.log takes a step and its metrics, as train:step returns them: ms.log(step, m)")
   end
-  for name, value in pairs(m) do
-    if type(value) == "string" or type(value) == "table" and getmetatable(value) then
-      errors.invalid("ms.log: %s of the metrics must be a number, not %s; of a tensor, x:item() is one", tostring(name),
-        options.describe(value))
-    end
+  if step < 0 or step % 1 ~= 0 or step > 2 ^ 53 then
+    errors.invalid("ms.log: the step must be a whole number of at least 0, not %s", options.describe(step))
   end
+  for name, value in pairs(m) do check_metric(name, value) end
   if m.trainer ~= nil then
     errors.invalid("ms.log: trainer of the metrics is the trainer's number, which --metrics has itself: give yours "
       .. "another name")
   end
   if world.rank ~= 0 then return end
-  history.add(log.history.train, step, m.loss)
-  if m.valid_loss then history.add(log.history.valid, step, m.valid_loss) end
-  if metrics.file then metrics.file:add(step, m, numbers[m] or 1) end
-  if metrics.events then metrics.events:add(step, m) end
+  local trainer = numbers[m] or 1
+  local past = history_of(trainer)
+  history.add(past.train, step, m.loss)
+  if m.valid_loss then history.add(past.valid, step, m.valid_loss) end
+  if metrics.file then metrics.file:add(step, m, trainer) end
+  if metrics.events then metrics.events:add(step, m, trainer) end
   progress.show(step, m)
-  local spike = watch.spikes and watch.spikes:check(step, m)
+  local spike = watch.spikes and watch.spikes:check(step, m, trainer)
   if spike then log.print(spike) end
 end
 
@@ -73,7 +93,8 @@ end
 ---@param step integer
 ---@param m moonshard.StepMetrics
 function log.catch_up(step, m)
-  local last = log.history.train[#log.history.train]
+  local past = history_of(numbers[m] or 1).train
+  local last = past[#past]
   if (last or metrics.file or metrics.events) and not (last and last[1] >= step) then write(step, m) end
 end
 
@@ -105,7 +126,8 @@ end
 function log.resumed(step, train)
   local said = metrics.file and metrics.file:resume(step, numbers[train] or 1)
   if said then log.print(said) end
-  if metrics.events then metrics.events:restart(step + 1) end
+  -- TensorBoard would drop the steps of all trainers.
+  if metrics.events and (numbers[train] or 1) == 1 then metrics.events:restart(step + 1) end
 end
 
 ---@class moonshard.CurveOptions
@@ -116,9 +138,13 @@ end
 ---@param o moonshard.CurveOptions?
 function log.curve(o)
   o = options.parse("ms.log.curve", o, { svg = { "string" }, title = { "string" } })
-  if world.rank ~= 0 or #log.history.train == 0 then return end
-  local curves = { { name = "training", points = log.history.train } }
-  if #log.history.valid > 0 then curves[2] = { name = "validation", points = log.history.valid, marks = true } end
+  local curves = {}
+  for trainer = 1, trainers > 0 and trainers or 1 do
+    local past, of = history_of(trainer), trainer > 1 and " of trainer " .. trainer or ""
+    if #past.train > 0 then curves[#curves + 1] = { name = "training" .. of, points = past.train } end
+    if #past.valid > 0 then curves[#curves + 1] = { name = "validation" .. of, points = past.valid, marks = true } end
+  end
+  if world.rank ~= 0 or not curves[1] then return end
   local labels = { title = o.title or "loss", x = "step" }
   progress.show_last()
   log.print(chart.text(curves, {

@@ -20,7 +20,7 @@ MetricsFile.__index = MetricsFile
 -- The keys of every line, in this order.
 local KEYS = {
   "step", "loss", "grad_norm", "lr", "tokens", "tokens_per_s", "step_ms", "mfu", "exposed_ms", "data_ms", "peak_bytes",
-  "plan_bytes", "comm_bytes", "wire_bytes", "waits_ms", "valid_loss", "save_ms", "snapshot_bytes",
+  "plan_bytes", "comm_bytes", "wire_bytes", "waits_ms", "grad_norms", "valid_loss", "save_ms", "snapshot_bytes",
 }
 
 local KNOWN = { outside_bytes = true, trainer = true }
@@ -98,7 +98,7 @@ local function lines_up_to(path, step, trainer)
     local at, of = tonumber(line:match('^{"step":(%d+),.*}\n$')), tonumber(line:match('"trainer":(%d+)')) or 1
     read = read + #line
     whole = whole and at ~= nil and file:seek() == read
-    if whole and at > (last[of] or 0) and (of ~= trainer or at <= step) then
+    if whole and at > (last[of] or -1) and (of ~= trainer or at <= step) then
       kept[#kept + 1], last[of] = line, at
       if rest == 0 then bytes = read end
     else

@@ -21,7 +21,8 @@ local WATCHED = { { key = "grad_norm", name = "gradient norm" }, { key = "loss",
 ---@field loss number? threshold for the loss, as a multiple of the median; 1.5
 
 ---@class moonshard.Spikes
----@field found { step: integer, what: string, value: number, ratio: number }[]
+---@field found { step: integer, what: string, value: number, ratio: number }[] trainer: its number, behind the first
+---@field windows table<integer, { at: integer, grad_norm: number[], loss: number[] }> the last values, by trainer
 local Spikes = {}
 Spikes.__index = Spikes
 
@@ -39,11 +40,12 @@ function spikes.new(given)
       errors.invalid("ms.log.spikes: %s must be above 1, not %g", watched.key, o[watched.key])
     end
   end
-  return setmetatable({ options = o, recent = { grad_norm = {}, loss = {} }, at = 0, found = {} }, Spikes)
+  return setmetatable({ options = o, windows = {}, found = {} }, Spikes)
 end
 
 local function median(values)
-  local sorted = { unpack(values) }
+  local sorted = {}
+  for i, value in ipairs(values) do sorted[i] = value end
   table.sort(sorted)
   return sorted[math.floor(#sorted / 2) + 1]
 end
@@ -51,24 +53,29 @@ end
 ---Checks a step and adds it to the window.
 ---@param step integer
 ---@param m { grad_norm: number?, loss: number }
+---@param trainer integer? its number, 1
 ---@return string? report "step 812: gradient norm 14.2 is 9.1 times the median of 64 steps"
-function Spikes:check(step, m)
-  local lines = {}
-  self.at = self.at % self.options.window + 1
+function Spikes:check(step, m, trainer)
+  local lines, of = {}, trainer or 1
+  local window = self.windows[of] or { at = 0, grad_norm = {}, loss = {} }
+  self.windows[of] = window
+  window.at = window.at % self.options.window + 1
   for _, watched in ipairs(WATCHED) do
-    local value, recent = m[watched.key], self.recent[watched.key]
+    local value, recent = m[watched.key], window[watched.key]
     if value and value == value then
       local usual = #recent >= FEWEST and median(recent)
       if usual and usual > 0 and value > usual * self.options[watched.key] then
         local ratio = value / usual
         if #self.found == MOST_KEPT then table.remove(self.found, 1) end
-        self.found[#self.found + 1] = { step = step, what = watched.key, value = value, ratio = ratio }
+        self.found[#self.found + 1] = { step = step, what = watched.key, value = value, ratio = ratio,
+          trainer = of > 1 and of or nil }
         lines[#lines + 1] = ("%s %.4g is %.1f times the median of %d steps"):format(watched.name, value, ratio, #recent)
       end
-      recent[math.min(self.at, #recent + 1)] = value
+      recent[math.min(window.at, #recent + 1)] = value
     end
   end
-  return lines[1] and ("step %d: %s"):format(step, table.concat(lines, ", ")) or nil
+  return lines[1] and ("step %d%s: %s"):format(step, of > 1 and " of trainer " .. of or "", table.concat(lines, ", "))
+    or nil
 end
 
 return spikes

@@ -150,7 +150,9 @@ end
 ---@param step integer
 ---@param m table metrics returned by train:step; further numbers appear as train/NAME, and the entries of comm_bytes,
 ---  wire_bytes and waits_ms, one per mesh dimension, as comm/DIMENSION_bytes, ..._wire_bytes and ..._waits_ms
-function EventFile:add(step, m)
+---@param trainer integer? its number; those of further trainers, from 2, are under trainer_2/
+function EventFile:add(step, m, trainer)
+  local under = trainer and trainer > 1 and ("trainer_%d/"):format(trainer) or ""
   local tags, scalars, values = {}, {}, {}
   local function take(tag, value) tags[#tags + 1], scalars[tag] = tag, value end
   for name, value in pairs(m) do
@@ -160,7 +162,9 @@ function EventFile:add(step, m)
   for dimension, bytes in pairs(m.wire_bytes or {}) do take("comm/" .. dimension .. "_wire_bytes", bytes) end
   for dimension, ms in pairs(m.waits_ms or {}) do take("comm/" .. dimension .. "_waits_ms", ms) end
   table.sort(tags)
-  for i, tag in ipairs(tags) do values[i] = bytes_field(1, bytes_field(1, tag) .. float_field(2, scalars[tag])) end
+  for i, tag in ipairs(tags) do
+    values[i] = bytes_field(1, bytes_field(1, under .. tag) .. float_field(2, scalars[tag]))
+  end
   write(self, event(wall_time(self), key(2, VARINT) .. varint(step) .. bytes_field(5, table.concat(values))))
 end
 

@@ -84,6 +84,7 @@ local function read_number(key, text, default)
   local finite = number and number - number == 0
   if default % 1 == 0 then
     if not finite then refuse(key, text, ("a whole number, like %d"):format(default)) end
+    if math.abs(number) >= 2 ^ 53 then refuse(key, text, "a whole number below 2^53, 9007199254740992") end
     if number % 1 ~= 0 then
       refuse(key, text, ("a whole number, like its default %d; if the recipe takes fractions, too, it has to say "
         .. "%s = ms.args.real(%d)"):format(default, key, default))
@@ -113,6 +114,7 @@ local function read_list(key, text, default)
   for part in (text .. separators):gmatch("(.-)" .. separators) do
     part = text_lines.trim(part)
     if part == "" and type(sample) == "number" then refuse(key, text, "numbers separated by commas, like 2,2") end
+    if part == "" and text ~= "" then refuse(key, text, "items separated by commas, none of them empty") end
     if part ~= "" or type(sample) == "number" then
       list[#list + 1] = sample == nil and part or read_value(key, part, sample)
     end

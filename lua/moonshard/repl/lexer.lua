@@ -107,6 +107,26 @@ local function last_name(tokens, i)
   return i
 end
 
+---Whether a chunk itself returns, and not only functions in it.
+---@param source string
+---@return boolean
+function lexer.returns(source)
+  local open, functions = {}, 0
+  for _, token in ipairs(lexer.tokens(source)) do
+    if token.kind == "keyword" then
+      if OPENS[token.text] then
+        open[#open + 1] = token.text
+        functions = functions + (token.text == "function" and 1 or 0)
+      elseif CLOSES[token.text] then
+        functions = functions - (table.remove(open) == "function" and 1 or 0)
+      elseif token.text == "return" and functions == 0 then
+        return true
+      end
+    end
+  end
+  return false
+end
+
 ---Turns the locals of a chunk's outermost block into globals, so that they live as long as its environment: `local
 ---x = 1` becomes `x = 1`. Lines and columns do not change, except after a `local x` without a value.
 ---@param source string

@@ -6,11 +6,12 @@ local context = require("moonshard.base.context")
 local errors = require("moonshard.base.error")
 local evaluate = require("moonshard.repl.evaluate")
 local input_file = require("moonshard.base.files.input_file")
+local lexer = require("moonshard.repl.lexer")
 local output_file = require("moonshard.base.files.output_file")
 local terminal = require("moonshard.base.text.terminal")
 
 ---@class moonshard.Notebook
----@field pieces string[] of a recipe
+---@field pieces moonshard.NotebookPiece[] of a recipe
 ---@field losses table<moonshard.Trainer, number[][]> { step, loss } each
 ---@field last moonshard.Trainer? that made a step
 local Notebook = {}
@@ -37,40 +38,81 @@ local re = ms.re
 rank = ms.world().rank
 ]]
 
--- An expression as a statement that also sets _, as the prompt does; nil when it has no effect.
-local function as_statement(text)
-  local expression = text:match("^%s*=(.*)$") or text
-  if expression:find("^[%w_.%s]*$") then return nil end
-  if expression == text and loadstring(text) then return text end
-  return "_ = " .. expression
+-- What `_` is at the prompt: the first value of the last line that had one. Only in recipes that read it.
+local RESULT = [[
+local function result(...)
+  if select("#", ...) > 0 then _ = (...) end
 end
+]]
 
 local function source_of_file(path)
   local source = input_file.text(path)
   return source and ("-- %s\n%s"):format(path, (source:gsub("^#[^\n]*\n?", ""):gsub("\n$", "")))
 end
 
+-- Whether a text is a statement, with others around it.
+local function is_statement(text) return loadstring("local _\n" .. text .. "\nlocal _") ~= nil end
+
+-- Statements as they can stand among others: no bracket of theirs goes with the line before, and no label is there
+-- twice.
+local function apart(text)
+  local is_open = text:find("^%(") or text:find("::", 1, true)
+  return is_open and ("do\n%s\nend"):format(text) or text
+end
+
+---@class moonshard.NotebookPiece
+---@field text string? its statements, which may be less than it did: `_` stays; nil: there are none
+---@field result string? an expression with its values
+---@field only integer? the rank that ran it
+
 -- Variables outlive a line at the prompt, so the locals of a line are variables here, too.
 local function piece_of(request)
-  if request.kind == "file" then return source_of_file(request.text) end
-  local text = as_statement(evaluate.without_locals(request.text):gsub("^%s+", ""))
-  if request.only and text then return ("if rank == %d then\n%s\nend"):format(request.only, text) end
-  return text
+  if request.kind == "file" then return { text = source_of_file(request.text) } end
+  local text = evaluate.without_locals(request.text):gsub("^%s+", "")
+  local expression = text:match("^=(.*)$") or text:match("^return%f[^%w_]%s*(.-)%s*;?%s*$") or text
+  if expression == "" then return {} end -- a lone return
+  if not loadstring("return " .. expression) then
+    if not lexer.returns(text) then return { text = apart(text), only = request.only } end
+    local call = ("(function()\n%s\nend)()"):format(text)
+    return { text = ("do local _ = %s end"):format(call), result = call, only = request.only }
+  end
+  local has_effect = not expression:find("^[%w_.%s]*$")
+  local statement = has_effect and (is_statement(expression) and apart(expression) or "_ = " .. expression) or nil
+  return { text = statement, result = expression, only = request.only }
 end
 
 ---Records a request that succeeded on all ranks.
 ---@param request moonshard.Request
-function Notebook:keep(request)
-  local piece = piece_of(request)
-  if piece then table.insert(self.pieces, piece) end
+function Notebook:keep(request) table.insert(self.pieces, piece_of(request)) end
+
+-- Whether a line reads what another one gave.
+local function reads_result(pieces)
+  for _, piece in ipairs(pieces) do
+    if (piece.result or piece.text or ""):find("%f[%w_]_%f[^%w_]") then return true end
+  end
+  return false
+end
+
+local function source_of(pieces)
+  local with_result = reads_result(pieces)
+  local lines = { HEAD .. (with_result and RESULT or "") }
+  for _, piece in ipairs(pieces) do
+    local text = piece.text
+    if with_result and piece.result then
+      -- Behind a comment the bracket needs a line of its own.
+      text = ("result(%s%s)"):format(piece.result, piece.result:find("--", 1, true) and "\n" or "")
+    end
+    if text and piece.only then text = ("if rank == %d then\n%s\nend"):format(piece.only, text) end
+    lines[#lines + 1] = text and text .. "\n" or nil
+  end
+  return table.concat(lines)
 end
 
 ---Writes the session as a recipe.
 ---@param path string
 ---@return boolean? saved, string? message
 function Notebook:save(path)
-  local source = HEAD .. table.concat(self.pieces, "\n") .. "\n"
-  local ok, raised = pcall(output_file.write, ":save", path, source)
+  local ok, raised = pcall(output_file.write, ":save", path, source_of(self.pieces))
   if not ok then return nil, errors.text(raised) end
   return true
 end

@@ -127,6 +127,7 @@ local function new_header(job)
     sort = job.sort, plan = job.plan or nil, price = job.price, ranks_per_node = job.ranks_per_node,
     load = running.machine_load(),
     hosts = job.hosts and job.hosts.text,
+    cluster = job.cluster and ("%x"):format(require("moonshard.base.hash").of_text(job.cluster:explain())),
     version = require("moonshard.base.ffi").version, machine = { cpu = cpu.model, cores = cpu.cores },
     started = os.date("%Y-%m-%d %H:%M"),
   }

@@ -13,13 +13,17 @@ function minimum.rounded(rate) return tonumber(("%.1e"):format(rate)) end
 ---@param report moonshard.SweepReport
 ---@param setting string the setting that contains the rate
 ---@return { rate: number, loss: number }[]
+---@return number[] failed the rates of points that failed, as those whose loss was NaN
 function minimum.measured(report, setting)
-  local list = {}
+  local list, failed = {}, {}
   for _, record in ipairs(report.records) do
-    if record.status == "ok" then list[#list + 1] = { rate = record.point[setting], loss = record.loss } end
+    local rate = record.point[setting]
+    if record.status == "ok" then list[#list + 1] = { rate = rate, loss = record.loss } end
+    if record.status == "failed" and type(rate) == "number" then failed[#failed + 1] = rate end
   end
   table.sort(list, function(a, b) return a.rate < b.rate end)
-  return list
+  table.sort(failed)
+  return list, failed
 end
 
 -- The x at which the parabola through three points is lowest; the middle point is the lowest of the three.
@@ -33,14 +37,23 @@ end
 
 ---The rate with the lowest loss, refined by its neighbours, and a sentence that states it.
 ---@param list { rate: number, loss: number }[] sorted by rate
+---@param failed number[]? rates that have no loss, sorted
 ---@return number?, string
-function minimum.advise(list)
+function minimum.advise(list, failed)
   if #list == 0 then return nil, "no rate was measured" end
   local best = 1
   for i, point in ipairs(list) do
     if point.loss < list[best].loss then best = i end
   end
   local rate, text = list[best].rate, ("lowest loss %.4f at %s"):format(list[best].loss, grid.text(list[best].rate))
+  local over = rate
+  for _, other in ipairs(failed or {}) do
+    if other > rate and over == rate then over = other end
+  end
+  if best == #list and over > rate then
+    return rate, ("%s, the highest rate that did not fail: %s did; try rates between them"):format(text,
+      grid.text(over))
+  end
   if best == #list or best == 1 then
     return rate, ("%s, the %s rate of the sweep: try rates %s"):format(text,
       best == 1 and "lowest" or "highest", best == 1 and "below it, or between it and the next one" or "above it")

@@ -22,7 +22,7 @@ local SHARED = {
   { "recipe", "the recipe" }, { "source", "the text of the recipe" }, { "settings", "settings" }, { "steps", "steps" },
   { "warmup", "warmup" }, { "repeats", "repeats" }, { "memory_limit", "memory_limit" },
   { "plan", "whether points are only planned" }, { "ranks_per_node", "ranks_per_node" },
-  { "hosts", "hosts" },
+  { "hosts", "hosts" }, { "price", "price" }, { "cluster", "the description of the cluster" },
   { "version", "the version of moonshard" }, { "machine", "the machine" },
 }
 

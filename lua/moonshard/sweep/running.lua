@@ -215,7 +215,8 @@ local function read_metrics(path)
     for _, key in ipairs(NEEDED) do
       if row[key] == nil then return nil, ("the metrics have no %s: log what train:step returns"):format(key) end
     end
-    rows[#rows + 1] = row
+    -- A point is judged by its first trainer.
+    if not row.trainer then rows[#rows + 1] = row end
   end
   return rows
 end

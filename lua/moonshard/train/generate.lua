@@ -219,6 +219,11 @@ local function require_same(running, o, lists, count)
     :require(running, "of what is generated")
 end
 
+-- seed + number - 1; behind the largest seed comes 0.
+local function seed_of(seed, number)
+  return seed + number - 1 < 2 ^ 53 and seed + number - 1 or seed - 2 ^ 53 + number - 1
+end
+
 local function continue(model, o)
   check_model(model, o)
   local running, config, count = session.of(model), model.config, o.tokens or o.bytes or 300
@@ -227,7 +232,7 @@ local function continue(model, o)
   local numbers, mine = divide(running, #lists)
   local own, draws = {}, {}
   for i, number in ipairs(mine) do
-    own[i], draws[i] = copy_of(lists[number]), sampling.random(o.seed + number - 1)
+    own[i], draws[i] = copy_of(lists[number]), sampling.random(seed_of(o.seed, number))
   end
   local made = continue_all({
     running = running, vocab = config.vocab, o = o, numbers = numbers, mine = mine, draws = draws,

@@ -57,6 +57,23 @@ describe("two trainers of a model", function()
     assert.same({ whole[7], whole[8] }, lines(ended.out))
   end)
 
+  it("U2 leave the end of the first stage as it is, however often the second one goes on", function()
+    local folder = scratch.path()
+    assert.equal(0, run(STAGES, folder, "stop=6").status)
+    local function first_stage()
+      local pipe = assert(io.popen("cd " .. folder .. "/1 && ls -d step-* && cat step-00000004/*.safetensors | md5sum"))
+      local text = pipe:read("*a")
+      pipe:close()
+      return text
+    end
+    local before = first_stage()
+    for steps = 4, 6, 2 do
+      local ended = run(STAGES:gsub("cfg.steps do", "(n == 1 and 4 or cfg.steps) do"), folder, "steps=" .. steps)
+      assert.equal(0, ended.status, ended.err)
+      assert.equal(before, first_stage())
+    end
+  end)
+
   it("U2 do not go back to the weights of the first stage, made in another order", function()
     local folder = scratch.path()
     assert.equal(0, run(STAGES, folder, "stop=6", "order=21").status)

@@ -38,6 +38,17 @@ describe("ms.args", function()
     assert.same({ 0.5, 0.25 }, cfg.betas)
   end)
 
+  it("refuses empty items of lists, and whole numbers that doubles do not have", function()
+    for override, default in pairs({ ["names=a,,b"] = { "x" }, ["names=a,"] = { "x" }, ["names=,a"] = { "x" },
+      ["names=9007199254740993"] = 1, ["names=-1e17"] = 1 }) do
+      local ok, raised = pcall(parse, { names = default }, { override })
+      assert.is_false(ok, override)
+      has(tostring(raised), override)
+    end
+    assert.same({}, parse({ names = { "x" } }, { "names=" }).names)
+    assert.equal(2 ^ 53 - 1, parse({ names = 1 }, { "names=9007199254740991" }).names)
+  end)
+
   it("lets the last of two overrides win", function()
     assert.equal(3, parse({ steps = 1 }, { "steps=2", "steps=3" }).steps)
   end)

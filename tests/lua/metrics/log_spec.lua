@@ -217,6 +217,40 @@ describe("ms.log", function()
     log.spikes()
   end)
 
+  it("tells trainers apart: their spikes, their curves", function()
+    local one, other = {}, {}
+    log.number(one)
+    log.number(other)
+    local text = written_by(function()
+      log.spikes({ window = 16 })
+      for step = 1, 40 do
+        for train, loss in pairs({ [one] = 0.1, [other] = step == 30 and 100 or 10 }) do
+          local m = with({ loss = loss, grad_norm = loss })
+          log.note(m, train)
+          log(step, m)
+        end
+      end
+      log.curve()
+    end)
+    local found = log.spikes_found()
+    assert.equal(2, #found)
+    for _, spike in ipairs(found) do assert.is_true(spike.step == 30 and spike.trainer ~= nil and spike.ratio > 9) end
+    has(text, "step 30 of trainer " .. found[1].trainer, "training of trainer " .. found[1].trainer)
+    log.spikes()
+    for key in pairs(log.history) do
+      if type(key) == "number" then log.history[key] = nil end
+    end
+  end)
+
+  it("takes windows of any length", function()
+    local text = written_by(function()
+      log.spikes({ window = 20000 })
+      for step = 1, 9000 do log(step, with({ grad_norm = step == 8999 and 30 or 1, loss = 1 })) end
+    end)
+    has(text, "step 8999: | gradient norm 30 | 8998 steps")
+    log.spikes()
+  end)
+
   it("reports steps whose gradient norm or loss is far above those before", function()
     local text = written_by(function()
       log.spikes({ window = 16 })
@@ -259,6 +293,17 @@ describe("ms.log", function()
     local ok, raised = pcall(log, METRICS)
     assert.is_false(ok)
     assert.is_true(errors.is(raised))
+    for key, value in pairs({ done = true, list = { 1, 2 }, name = "x", count = 5LL, [1] = 3, [true] = 1,
+      comm_bytes = setmetatable({}, {}) }) do
+      ok, raised = pcall(log, 1, with({ [key] = value }))
+      assert.is_false(ok)
+      has(tostring(raised), "ms.log | metrics | " .. tostring(key))
+    end
+    for _, step in ipairs({ -1, 0.5, 0 / 0, 1 / 0 }) do
+      ok, raised = pcall(log, step, METRICS)
+      assert.is_false(ok)
+      has(tostring(raised), "ms.log | step | whole number")
+    end
     ok, raised = pcall(log.expect, -3)
     assert.is_false(ok)
     has(tostring(raised), "0 | -3")

@@ -143,6 +143,15 @@ describe("tensorboard", function()
     assert.equal(2 ^ 40, list[4].step)
   end)
 
+  it("has the scalars of further trainers under their numbers", function()
+    local file = tensorboard.open(folder)
+    file:add(1, { loss = 1, comm_bytes = { shard = 5 } }, 1)
+    file:add(1, { loss = 2, comm_bytes = { shard = 6 } }, 2)
+    local list = events(only_file(folder))
+    assert.same({ ["loss/train"] = 1, ["comm/shard_bytes"] = 5 }, list[2].scalars)
+    assert.same({ ["trainer_2/loss/train"] = 2, ["trainer_2/comm/shard_bytes"] = 6 }, list[3].scalars)
+  end)
+
   it("has the losses of a run that was asked for it", function()
     local ended = program.run({ "run", "recipes/toy_hsdp.lua", "-n", "2", "mesh=1x2", "steps=5", "--tensorboard",
       folder })

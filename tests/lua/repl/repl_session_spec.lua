@@ -100,6 +100,20 @@ describe("a session", function()
     assert.truthy(again.out:find("%[rank 1%] %S+\t41\t5\n"), again.out)
   end)
 
+  it("I1 is saved with what lines make of the last result, with returns and labels", function()
+    local saved = os.tmpname()
+    local lines = { "function fact(n) return n <= 1 and 1 or n * fact(n - 1) end", "function none() end", "10 + 1",
+      "fact(5) -- five", "none()", "y = _ + 1", "y", "z = _ + 1", "return fact(3)", "x = _", "(fact(4))", "w = _;",
+      's = "abc"', "#s", "v = _", "do goto done ::done:: end", "local u = 1 do goto done ::done:: end",
+      "if x then u = _ return 7 end", "t = _", "print(x, y, z, w, v, u, t)", ":save " .. saved }
+    local out = program.run({ "repl", "-n", "1" }, nil, table.concat(lines, "\n") .. "\n").out
+    local again = program.run({ "run", saved })
+    os.remove(saved)
+    assert.equal("", again.err)
+    assert.equal("6\t121\t122\t24\t3\t3\t7\n", again.out)
+    has(out, "6\t121\t122\t24\t3\t3\t7")
+  end)
+
   it("I4 recalls a block of several lines as one entry", function()
     local state = os.tmpname()
     os.remove(state)

@@ -88,6 +88,15 @@ describe("ms.find_lr", function()
     end)
   end)
 
+  it("says that a higher rate failed, and does not send there", function()
+    with_sweep(FIND:format("1e-5", "0.1", 3), function(run) -- 1e-5, 1e-3, 0.1
+      local ended = run()
+      assert.equal(3, ended.status)
+      assert.equal("found 0.001\n", ended.err)
+      has(ended.out:match("\nlr: ([^\n]*)"), "0.001 | highest | did not fail | 0.1 | between")
+    end)
+  end)
+
   it("leaves standard output to the JSON when asked", function()
     with_sweep(FIND:format("1e-3", "4e-3", 3), function(run)
       local ended = run("--json")

@@ -151,13 +151,13 @@ end
 -- For points that differ in one positive number, such as a learning rate: the curve of the loss and its minimum.
 local function loss_curve(self)
   local key, chart = self.columns[1], { title = "Loss over " .. self.columns[1], points = {}, joined = true }
-  local list = minimum.measured(self, key)
+  local list, failed = minimum.measured(self, key)
   for i, point in ipairs(list) do
     local text = ("%s=%s: %.4f"):format(key, grid.text(point.rate), point.loss)
     chart.points[i] = { x = point.rate, y = point.loss, title = text }
   end
   chart.x_log = list[#list].rate >= 10 * list[1].rate
-  local rate, text = minimum.advise(list)
+  local rate, text = minimum.advise(list, failed)
   chart.mark = { x = rate, text = ("%s=%s"):format(key, grid.text(rate)) }
   return charts.framed(chart.title, text .. ".", points.svg(chart))
 end
