@@ -64,7 +64,7 @@ enum {
 #define MS_OP_ACTIVATION(activation) ((activation) << MS_OP_ACTIVATION_SHIFT)
 
 /* The attributes of a node or a call, typed: `attrs.reduce.axis`. All members are 8 bytes, so equal attributes are
- * equal bytes. ms_attrs of the public header is one of these, written by name. */
+ * equal bytes. Programs write them as text, by name (ms_graph_op). */
 typedef struct ms_op_attrs {
   int64_t out_dtype, add;
   union {

@@ -78,7 +78,7 @@
  *     ms_plan *plan = NULL; ms_state *state = NULL; ms_exec *exec = NULL;
  *     ms_world_info all; ms_unit_config unit; ms_param_config param; ms_model_dims dims; ms_plan_config config;
  *     ms_step_inputs step = {0.1, 1, 1, 0, {0, 1}, 0}; ms_step_outputs result = {0};
- *     int u, w, in[2], logits[2], loss[3]; ms_attrs attrs;
+ *     int u, w, in[2], logits[2], loss[3];
  *     TRY(ms_world_join(NULL, &world)); TRY(ms_world_describe(world, &all, sizeof all));
  *     TRY(ms_mesh_new(MS_DEVICE_CPU, 1, all_ranks, NULL, all.size, 0, NULL, &mesh));
  *     TRY(ms_config_default("ms_unit_config", &unit, sizeof unit));
@@ -88,8 +88,7 @@
  *     TRY(ms_config_default("ms_model_dims", &dims, sizeof dims)); dims.shard = 0;
  *     TRY(ms_model_shard(model, mesh, all.rank, &dims)); TRY(ms_graph_new(model, &graph));
  *     TRY(ms_graph_input(graph, "x", MS_F32, 2, x_dims, -1, &in[0])); TRY(ms_graph_param(graph, w, &in[1]));
- *     TRY(ms_op_defaults("matmul", &attrs)); TRY(ms_attrs_set("matmul", &attrs, "trans_b", 1));
- *     TRY(ms_graph_op(graph, "matmul", 2, in, &attrs, &logits[0]));
+ *     TRY(ms_graph_op(graph, "matmul", 2, in, "trans_b=1", &logits[0]));
  *     TRY(ms_graph_input(graph, "y", MS_I32, 1, y_dims, -1, &logits[1]));
  *     TRY(ms_graph_op(graph, "cross_entropy", 2, logits, NULL, loss)); TRY(ms_graph_set_loss(graph, loss[0], -1));
  *     TRY(ms_config_default("ms_plan_config", &config, sizeof config)); TRY(ms_plan_compile(graph, &config, &plan));

@@ -1,6 +1,6 @@
-/* attributes.c - the attributes of ops by name. The column of kernels/ops.def is a text ("axis=-1 keepdim=0"); each
- * word is found in the struct of kernels/attributes.def that the row names, once in a process. Code that knows the op
- * reads the struct instead.
+/* attributes.c - the attributes of ops by name. The column of kernels/ops.def is a text ("axis=-1 keepdim=0"), as what
+ * a program gives a node is; each word is found in the struct of kernels/attributes.def that the row names, once in a
+ * process. Code that knows the op reads the struct instead.
  */
 #include <pthread.h>
 #include <stdlib.h>
@@ -8,8 +8,6 @@
 
 #include "base/numbers/number.h"
 #include "graph/graph.h"
-
-_Static_assert(sizeof(ms_op_attrs) == sizeof(ms_attrs), "ms_attrs has room for the largest struct of attributes");
 
 /* ---- the structs ------------------------------------------------------------------------------------------------- */
 
@@ -98,15 +96,16 @@ const ms_attribute *ms_op_attributes(int op, int *n) {
   return &attributes[first_of[op]];
 }
 
-/* Passes ask for every node, and most names begin with another letter. */
-static const ms_attribute *find(int op, const char *name) {
-  const size_t length = strlen(name);
+/* Passes ask for every node, and most names begin with another letter. name: [length] */
+static const ms_attribute *find_word(int op, const char *name, size_t length) {
   int n;
   const ms_attribute *a = ms_op_attributes(op, &n);
   for (; n > 0; n--, a++)
     if (*a->name == *name && (size_t)a->length == length && !strncmp(a->name, name, length)) return a;
   return NULL;
 }
+
+static const ms_attribute *find(int op, const char *name) { return find_word(op, name, strlen(name)); }
 
 /* ---- values ------------------------------------------------------------------------------------------------------ */
 
@@ -142,33 +141,43 @@ int ms_op_row_defaults(int op, ms_op_attrs *attrs) {
   return MS_OK;
 }
 
-int ms_op_defaults(const char *op, ms_attrs *attrs) {
-  MS_GIVEN(op);
-  MS_GIVEN(attrs);
-  const int id = ms_op_find(op);
-  if (id < 0) return MS_FAIL(MS_ENAME, "there is no op named \"%s\"", op ? op : "");
-  ms_op_attrs own;
-  MS_TRY(ms_op_row_defaults(id, &own));
-  memcpy(attrs, &own, sizeof *attrs);
+/* ---- what a program gives ---------------------------------------------------------------------------------------- */
+
+static int set_given(int op, const ms_attribute *attribute, double value, ms_op_attrs *attrs) {
+  /* Integers that doubles do not tell apart are refused, too; the comparison rejects NaN. */
+  if (!attribute->real && !(value >= -0x1p53 && value <= 0x1p53 && value == (double)(int64_t)value))
+    return MS_FAIL(MS_EINVAL, "%s: %.*s must be an integer between -2^53 and 2^53, not %g", ms_op_row_of(op)->name,
+                   attribute->length, attribute->name, value);
+  ms_attribute_set(attribute, attrs, value);
   return MS_OK;
 }
 
-int ms_attrs_set(const char *op, ms_attrs *attrs, const char *name, double value) {
-  MS_GIVEN(op);
-  MS_GIVEN(attrs);
-  MS_GIVEN(name);
-  const int id = ms_op_find(op);
-  if (id < 0) return MS_FAIL(MS_ENAME, "there is no op named \"%s\"", op ? op : "");
-  const ms_attribute *attribute = name ? find(id, name) : NULL;
+_Static_assert(sizeof(ms_op_attrs) <= 32 * 8, "a bit for each word");
+
+/* Reads one "name=value" at *text, and moves *text behind it. given: the words of ms_op_attrs that were set. */
+static int read_given(int op, const char **text, uint32_t *given, ms_op_attrs *attrs) {
+  const char *name = *text, *row = ms_op_row_of(op)->name;
+  const int n = (int)strcspn(name, "= ");
+  char *end;
+  if (name[n] != '=')
+    return MS_FAIL(MS_EINVAL, "%s: attribute \"%.*s\" has no value: write \"%.*s=1\"", row, n, name, n, name);
+  const ms_attribute *attribute = find_word(op, name, (size_t)n);
   if (!attribute)
-    return MS_FAIL(MS_ENAME, "%s: no attribute \"%s\"; it has %s", op, name ? name : "",
-                   *rows[id].attrs ? rows[id].attrs : "none");
-  /* Integers that doubles do not tell apart are refused, too; the comparison rejects NaN. */
-  if (!attribute->real && !(value >= -0x1p53 && value <= 0x1p53 && value == (double)(int64_t)value))
-    return MS_FAIL(MS_EINVAL, "%s: %s must be an integer between -2^53 and 2^53, not %g", op, name, value);
-  ms_op_attrs own;
-  memcpy(&own, attrs, sizeof own);
-  ms_attribute_set(attribute, &own, value);
-  memcpy(attrs, &own, sizeof own);
+    return MS_FAIL(MS_ENAME, "%s: no attribute \"%.*s\"; it has %s", row, n, name,
+                   *rows[op].attrs ? rows[op].attrs : "none");
+  if (*given & 1u << attribute->word) return MS_FAIL(MS_EINVAL, "%s: attribute %.*s is given twice", row, n, name);
+  *given |= 1u << attribute->word;
+  const double value = ms_number_read(name + n + 1, &end);
+  if (end == name + n + 1 || (*end && *end != ' '))
+    return MS_FAIL(MS_EINVAL, "%s: %.*s=%.*s: the value must be a number", row, n, name,
+                   (int)strcspn(name + n + 1, " "), name + n + 1);
+  *text = end;
+  return set_given(op, attribute, value, attrs);
+}
+
+int ms_op_read_attrs(int op, const char *text, ms_op_attrs *attrs) {
+  uint32_t given = 0;
+  MS_TRY(ms_op_row_defaults(op, attrs));
+  while (text && *(text += strspn(text, " "))) MS_TRY(read_given(op, &text, &given, attrs));
   return MS_OK;
 }

@@ -206,7 +206,7 @@ int ms_graph_emit(ms_graph *graph, int op, int inputs, const int *in, const ms_o
   return rc ? ms_graph_in_scope(graph, rc) : MS_OK;
 }
 
-int ms_graph_op(ms_graph *graph, const char *op, int n_inputs, const int *inputs, const ms_attrs *attrs, int *outputs) {
+int ms_graph_op(ms_graph *graph, const char *op, int n_inputs, const int *inputs, const char *attrs, int *outputs) {
   MS_HANDLE(graph, GRAPH);
   MS_GIVEN(op);
   MS_GIVEN(outputs);
@@ -219,8 +219,7 @@ int ms_graph_op(ms_graph *graph, const char *op, int n_inputs, const int *inputs
     return ms_graph_in_scope(graph,
                              MS_FAIL(MS_EINVAL, "%s: this op is internal to the engine; recipes cannot use it", op));
   ms_op_attrs own;
-  if (attrs) memcpy(&own, attrs, sizeof own);
-  else MS_TRY(ms_op_row_defaults(id, &own));
+  if (ms_op_read_attrs(id, attrs, &own)) return ms_graph_in_scope(graph, ms_error_code());
   int has_input = n_inputs == 1 && inputs && inputs[0] >= 0 && inputs[0] < graph->n_values;
   if (!(ms_op_row_of(id)->flags & MS_OP_DRAWS_MASK) || !has_input)
     return ms_graph_emit(graph, id, n_inputs, inputs, &own, outputs);

@@ -148,6 +148,8 @@ const ms_attribute *ms_op_attributes(int op, int *n); /* [n] */
 double ms_attribute_value(const ms_attribute *attribute, const ms_op_attrs *attrs);
 void ms_attribute_set(const ms_attribute *attribute, ms_op_attrs *attrs, double value);
 int ms_op_row_defaults(int op, ms_op_attrs *attrs);
+/* The row's defaults, and what a text "axis=1 keepdim=1" says; NULL: no more than those. */
+int ms_op_read_attrs(int op, const char *text, ms_op_attrs *attrs);
 int ms_op_has(int op, const char *name); /* 1: its row has such an attribute, e.g. "part" */
 /* The integer of this name among an op's attributes; NULL: its row has none. */
 int64_t *ms_op_integer(int op, ms_op_attrs *attrs, const char *name);

@@ -159,14 +159,10 @@ MS_API int ms_initial_values(uint64_t seed, const char *name, int init, double a
 
 /* ---- ops -------------------------------------------------------------------------------------------------------- */
 
-/* Attributes of a node, by name: ms_op_defaults fills them, ms_attrs_set changes one. The words are the engine's. */
-typedef struct ms_attrs {
-  int64_t word[16];
-} ms_attrs;
-
 typedef struct ms_op_info {
   const char *name;
-  const char *attrs; /* "name=default ..."; a default with a point, an exponent or inf is a real number's */
+  const char *attrs; /* "name=default ..."; a default with a point, an exponent or inf is a real number's, any other an
+                        integer's, a flag's or an axis's */
   const char *doc;   /* formula and shapes, on one line */
   int min_inputs, max_inputs, outputs;
   int differentiable; /* 1: has a gradient */
@@ -176,11 +172,7 @@ typedef struct ms_op_info {
 
 MS_API int ms_op_count(void);
 MS_API int ms_op_describe(int op, ms_op_info *info, int size);
-MS_API int ms_op_find(const char *name);                    /* the op's index, or -1 */
-MS_API int ms_op_defaults(const char *op, ms_attrs *attrs); /* the row's default attributes */
-/* Sets one attribute of an op: an integer, flag or axis, or a real number. MS_ENAME when the op has none of this name,
- * MS_EINVAL when an integer is none. */
-MS_API int ms_attrs_set(const char *op, ms_attrs *attrs, const char *name, double value);
+MS_API int ms_op_find(const char *name); /* the op's index, or -1 */
 
 /* ---- graph ------------------------------------------------------------------------------------------------------ */
 
@@ -213,8 +205,11 @@ MS_API int ms_graph_input(ms_graph *graph, const char *name, int dtype, int ndim
                           int *value);
 /* The unsharded parameter, in the dtype that kernels read. Calls with the same parameter return the same value. */
 MS_API int ms_graph_param(ms_graph *graph, int param, int *value);
-/* Adds a node; outputs is [ms_op_info.outputs]. attrs NULL: the row's defaults. */
-MS_API int ms_graph_op(ms_graph *graph, const char *op, int n_inputs, const int *inputs, const ms_attrs *attrs,
+/* Adds a node; outputs is [ms_op_info.outputs]. attrs: attributes that differ from those of ms_op_info.attrs, in the
+ * same spelling and any order, "axis=1 keepdim=1"; NULL or "": none. Numbers are written as C writes them, with a
+ * decimal point in every locale; 17 digits give a double exactly. MS_ENAME if the op has no such attribute, MS_EINVAL
+ * if a value is no number, or an integer's is none. */
+MS_API int ms_graph_op(ms_graph *graph, const char *op, int n_inputs, const int *inputs, const char *attrs,
                        int *outputs);
 MS_API int ms_graph_describe(const ms_graph *graph, int value, ms_value_info *info, int size);
 /* Sets the f32 scalar to differentiate. A graph without a loss has only the phase evaluate. weight: that of this

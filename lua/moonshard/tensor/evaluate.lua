@@ -11,7 +11,6 @@ local C, ffi, check = engine.C, engine.ffi, engine.check
 -- Maximum number of compiled ops; above it all are dropped, and those still in use are compiled again.
 local MOST_COMPILED = 256
 
-local ATTRS_BYTES = ffi.sizeof("ms_attrs")
 local MAX_INPUTS, MAX_OUTPUTS = tonumber(C.MS_MAX_INPUTS), tonumber(C.MS_MAX_OUTPUTS)
 
 local input_names, output_names = {}, {}
@@ -78,7 +77,7 @@ local function compile(row, inputs, count, attrs)
 end
 
 local function key_of(row, inputs, count, attrs)
-  local parts = { row.name, ffi.string(attrs, ATTRS_BYTES) }
+  local parts = { row.name, attrs or "" }
   for i = 1, count do
     parts[#parts + 1] = inputs[i].dtype
     parts[#parts + 1] = table.concat(inputs[i].shape, "x")
@@ -100,7 +99,7 @@ end
 ---@param row moonshard.OpRow
 ---@param inputs moonshard.Tensor[] eager
 ---@param count integer of inputs
----@param attrs ffi.cdata* ms_attrs
+---@param attrs string? "axis=1 keepdim=1", sorted
 ---@return moonshard.Tensor[] all outputs
 return function(row, inputs, count, attrs)
   world.check_interrupt()

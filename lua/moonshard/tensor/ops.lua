@@ -59,11 +59,8 @@ local function read_row(index)
   engine.check(C.ms_op_describe(index, info, ffi.sizeof(info)))
   local name = ffi.string(info.name)
   local attributes, lists = parse_attributes(ffi.string(info.attrs))
-  local defaults = ffi.new("ms_attrs")
-  engine.check(C.ms_op_defaults(info.name, defaults))
   return {
     name = name, doc = ffi.string(info.doc), outputs = info.outputs, attributes = attributes, lists = lists,
-    defaults = defaults,
     min_inputs = info.min_inputs, max_inputs = info.max_inputs,
     differentiable = info.differentiable ~= 0, internal = info.internal ~= 0, across = attributes.ranks ~= nil,
   }
@@ -77,29 +74,30 @@ local function integer_of(row, name, value)
   errors.invalid("%s: %s must be an integer, not %s", row.name, name, options.describe(value))
 end
 
-local function set(row, attrs, name, value) engine.check(C.ms_attrs_set(row.name, attrs, name, value)) end
+-- The engine's text of attributes: "alpha=0.5 axis=1". 17 digits are all of a double.
+local function add(attrs, name, value) attrs[#attrs + 1] = ("%s=%.17g"):format(name, value) end
 
-local function set_list(row, attrs, name, list, values)
+local function add_list(row, attrs, name, list, values)
   if type(values) ~= "table" or #values > list.count then
     errors.raise("MS_ESHAPE", "%s: %s must be a list of at most %d integers", row.name, name, list.count)
   end
   for i = 1, #values do
-    set(row, attrs, list.letter .. i - 1, integer_of(row, ("item %d of %s"):format(i, name), values[i]))
+    add(attrs, list.letter .. i - 1, integer_of(row, ("item %d of %s"):format(i, name), values[i]))
   end
-  if list.ndim then set(row, attrs, "ndim", #values) end
+  if list.ndim then add(attrs, "ndim", #values) end
 end
 
-local function set_attribute(row, attrs, name, value)
+local function add_attribute(row, attrs, name, value)
   local kind = row.attributes[name]
   if kind == "number" then
     if type(value) ~= "number" then
       errors.invalid("%s: %s must be a number, not %s", row.name, name, options.describe(value))
     end
-    set(row, attrs, name, value)
+    add(attrs, name, value)
   elseif kind then
-    set(row, attrs, name, integer_of(row, name, value))
+    add(attrs, name, integer_of(row, name, value))
   elseif row.lists[name] then
-    set_list(row, attrs, name, row.lists[name], value)
+    add_list(row, attrs, name, row.lists[name], value)
   else
     local valid = {}
     for key in pairs(row.attributes) do valid[key] = true end
@@ -111,7 +109,6 @@ end
 -- Buffers of the current call; the engine copies what it keeps.
 local ids = ffi.new("int[?]", MAX_INPUTS)
 local results = ffi.new("int[?]", MAX_OUTPUTS)
-local attrs_buffer, ATTRS_BYTES = ffi.new("ms_attrs"), ffi.sizeof("ms_attrs")
 
 local function input_id(trace, row, position, input)
   if type(input) == "table" then
@@ -176,10 +173,13 @@ local function check_eager(row, inputs, count)
   end
 end
 
+-- The text of a call's attributes. Sorted, so that equal attributes are equal texts; nil without any.
 local function read_attributes(row, attributes)
-  ffi.copy(attrs_buffer, row.defaults, ATTRS_BYTES)
-  if not attributes then return end
-  for name, value in pairs(attributes) do set_attribute(row, attrs_buffer, name, value) end
+  if not attributes then return nil end
+  local attrs = {}
+  for name, value in pairs(attributes) do add_attribute(row, attrs, name, value) end
+  table.sort(attrs)
+  return table.concat(attrs, " ")
 end
 
 local function check_count(row, count)
@@ -187,22 +187,22 @@ local function check_count(row, count)
   errors.invalid("%s: got %d inputs; it takes at most %d", row.name, count, row.max_inputs)
 end
 
-local function emit(trace, row, inputs, count)
+local function emit(trace, row, inputs, count, attrs)
   local trained = false
   for i = 1, count do
     ids[i - 1] = input_id(trace, row, i, inputs[i])
     trained = trained or trace.trained[ids[i - 1]]
   end
   trace:note(row.name, inputs, count)
-  engine.check(C.ms_graph_op(trace.handle, row.name, count, ids, attrs_buffer, results))
+  engine.check(C.ms_graph_op(trace.handle, row.name, count, ids, attrs, results))
   if not trained or row.name == "detach" then return end
   for i = 0, row.outputs - 1 do trace.trained[results[i]] = true end
 end
 
 -- Computes immediately; returns the list of all outputs.
-local function evaluate(row, inputs, count)
+local function evaluate(row, inputs, count, attrs)
   check_eager(row, inputs, count)
-  return require("moonshard.tensor.evaluate")(row, inputs, count, attrs_buffer)
+  return require("moonshard.tensor.evaluate")(row, inputs, count, attrs)
 end
 
 -- A table without a metatable is a list of inputs if it contains tensors, and the attributes if it is no array, which
@@ -241,10 +241,9 @@ function ops.apply(name, inputs, attributes)
   check_count(row, #inputs)
   inputs = { unpack(inputs) }
   take_numbers(row, inputs, #inputs)
-  read_attributes(row, attributes)
-  local trace, values = context.trace, {}
-  if not trace then return evaluate(row, inputs, #inputs) end
-  emit(trace, row, inputs, #inputs)
+  local attrs, trace, values = read_attributes(row, attributes), context.trace, {}
+  if not trace then return evaluate(row, inputs, #inputs, attrs) end
+  emit(trace, row, inputs, #inputs, attrs)
   for i = 1, row.outputs do values[i] = results[i - 1] end
   for i = 1, row.outputs do values[i] = trace:tensor(values[i]) end
   return values
@@ -296,10 +295,9 @@ for index = 0, C.ms_op_count() - 1 do
       local inputs, count, attributes = sort_arguments(row, ...)
       check_count(row, count)
       take_numbers(row, inputs, count)
-      read_attributes(row, attributes)
-      local trace = context.trace
-      if not trace then return evaluate(row, inputs, count)[1] end
-      emit(trace, row, inputs, count)
+      local attrs, trace = read_attributes(row, attributes), context.trace
+      if not trace then return evaluate(row, inputs, count, attrs)[1] end
+      emit(trace, row, inputs, count, attrs)
       return trace:tensor(results[0])
     end
   end

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/numbers/number.h"
 #include "comm/group/world.h"
 #include "exec/bound/exec.h"
 
@@ -32,15 +33,14 @@ static void must(int status) {
 /* KERNELS small scalings in a row, and every KERNELS / UNITS of them an addition of a parameter of its own unit. */
 static void trace(bench *b, const int *param) {
   int64_t dims[1] = {ELEMENTS};
-  ms_attrs attrs;
+  char attrs[64];
   int x;
   must(ms_graph_new(b->model, &b->graph));
   must(ms_graph_input(b->graph, "x", MS_F32, 1, dims, -1, &x));
-  must(ms_op_defaults("scale", &attrs));
   for (int k = 0; k < KERNELS; k++) {
-    must(ms_attrs_set("scale", &attrs, "alpha", 1.0 + 1e-6 * k));
+    ms_format(attrs, sizeof attrs, "alpha=%.17g", 1.0 + 1e-6 * k);
     int in[2] = {x};
-    must(ms_graph_op(b->graph, "scale", 1, in, &attrs, &x));
+    must(ms_graph_op(b->graph, "scale", 1, in, attrs, &x));
     if (k % (KERNELS / UNITS)) continue;
     in[0] = x;
     must(ms_graph_param(b->graph, param[k / (KERNELS / UNITS)], &in[1]));

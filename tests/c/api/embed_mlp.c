@@ -39,14 +39,11 @@ static int add_params(ms_model *model, int param[4]) {
 
 /* y = x w' + b */
 static int linear(ms_graph *graph, int x, int weight, int bias, int *y) {
-  ms_attrs attrs;
   int in[3];
-  CHECK(ms_op_defaults("matmul", &attrs));
-  CHECK(ms_attrs_set("matmul", &attrs, "trans_b", 1));
   in[0] = x;
   CHECK(ms_graph_param(graph, weight, &in[1]));
   CHECK(ms_graph_param(graph, bias, &in[2]));
-  CHECK(ms_graph_op(graph, "matmul", 3, in, &attrs, y));
+  CHECK(ms_graph_op(graph, "matmul", 3, in, "trans_b=1", y));
   return 0;
 }
 

@@ -55,10 +55,9 @@ static void a_success_keeps_the_recorded_error(void **state) {
   (void)state;
   mlp_config c = mlp_default(1, 1, 0);
   mlp m = mlp_make(&c);
-  ms_attrs attrs;
   float one;
   const ms_step_inputs step = {.lr = 0, .step = 1, .micro_batches = 1};
-  assert_int_equal(ms_op_defaults("no such op", &attrs), MS_ENAME);
+  assert_int_equal(ms_config_default("no such struct", &one, sizeof one), MS_ENAME);
   char message[256], where[64];
   snprintf(message, sizeof message, "%s", ms_error_message());
   snprintf(where, sizeof where, "%s", ms_error_where());

@@ -14,13 +14,15 @@ static void table_describes_every_row(void **state) {
   assert_int_equal(ms_op_count(), MS_OP_COUNT);
   for (int op = 0; op < ms_op_count(); op++) {
     ms_op_info info;
-    ms_attrs attrs;
+    ms_op_attrs given, own;
     must(ms_op_describe(op, &info, sizeof info));
     assert_int_equal(ms_op_find(info.name), op);
     assert_true(info.min_inputs <= info.max_inputs && info.max_inputs <= MS_MAX_INPUTS);
     assert_true(info.outputs >= 1 && info.outputs <= MS_MAX_OUTPUTS);
     assert_true(info.doc[0]);
-    must(ms_op_defaults(info.name, &attrs));
+    must(ms_op_row_defaults(op, &own));
+    must(ms_op_read_attrs(op, info.attrs, &given));
+    assert_memory_equal(&given, &own, sizeof own);
   }
   assert_int_equal(ms_op_find("conv9"), -1);
   assert_int_equal(ms_op_find(""), -1);
@@ -46,31 +48,35 @@ static void defaults_come_from_the_row(void **state) {
   for (int d = 0; d < 6; d++) assert_int_equal(attrs.shape.d[d], 1);
   must(ms_op_row_defaults(MS_OP_transpose, &attrs));
   for (int d = 0; d < 6; d++) assert_int_equal(attrs.permutation.p[d], d);
-  assert_fails(ms_op_defaults("sofmax", &(ms_attrs){{0}}), MS_ENAME, "sofmax");
 }
 
-static void programs_set_attributes_by_name(void **state) {
+static void programs_write_attributes_as_text(void **state) {
   (void)state;
-  ms_attrs attrs;
-  ms_op_attrs own;
-  must(ms_op_defaults("rope", &attrs));
-  must(ms_attrs_set("rope", &attrs, "theta", 500.5));
-  must(ms_attrs_set("rope", &attrs, "interleaved", 1));
-  memcpy(&own, &attrs, sizeof own);
-  assert_true(own.rope.theta == 500.5 && own.rope.interleaved == 1 && own.rope.factor == 1 && own.rope.inverse == 0);
-  must(ms_op_defaults("transpose", &attrs));
-  must(ms_attrs_set("transpose", &attrs, "p4", 2));
-  must(ms_attrs_set("matmul", &attrs, "out_dtype", 2));
-  memcpy(&own, &attrs, sizeof own);
-  assert_true(own.permutation.p[4] == 2 && own.permutation.p[3] == 3 && own.out_dtype == 2);
-  assert_fails(ms_attrs_set("rope", &attrs, "thet", 1), MS_ENAME, "rope | thet | theta");
-  assert_fails(ms_attrs_set("transpose", &attrs, "p6", 1), MS_ENAME, "transpose | p6");
-  assert_fails(ms_attrs_set("transpose", &attrs, "p", 1), MS_ENAME, "transpose | p");
-  assert_fails(ms_attrs_set("add", &attrs, "axis", 1), MS_ENAME, "add | axis | none");
-  assert_fails(ms_attrs_set("sum", &attrs, "axis", 0.5), MS_EINVAL, "sum | axis | integer | 0.5");
-  assert_fails(ms_attrs_set("sum", &attrs, "axis", NAN), MS_EINVAL, "sum | axis | integer");
-  assert_fails(ms_attrs_set("sum", &attrs, "axis", 0x1p60), MS_EINVAL, "sum | axis | 2^53");
-  assert_fails(ms_attrs_set("sofmax", &attrs, "axis", 1), MS_ENAME, "sofmax");
+  ms_op_attrs a, defaults;
+  must(ms_op_read_attrs(MS_OP_rope, "theta=500.5 interleaved=1", &a));
+  assert_true(a.rope.theta == 500.5 && a.rope.interleaved == 1 && a.rope.factor == 1 && a.rope.inverse == 0);
+  must(ms_op_read_attrs(MS_OP_transpose, "p4=2", &a));
+  assert_true(a.permutation.p[4] == 2 && a.permutation.p[3] == 3);
+  must(ms_op_read_attrs(MS_OP_matmul, "  trans_b=1  out_dtype=2 ", &a));
+  assert_true(a.product.trans_b == 1 && a.product.trans_a == 0 && a.out_dtype == 2);
+  must(ms_op_read_attrs(MS_OP_scale, "alpha=0.10000000000000001 beta=-inf", &a));
+  assert_true(a.scale.alpha == 0.1 && isinf(a.scale.beta));
+  must(ms_op_row_defaults(MS_OP_sum, &defaults));
+  for (int i = 0; i < 3; i++) {
+    must(ms_op_read_attrs(MS_OP_sum, (const char *[]){NULL, "", " "}[i], &a));
+    assert_memory_equal(&a, &defaults, sizeof a);
+  }
+  assert_fails(ms_op_read_attrs(MS_OP_rope, "thet=1", &a), MS_ENAME, "rope | thet | theta");
+  assert_fails(ms_op_read_attrs(MS_OP_transpose, "p6=1", &a), MS_ENAME, "transpose | p6");
+  assert_fails(ms_op_read_attrs(MS_OP_transpose, "p=1", &a), MS_ENAME, "transpose | p");
+  assert_fails(ms_op_read_attrs(MS_OP_add, "axis=1", &a), MS_ENAME, "add | axis | none");
+  assert_fails(ms_op_read_attrs(MS_OP_sum, "axis=0.5", &a), MS_EINVAL, "sum | axis | integer | 0.5");
+  assert_fails(ms_op_read_attrs(MS_OP_sum, "axis=nan", &a), MS_EINVAL, "sum | axis | integer");
+  assert_fails(ms_op_read_attrs(MS_OP_sum, "axis=1152921504606846976", &a), MS_EINVAL, "sum | axis | 2^53");
+  assert_fails(ms_op_read_attrs(MS_OP_sum, "axis", &a), MS_EINVAL, "sum | axis | no value");
+  assert_fails(ms_op_read_attrs(MS_OP_sum, "keepdim= axis=1", &a), MS_EINVAL, "sum | keepdim= | number");
+  assert_fails(ms_op_read_attrs(MS_OP_sum, "axis=1,keepdim=1", &a), MS_EINVAL, "sum | axis=1,keepdim=1 | number");
+  assert_fails(ms_op_read_attrs(MS_OP_sum, "axis=1 axis=1", &a), MS_EINVAL, "sum | axis | twice");
 }
 
 /* ---- what passes read ------------------------------------------------------------------------------------------- */
@@ -161,7 +167,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       TEST(table_describes_every_row),
       TEST(defaults_come_from_the_row),
-      TEST(programs_set_attributes_by_name),
+      TEST(programs_write_attributes_as_text),
       TEST(attributes_parse),
       TEST(integers_are_those_of_whole_names),
       TEST(flags_have_the_attributes_that_they_speak_of),

@@ -27,20 +27,6 @@ static ms_value_info read_shape(const char **text, int dtype) {
   return info;
 }
 
-/* "axis=1 eps=1e-5" */
-static void read_attrs(const char *op, const char *text, ms_op_attrs *attrs) {
-  char name[32];
-  ms_attrs named;
-  must(ms_op_defaults(op, &named));
-  while (*text) {
-    const int n = (int)strcspn(text, "=");
-    snprintf(name, sizeof name, "%.*s", n, text);
-    must(ms_attrs_set(op, &named, name, strtod(text + n + 1, (char **)&text)));
-    if (*text) text++;
-  }
-  memcpy(attrs, &named, sizeof *attrs);
-}
-
 /* The log-sums, the count and the gradient of a loss, but not a bias. */
 static int is_after_targets(const ms_kernel_call *call, int i) {
   const int op = call->op;
@@ -80,7 +66,7 @@ static kernel_case build(const op_case *of, int dtype) {
   const ms_op_row *row = ms_op_row_of(c.call.op);
   const double eps = 1e-8;
   if (!row) fail_msg("there is no op %s", of->op);
-  read_attrs(of->op, of->attrs, &c.call.attrs);
+  must(ms_op_read_attrs(ms_op_find(of->op), of->attrs, &c.call.attrs));
   if (c.call.op == MS_OP_adamw) c.call.attrs.update.eps = eps;
   for (const char *text = of->inputs; *text;) add_input(&c, read_shape(&text, dtype));
   const ms_node node = {.op = c.call.op, .attrs = c.call.attrs, .inputs = c.call.inputs, .outputs = row->outputs};

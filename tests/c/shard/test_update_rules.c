@@ -56,7 +56,6 @@ static void a_model_without_parameters_computes(void **state) {
   ms_plan *plan;
   ms_state *training;
   ms_exec *exec;
-  ms_attrs attrs;
   ms_plan_config config;
   int x, y;
   must(ms_config_default("ms_plan_config", &config, sizeof config));
@@ -68,10 +67,7 @@ static void a_model_without_parameters_computes(void **state) {
   mlp_shard(model, mesh, 0, -1, -1);
   must(ms_graph_new(model, &graph));
   must(ms_graph_input(graph, "x", MS_F32, 1, (int64_t[]){3}, -1, &x));
-  must(ms_op_defaults("scale", &attrs));
-  must(ms_attrs_set("scale", &attrs, "alpha", 2));
-  must(ms_attrs_set("scale", &attrs, "beta", 1));
-  must(ms_graph_op(graph, "scale", 1, &x, &attrs, &y));
+  must(ms_graph_op(graph, "scale", 1, &x, "alpha=2 beta=1", &y));
   must(ms_graph_output(graph, "y", y));
   must(ms_plan_compile(graph, &config, &plan));
   must(ms_state_new(world, model, &config, 1, &training));

@@ -99,7 +99,6 @@ static void add_network(void) {
   ms_param_config param_config;
   ms_model_dims dims;
   ms_plan_config config;
-  ms_attrs transposed;
   int unit, w, v, in[2], out[2], loss[3];
   current = "add_network";
   NEED(ms_config_default("ms_unit_config", &unit_config, sizeof unit_config));
@@ -117,14 +116,12 @@ static void add_network(void) {
   dims.shard = 0;
   NEED(ms_model_shard(model, mesh, 0, &dims));
   NEED(ms_graph_new(model, &graph));
-  NEED(ms_op_defaults("matmul", &transposed));
-  NEED(ms_attrs_set("matmul", &transposed, "trans_b", 1));
   NEED(ms_graph_input(graph, "x", MS_F32, 2, x_dims, -1, &in[0]));
   NEED(ms_graph_param(graph, w, &in[1]));
-  NEED(ms_graph_op(graph, "matmul", 2, in, &transposed, out));
+  NEED(ms_graph_op(graph, "matmul", 2, in, "trans_b=1", out));
   NEED(ms_graph_op(graph, "tanh", 1, out, NULL, in));
   NEED(ms_graph_param(graph, v, &in[1]));
-  NEED(ms_graph_op(graph, "matmul", 2, in, &transposed, out));
+  NEED(ms_graph_op(graph, "matmul", 2, in, "trans_b=1", out));
   NEED(ms_graph_input(graph, "y", MS_I32, 1, y_dims, -1, &out[1]));
   NEED(ms_graph_op(graph, "cross_entropy", 2, out, NULL, loss));
   NEED(ms_graph_set_loss(graph, loss[0], -1));

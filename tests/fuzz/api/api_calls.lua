@@ -18,7 +18,7 @@ local LEFT_OUT = { ms_file_text_free = true, ms_free = true, ms_set_log = true, 
 local VALUES = {
   ["int"] = "an_int()", ["int64_t"] = "a_long()", ["uint64_t"] = "(uint64_t)a_long()", ["double"] = "a_real()",
   ["const char *"] = "a_text()", ["const char *const *"] = "texts()", ["const int *"] = "ints()",
-  ["const int64_t *"] = "longs()", ["const double *"] = "reals()", ["const ms_attrs *"] = "attrs()",
+  ["const int64_t *"] = "longs()", ["const double *"] = "reals()",
   ["const ms_step_inputs *"] = "step_inputs()", ["const ms_save_piece *"] = "save_pieces()",
   ["const ms_safetensors_tensor *"] = "tensors()", ["const ms_safetensors_view *"] = "view()",
   ["const ms_model_dims *"] = "model_dims()", ["const ms_cluster *"] = "cluster()",

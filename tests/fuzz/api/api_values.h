@@ -71,7 +71,10 @@ static char *a_text(void) {
                            "written.safetensors",
                            "folder",
                            "/proc/nowhere/x",
-                           "F32"};
+                           "F32",
+                           "trans_b=1",
+                           "axis=0 keepdim=1",
+                           "alpha=1e308 beta=nan"};
   static char longest[70000];
   if (chance(26)) return NULL;
   if (chance(26)) return memset(longest, 'q', sizeof longest - 1);
@@ -107,17 +110,6 @@ DEFINE_LIST(texts, char *, a_text())
 DEFINE_LIST(ints, int, an_int())
 DEFINE_LIST(longs, int64_t, wild ? a_long() : 1 + random_below(6))
 DEFINE_LIST(reals, double, a_real())
-
-static void *attrs(void) {
-  static ms_attrs a;
-  if (chance(2)) return NULL;
-  for (size_t i = 0; i < sizeof a.word / sizeof *a.word; i++) {
-    const double real = a_real();
-    if (chance(4)) memcpy(&a.word[i], &real, sizeof real);
-    else a.word[i] = chance(4) ? a_long() : random_below(3);
-  }
-  return &a;
-}
 
 static void *step_inputs(void) {
   static ms_step_inputs s;

@@ -94,7 +94,7 @@ static inline int mlp_value(ms_graph *graph, int param) {
   return value;
 }
 
-static inline int mlp_op(ms_graph *graph, const char *op, int n, const int *in, const ms_attrs *attrs) {
+static inline int mlp_op(ms_graph *graph, const char *op, int n, const int *in, const char *attrs) {
   int out[MS_MAX_OUTPUTS];
   must(ms_graph_op(graph, op, n, in, attrs, out));
   return out[0];
@@ -102,11 +102,8 @@ static inline int mlp_op(ms_graph *graph, const char *op, int n, const int *in, 
 
 /* y = x w' (+ b) */
 static inline int mlp_linear(ms_graph *graph, int x, int weight, int bias) {
-  ms_attrs attrs;
-  must(ms_op_defaults("matmul", &attrs));
-  must(ms_attrs_set("matmul", &attrs, "trans_b", 1));
   int in[3] = {x, mlp_value(graph, weight), bias >= 0 ? mlp_value(graph, bias) : -1};
-  return mlp_op(graph, "matmul", bias >= 0 ? 3 : 2, in, &attrs);
+  return mlp_op(graph, "matmul", bias >= 0 ? 3 : 2, in, "trans_b=1");
 }
 
 static inline void mlp_trace(mlp *m, const mlp_config *c, int first_block_param, int in_weight, int out_weight) {
