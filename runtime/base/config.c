@@ -31,10 +31,43 @@ int ms_config_take(void *own, int known, const void *given, const char *type) {
   return MS_OK;
 }
 
-int ms_info_give(void *to, int size, const void *info, int known, const char *function) {
-  if (size < 1 || size > MOST_BYTES)
-    return MS_FAIL(MS_EINVAL, "%s: size is %d: give the sizeof of the struct that it fills", function, size);
+static int check_size(int size, const char *function) {
+  if (size >= 1 && size <= MOST_BYTES) return MS_OK;
+  return MS_FAIL(MS_EINVAL, "%s: size is %d: give the sizeof of the struct that it takes or fills", function, size);
+}
+
+static void give(void *to, int size, const void *info, int known) {
   memset(to, 0, (size_t)size);
   memcpy(to, info, (size_t)(size < known ? size : known));
+}
+
+int ms_info_give(void *to, int size, const void *info, int known, const char *function) {
+  MS_TRY(check_size(size, function));
+  give(to, size, info, known);
   return MS_OK;
+}
+
+int ms_info_take(void *own, int known, const void *given, int size, const char *function) {
+  MS_TRY(check_size(size, function));
+  for (int i = known; i < size; i++)
+    if (((const char *)given)[i])
+      return MS_FAIL(MS_EUNSUPPORTED,
+                     "%s: a struct of %d bytes sets a field that this library does not know (its own has %d bytes): "
+                     "install a newer libmoonshard",
+                     function, size, known);
+  give(own, known, given, size);
+  return MS_OK;
+}
+
+int ms_rows_open(ms_row_list *rows, void *at, int size, int capacity, const char *function) {
+  *rows = (ms_row_list){.at = at, .size = size, .capacity = capacity};
+  if (capacity < 0) return MS_FAIL(MS_EINVAL, "%s: capacity is %d; it must be 0 or more", function, capacity);
+  if (!capacity) return MS_OK;
+  if (!at) return MS_FAIL(MS_EINVAL, "%s: rows is NULL", function);
+  return check_size(size, function);
+}
+
+void ms_rows_add(ms_row_list *rows, const void *row, int known) {
+  if (rows->n < rows->capacity) give(rows->at + (int64_t)rows->n * rows->size, rows->size, row, known);
+  rows->n++;
 }

@@ -45,25 +45,27 @@ typedef struct ms_safetensors_tensor {
 
 /* Opens one file, an index (a path that ends in ".index.json"), or a folder: its model.safetensors, the files listed in
  * its model.safetensors.index.json, or its only safetensors file. Reads only headers, and checks every rule of the
- * format. MS_EINVAL names file, tensor and field; MS_EIO is an error of the system. */
-MS_API int ms_safetensors_open(const char *path, ms_safetensors **file);
-MS_API int ms_safetensors_count(const ms_safetensors *file);
+ * format. *tensors (can be NULL): how many there are. MS_EINVAL names file, tensor and field; MS_EIO is an error of the
+ * system. */
+MS_API int ms_safetensors_open(const char *path, ms_safetensors **file, int *tensors);
 /* Tensors are sorted by name (bytes of UTF-8, ascending). */
 MS_API int ms_safetensors_describe(const ms_safetensors *file, int i, ms_safetensors_tensor *tensor, int size);
 MS_API int ms_safetensors_find(const ms_safetensors *file, const char *name); /* the tensor's index, or -1 */
-/* Copies bytes [first, first + bytes) of a tensor. MS_EIO, not a signal, if the file was truncated or the disk fails.
- */
-MS_API int ms_safetensors_read(const ms_safetensors *file, int i, int64_t first, int64_t bytes, void *out);
-/* A matrix view of a tensor: element [r, c] is element first + r * row_stride + c * column_stride of the tensor. One
- * stride must be 1; row_stride 1 is a transposed view. */
+/* A tensor as the f32 matrix that a program has in memory: its element [r, c] is element
+ * first + r * row_stride + c * column_stride of the tensor. One stride must be 1; row_stride 1 is a transposed view. */
 typedef struct ms_safetensors_view {
-  int64_t rows, columns, first, row_stride, column_stride;
+  int struct_size; /* set by ms_config_default */
+  /* 0 (default): all elements, as they are stored. What follows then keeps its defaults, too: 0, 0 and 1. */
+  int64_t rows, columns;
+  int64_t first, row_stride, column_stride;
 } ms_safetensors_view;
 
-/* Reads elements [first, first + count) of a view, row by row, as f32; view NULL: the tensor itself. The tensor must be
- * F32, BF16, F16, F64, F8_E4M3, F8_E5M2 or F8_E8M0 (MS_EDTYPE). *bytes (can be NULL): bytes of the file it read. */
-MS_API int ms_safetensors_read_f32(const ms_safetensors *file, int i, const ms_safetensors_view *view, int64_t first,
-                                   int64_t count, float *out, int64_t *bytes);
+/* Reads part of a tensor. view NULL: its bytes [first, first + count) as they are. Otherwise elements
+ * [first, first + count) of the view, row by row, as f32; the tensor must be F32, BF16, F16, F64, F8_E4M3, F8_E5M2 or
+ * F8_E8M0 (MS_EDTYPE). *bytes (can be NULL): how many bytes of the file it read. MS_EIO, not a signal, if the file was
+ * truncated or the disk fails. */
+MS_API int ms_safetensors_read(const ms_safetensors *file, int i, const ms_safetensors_view *view, int64_t first,
+                               int64_t count, void *out, int64_t *bytes);
 /* XXH3 (64 bits) of bytes [first, first + bytes) of a tensor; bytes -1: of all from `first` on. hex is [17]: 16
  * hexadecimal digits and a zero byte. */
 MS_API int ms_safetensors_checksum(const ms_safetensors *file, int i, int64_t first, int64_t bytes, char *hex);
@@ -81,15 +83,14 @@ typedef struct ms_safetensors_config {
   int direct; /* 1: data start at a multiple of 4096 bytes, to bypass the page cache; 0 (default): of 8 bytes */
 } ms_safetensors_config;
 
-/* Creates a file of n tensors, and writes its header. config can be NULL. Data are in the order of the reference
- * library, by alignment and then by name, so each tensor is aligned to its elements. */
-MS_API int ms_safetensors_create(const char *path, int n, const ms_safetensors_tensor *tensors,
+/* Creates a file of n tensors, each declared in `size` bytes, and writes its header. config can be NULL. Data are in
+ * the order of the reference library, by alignment and then by name, so each tensor is aligned to its elements. */
+MS_API int ms_safetensors_create(const char *path, int n, const ms_safetensors_tensor *tensors, int size,
                                  const ms_safetensors_config *config, ms_safetensors_writer **writer);
-/* Writes bytes [first, first + bytes) of the i-th declared tensor; in any order, but each byte once. */
-MS_API int ms_safetensors_write(ms_safetensors_writer *writer, int i, int64_t first, int64_t bytes, const void *data);
-/* Writes elements [first, first + count) of a view of the i-th declared tensor, rounding f32 to its type. */
-MS_API int ms_safetensors_write_f32(ms_safetensors_writer *writer, int i, const ms_safetensors_view *view,
-                                    int64_t first, int64_t count, const float *data);
+/* Writes what ms_safetensors_read reads to the i-th declared tensor, rounding f32 to its type; in any order, but each
+ * byte once. */
+MS_API int ms_safetensors_write(ms_safetensors_writer *writer, int i, const ms_safetensors_view *view, int64_t first,
+                                int64_t count, const void *data);
 /* Completes the file and releases the writer. On an error it removes the file and releases the writer, too; MS_EINVAL
  * names a tensor with missing bytes. */
 MS_API int ms_safetensors_finish(ms_safetensors_writer *writer);
@@ -104,10 +105,10 @@ typedef struct ms_token_reader ms_token_reader;
  * followed by the tokens. BYTES: any files; each byte is a token. */
 enum ms_token_kind { MS_TOKEN_FILES = 0, MS_TOKEN_BYTES = 1 };
 
-/* Maps files as one stream of tokens, in this order. MS_EINVAL names a file that does not exist, or the field that is
- * wrong (too short, too long, another format); MS_EIO is an error of the system. */
-MS_API int ms_tokens_open(int files, const char *const *paths, int kind, ms_tokens **tokens);
-MS_API int ms_tokens_count(const ms_tokens *tokens, int64_t *count); /* of the whole stream */
+/* Maps files as one stream of tokens, in this order, of which there are *count (can be NULL). MS_EINVAL names a file
+ * that does not exist, or the field that is wrong (too short, too long, another format); MS_EIO is an error of the
+ * system. */
+MS_API int ms_tokens_open(int files, const char *const *paths, int kind, ms_tokens **tokens, int64_t *count);
 /* Copies tokens [first, first + count). MS_EIO if a file was truncated after it was opened. */
 MS_API int ms_tokens_read(const ms_tokens *tokens, int64_t first, int64_t count, int32_t *out);
 
@@ -158,15 +159,12 @@ typedef struct ms_tokenize_config {
   int replace;     /* 1: invalid UTF-8 becomes U+FFFD; 0 (default): it is MS_EINVAL, which names the place */
 } ms_tokenize_config;
 
-typedef struct ms_tokenize_result {
-  int64_t bytes, tokens; /* bytes read, tokens written */
-  int width;             /* bytes per token: 2 if the vocabulary fits, else 4 */
-} ms_tokenize_result;
-
 /* Writes the tokens of text files, one document each, to the token file `out`, which appears when it is complete. The
- * result does not depend on the number of threads. config can be NULL. MS_EINTERRUPT after Ctrl-C. */
+ * result does not depend on the number of threads. config can be NULL. *bytes: how many were read; *tokens: how many
+ * were written; *width: in how many bytes each, 2 if the vocabulary fits, else 4; all three can be NULL. MS_EINTERRUPT
+ * after Ctrl-C. */
 MS_API int ms_tokenize_files(const ms_tokenizer *tokenizer, int files, const char *const *paths, const char *out,
-                             const ms_tokenize_config *config, ms_tokenize_result *result);
+                             const ms_tokenize_config *config, int64_t *bytes, int64_t *tokens, int *width);
 
 /* ---- checkpoints ------------------------------------------------------------------------------------------------ */
 
@@ -208,8 +206,8 @@ typedef struct ms_save_config {
 typedef struct ms_save ms_save;
 enum ms_save_stage { MS_SAVE_WRITTEN = 0, MS_SAVE_COMMITTED = 1, MS_SAVE_ENDED = 2 };
 
-/* Prepares saving: the pieces that this rank writes in every checkpoint of a state. */
-MS_API int ms_save_new(ms_state *state, int n, const ms_save_piece *pieces, ms_save **save);
+/* Prepares saving: the pieces that this rank writes in every checkpoint of a state, of `size` bytes each. */
+MS_API int ms_save_new(ms_state *state, int n, const ms_save_piece *pieces, int size, ms_save **save);
 /* Starts a save; the previous one must have ended. Synchronous: returns when this rank's file is on disk. Asynchronous:
  * returns when the state is copied; the rank that commits does so in the background once all files exist. Not
  * collective. */
@@ -253,7 +251,7 @@ typedef struct ms_saved_piece {
  * Adds the bytes read to *bytes. MS_EIO if a checksum differs; the state can be partly overwritten by then. No other
  * rank may be reading: see ms_state_write. */
 MS_API int ms_state_load(ms_state *state, int param, int what, int64_t first, int64_t count,
-                         const ms_saved_piece *piece, int64_t *bytes);
+                         const ms_saved_piece *piece, int size, int64_t *bytes);
 
 /* ffi:end */
 

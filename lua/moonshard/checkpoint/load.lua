@@ -90,7 +90,8 @@ local function read_all(checkpoint, session, list, verify)
     saved.first, saved.checksums = piece.first, verify and piece.xxh3 or nil
     local part = piece.division
     saved.part.run, saved.part.stride, saved.part.origin = part.run, part.stride, part.origin
-    check(C.ms_state_load(session.state, range.owned.index, range.owned.what, range.first, range.count, saved, bytes))
+    check(C.ms_state_load(session.state, range.owned.index, range.owned.what, range.first, range.count, saved,
+      ffi.sizeof("ms_saved_piece"), bytes))
   end
   local converted = 0
   for _, conversion in ipairs(list.conversions) do

@@ -74,7 +74,7 @@ local function saver_of(session, disk)
     fill(session.sharding, list, kept, i, range)
     bytes = bytes + 4 * range.count
   end
-  check(C.ms_save_new(state, #ranges, list, out))
+  check(C.ms_save_new(state, #ranges, list, ffi.sizeof("ms_save_piece"), out))
   session.saver = { handle = ffi.gc(out[0], C.ms_free), state = state, bytes = bytes, disk = disk, older = {} }
   return session.saver
 end

@@ -38,11 +38,10 @@ end
 function stream.open(paths, kind, shown)
   local names, out = ffi.new("const char *[?]", #paths + 1), ffi.new("ms_tokens *[1]")
   for i, path in ipairs(paths) do names[i - 1] = path end
-  local status = C.ms_tokens_open(#paths, names, C[kind], out)
+  local count = ffi.new("int64_t[1]")
+  local status = C.ms_tokens_open(#paths, names, C[kind], out, count)
   if status ~= 0 then raise(status, paths, shown or paths) end
   local handle = ffi.gc(out[0], C.ms_free)
-  local count = ffi.new("int64_t[1]")
-  check(C.ms_tokens_count(handle, count))
   return setmetatable({ handle = handle, tokens = tonumber(count[0]) }, Stream)
 end
 

@@ -160,9 +160,9 @@ function Tokenizer:tokenize_files(paths, out, o)
   -- `end` is a keyword.
   if o.finish then config["end"] = self:id(o.finish) end
   config.threads, config.replace = o.threads or 0, o.replace_invalid and 1 or 0
-  local result = ffi.new("ms_tokenize_result")
-  check(C.ms_tokenize_files(self.handle, #paths, names, out, config, result))
-  return { bytes = tonumber(result.bytes), tokens = tonumber(result.tokens), width = result.width }
+  local counts, width = ffi.new("int64_t[2]"), ffi.new("int[1]")
+  check(C.ms_tokenize_files(self.handle, #paths, names, out, config, counts, counts + 1, width))
+  return { bytes = tonumber(counts[0]), tokens = tonumber(counts[1]), width = width[0] }
 end
 
 arguments.exact_all("tokenizer", Tokenizer)

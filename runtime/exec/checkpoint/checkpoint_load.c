@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/config.h"
 #include "base/error.h"
 #include "base/least.h"
 #include "base/text/xxh3.h"
@@ -61,7 +62,7 @@ static int read_round(loading *l, int64_t from, int64_t to, const void **at) {
   const int64_t first = l->piece->first + from / 4, last = l->piece->first + to / 4;
   const int direct = l->owned && l->same && first >= l->first && last <= l->last;
   void *into = direct ? l->owned + (first - l->first) : l->round;
-  MS_TRY(ms_safetensors_read(l->piece->file, l->piece->tensor, from, to - from, into));
+  MS_TRY(ms_safetensors_read(l->piece->file, l->piece->tensor, NULL, from, to - from, into, NULL));
   *l->bytes += (to - from);
   *at = into;
   return direct ? MS_OK : store(l, first, last, into);
@@ -167,11 +168,13 @@ static int find_elements(loading *l, const ms_param *p) {
 }
 
 int ms_state_load(ms_state *state, int param, int what, int64_t first, int64_t count, const ms_saved_piece *piece,
-                  int64_t *bytes) {
+                  int size, int64_t *bytes) {
   MS_HANDLE(state, STATE);
-  MS_GIVEN(piece);
-  MS_HANDLE(piece->file, SAFETENSORS);
   MS_GIVEN(bytes);
+  ms_saved_piece own;
+  MS_TAKE_INFO(own, piece, size);
+  piece = &own;
+  MS_HANDLE(piece->file, SAFETENSORS);
   loading l = {
       .state = state,
       .param = param,

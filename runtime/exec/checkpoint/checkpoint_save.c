@@ -261,7 +261,7 @@ static void destroy_save(void *object) {
   free(save->at);
 }
 
-int ms_save_new(ms_state *state, int n, const ms_save_piece *pieces, ms_save **out) {
+int ms_save_new(ms_state *state, int n, const ms_save_piece *pieces, int size, ms_save **out) {
   MS_HANDLE(state, STATE);
   MS_GIVEN(out);
   if (n > 0) MS_GIVEN(pieces);
@@ -276,9 +276,11 @@ int ms_save_new(ms_state *state, int n, const ms_save_piece *pieces, ms_save **o
   save->at = ms_calloc(n + 1, sizeof *save->at);
   if (!save->piece || !save->division || !save->at) MS_GOTO(MS_ENOMEM);
   for (int i = 0; i < n; i++) {
+    ms_save_piece piece;
     save->n = i + 1;
-    MS_GOTO(copy_piece(state, &save->piece[i], &pieces[i]));
-    MS_GOTO(divide(state->model, &pieces[i], &save->division[i]));
+    MS_GOTO(ms_info_take(&piece, sizeof piece, (const char *)pieces + (int64_t)i * size, size, __func__));
+    MS_GOTO(copy_piece(state, &save->piece[i], &piece));
+    MS_GOTO(divide(state->model, &piece, &save->division[i]));
   }
   MS_GOTO(place_pieces(save));
   *out = save;

@@ -56,7 +56,7 @@ static int declare(writing *w, const char *path) {
   config.atomic = 0; /* the folder as a whole is */
   config.sync = 1;
   config.direct = part->copy != NULL;
-  int rc = ms_safetensors_create(path, part->n, tensor, &config, &w->file);
+  int rc = ms_safetensors_create(path, part->n, tensor, sizeof *tensor, &config, &w->file);
   free(tensor);
   return rc;
 }
@@ -79,7 +79,7 @@ static int hash_round(writing *w, int i, int64_t at, int64_t n) {
   }
   MS_TRY(part->read(part->context, i, at, n, w->round, &values));
   XXH3_64bits_update(w->hash, values, bytes);
-  return ms_safetensors_write(w->file, i, at * (int64_t)sizeof(float), (int64_t)bytes, values);
+  return ms_safetensors_write(w->file, i, NULL, at * (int64_t)sizeof(float), (int64_t)bytes, values);
 }
 
 static int write_piece(writing *w, int i) {

@@ -67,9 +67,13 @@ char *ms_st_beside(const char *path, const char *name);
 /* The declaration of tensor i of a file being written; does not set the offset. */
 int ms_st_declared(const ms_safetensors_writer *writer, int i, ms_safetensors_tensor *tensor);
 
+/* Read and write bytes [first, first + bytes) of tensor i, as the public calls do without a view. */
+int ms_st_read(const ms_safetensors *file, int i, int64_t first, int64_t bytes, void *out);
+int ms_st_write(ms_safetensors_writer *writer, int i, int64_t first, int64_t bytes, const void *data);
+
 /* The offset of tensor i in bytes from the start of the data section. */
 int64_t ms_st_offset(const ms_safetensors_writer *writer, int i);
-/* Writes bytes [first, first + bytes) of the data section as stored in the file; ms_safetensors_write does the same for
+/* Writes bytes [first, first + bytes) of the data section as stored in the file; ms_st_write does the same for
  * one tensor. Bypasses the page cache if possible: see ms_file_write_direct. */
 int ms_st_put_data(ms_safetensors_writer *writer, int64_t first, int64_t bytes, const void *data);
 

@@ -1,10 +1,11 @@
-/* safetensors_elements.c - reads and writes stored tensors as f32 through a view: in stored order, or a transposed
- * matrix.
+/* safetensors_elements.c - reads and writes stored tensors: their bytes, or f32 through a view, in stored order or as a
+ * transposed matrix.
  *
  * Parameters are f32 in memory and of any floating type in a file, where a weight can be transposed, or adjacent to
  * others in one tensor. Both directions move only the requested elements: a transposed view is one run of the file
  * per column, and sixteen columns are processed at a time, so that both sides are accessed in whole cache lines.
  */
+#include "base/config.h"
 #include "base/numbers/dtype.h"
 #include "base/error.h"
 #include "base/handle.h"
@@ -102,16 +103,16 @@ static int move_run(stream *s, int64_t at, int64_t n, float *memory) {
   const int64_t size = kinds[s->kind].bytes;
   s->bytes += n * size;
   if (s->kind == F32)
-    return s->file ? ms_safetensors_read(s->file, s->tensor, at * size, n * size, memory)
-                   : ms_safetensors_write(s->writer, s->tensor, at * size, n * size, memory);
+    return s->file ? ms_st_read(s->file, s->tensor, at * size, n * size, memory)
+                   : ms_st_write(s->writer, s->tensor, at * size, n * size, memory);
   for (int64_t done = 0; done < n; done += PIECE) {
     const int64_t length = n - done < PIECE ? n - done : PIECE;
     if (s->file) {
-      MS_TRY(ms_safetensors_read(s->file, s->tensor, (at + done) * size, length * size, s->piece));
+      MS_TRY(ms_st_read(s->file, s->tensor, (at + done) * size, length * size, s->piece));
       widen(s->kind, s->piece, length, memory + done);
     } else {
       narrow(s->kind, memory + done, length, s->piece);
-      MS_TRY(ms_safetensors_write(s->writer, s->tensor, (at + done) * size, length * size, s->piece));
+      MS_TRY(ms_st_write(s->writer, s->tensor, (at + done) * size, length * size, s->piece));
     }
   }
   return MS_OK;
@@ -222,12 +223,17 @@ static int check(stream *s, const ms_safetensors_tensor *t, const span *p) {
   return check_view(p->view, t->elements, p->first, p->count);
 }
 
-/* p->view NULL: all elements in stored order. */
-static int move(stream *s, const ms_safetensors_tensor *t, span p) {
+/* A view that says nothing is one of all elements, in stored order. */
+static int is_whole(const ms_safetensors_view *v) {
+  return !v->rows && !v->columns && !v->first && !v->row_stride && v->column_stride == 1;
+}
+
+static int move(stream *s, const ms_safetensors_tensor *t, const ms_safetensors_view *given, span p) {
   char quoted[MS_ST_QUOTED];
-  const ms_safetensors_view whole = {.rows = 1, .columns = t->elements, .row_stride = 1, .column_stride = 1};
+  MS_TAKE_CONFIG(ms_safetensors_view, view, given);
   if (!p.count) return MS_OK;
-  if (!p.view) p.view = &whole;
+  if (is_whole(&view)) view.rows = view.row_stride = 1, view.columns = t->elements;
+  p.view = &view;
   if (check(s, t, &p)) return ms_error_prefix("%s: tensor %s", t->file, ms_st_quote(t->name, quoted));
   if (!(s->piece = ms_calloc(p.count < PIECE ? p.count : PIECE, kinds[s->kind].bytes))) return MS_ENOMEM;
   int rc = p.view->column_stride == 1 ? move_rows(s, &p) : move_transposed(s, &p);
@@ -235,25 +241,30 @@ static int move(stream *s, const ms_safetensors_tensor *t, span p) {
   return rc;
 }
 
-int ms_safetensors_read_f32(const ms_safetensors *st, int i, const ms_safetensors_view *view, int64_t first,
-                            int64_t count, float *out, int64_t *bytes) {
+int ms_safetensors_read(const ms_safetensors *st, int i, const ms_safetensors_view *view, int64_t first, int64_t count,
+                        void *out, int64_t *bytes) {
   MS_HANDLE(st, SAFETENSORS);
   if (count > 0) MS_GIVEN(out);
   ms_safetensors_tensor t;
-  stream s = {.file = st, .tensor = i};
-  MS_TRY(ms_safetensors_describe(st, i, &t, sizeof t));
-  MS_TRY(move(&s, &t, (span){.view = view, .first = first, .count = count, .memory = out}));
+  stream s = {.file = st, .tensor = i, .bytes = view ? 0 : count};
+  if (view) {
+    MS_TRY(ms_safetensors_describe(st, i, &t, sizeof t));
+    MS_TRY(move(&s, &t, view, (span){.first = first, .count = count, .memory = out}));
+  } else {
+    MS_TRY(ms_st_read(st, i, first, count, out));
+  }
   if (bytes) *bytes = s.bytes;
   return MS_OK;
 }
 
 /* Memory of a span that is written to a file is only read. */
-int ms_safetensors_write_f32(ms_safetensors_writer *writer, int i, const ms_safetensors_view *view, int64_t first,
-                             int64_t count, const float *data) {
+int ms_safetensors_write(ms_safetensors_writer *writer, int i, const ms_safetensors_view *view, int64_t first,
+                         int64_t count, const void *data) {
   MS_HANDLE(writer, SAFETENSORS_WRITER);
   if (count > 0) MS_GIVEN(data);
+  if (!view) return ms_st_write(writer, i, first, count, data);
   ms_safetensors_tensor t;
   stream s = {.writer = writer, .tensor = i};
   MS_TRY(ms_st_declared(writer, i, &t));
-  return move(&s, &t, (span){.view = view, .first = first, .count = count, .memory = (float *)(uintptr_t)data});
+  return move(&s, &t, view, (span){.first = first, .count = count, .memory = (float *)(uintptr_t)data});
 }

@@ -182,7 +182,7 @@ static void destroy_safetensors(void *object) {
   free(st->path);
 }
 
-int ms_safetensors_open(const char *path, ms_safetensors **file) {
+int ms_safetensors_open(const char *path, ms_safetensors **file, int *tensors) {
   MS_GIVEN(path);
   MS_GIVEN(file);
   int rc, indexed;
@@ -196,16 +196,12 @@ int ms_safetensors_open(const char *path, ms_safetensors **file) {
   if (indexed) MS_GOTO(check_against_index(st));
   MS_GOTO(list_metadata(st));
   *file = st;
+  if (tensors) *tensors = st->n;
   return MS_OK;
 
 fail:
   ms_free(st);
   return rc;
-}
-
-int ms_safetensors_count(const ms_safetensors *st) {
-  MS_HANDLE_OR(0, st, SAFETENSORS);
-  return st->n;
 }
 
 static int check_number(const ms_safetensors *st, int i) {
@@ -230,9 +226,7 @@ int ms_safetensors_find(const ms_safetensors *st, const char *name) {
   return found ? (int)(found - st->place) : -1;
 }
 
-int ms_safetensors_read(const ms_safetensors *st, int i, int64_t first, int64_t bytes, void *out) {
-  MS_HANDLE(st, SAFETENSORS);
-  if (bytes > 0) MS_GIVEN(out);
+int ms_st_read(const ms_safetensors *st, int i, int64_t first, int64_t bytes, void *out) {
   MS_TRY(check_number(st, i));
   const ms_safetensors_tensor *t = &st->place[i].tensor;
   char quoted[MS_ST_QUOTED];
@@ -254,7 +248,7 @@ int ms_safetensors_checksum(const ms_safetensors *st, int i, int64_t first, int6
   if (!rc) XXH3_64bits_reset(state);
   for (int64_t at = 0; !rc && at < bytes; at += PIECE) {
     int64_t length = bytes - at < PIECE ? bytes - at : PIECE;
-    rc = ms_safetensors_read(st, i, first + at, length, piece);
+    rc = ms_st_read(st, i, first + at, length, piece);
     if (!rc) XXH3_64bits_update(state, piece, (size_t)length);
   }
   if (!rc) snprintf(hex, 17, "%016llx", (unsigned long long)XXH3_64bits_digest(state));

@@ -219,12 +219,23 @@ static void destroy_writer(void *object) {
 
 /* ---- the public calls ---- */
 
-int ms_safetensors_create(const char *path, int n, const ms_safetensors_tensor *tensors,
+/* The caller's rows as this library knows them; the caller frees them. */
+static int take_tensors(int n, const ms_safetensors_tensor *given, int size, ms_safetensors_tensor **own) {
+  *own = ms_calloc(n, sizeof **own);
+  if (!*own) return MS_ENOMEM;
+  for (int i = 0; i < n; i++)
+    MS_TRY(
+        ms_info_take(&(*own)[i], sizeof **own, (const char *)given + (int64_t)i * size, size, "ms_safetensors_create"));
+  return MS_OK;
+}
+
+int ms_safetensors_create(const char *path, int n, const ms_safetensors_tensor *given_tensors, int size,
                           const ms_safetensors_config *given, ms_safetensors_writer **writer) {
   MS_GIVEN(path);
   MS_GIVEN(writer);
-  if (n > 0) MS_GIVEN(tensors);
+  if (n > 0) MS_GIVEN(given_tensors);
   ms_safetensors_config own;
+  ms_safetensors_tensor *tensors = NULL;
   const ms_safetensors_config *config = &own;
   uint8_t *header = NULL;
   int rc = MS_OK;
@@ -248,17 +259,17 @@ int ms_safetensors_create(const char *path, int n, const ms_safetensors_tensor *
     goto fail;
   }
   w->n = n;
+  MS_GOTO(take_tensors(n, given_tensors, size, &tensors));
   MS_GOTO(declare_all(w, tensors));
   MS_GOTO(make_header(w, tensors, config, &header));
   MS_GOTO(create_file(w));
   MS_GOTO(ms_file_write_at(w->written_as, w->fd, 0, w->data_at, header));
-  free(header);
   *writer = w;
-  return MS_OK;
 
 fail:
+  free(tensors);
   free(header);
-  ms_free(w);
+  if (rc) ms_free(w);
   return rc;
 }
 
@@ -289,9 +300,7 @@ static void begin_sync(ms_safetensors_writer *w, int64_t bytes) {
   w->waiting = 0;
 }
 
-int ms_safetensors_write(ms_safetensors_writer *w, int i, int64_t first, int64_t bytes, const void *data) {
-  MS_HANDLE(w, SAFETENSORS_WRITER);
-  if (bytes > 0) MS_GIVEN(data);
+int ms_st_write(ms_safetensors_writer *w, int i, int64_t first, int64_t bytes, const void *data) {
   char quoted[MS_ST_QUOTED];
   int taken;
   MS_TRY(check_number(w, i));

@@ -42,7 +42,8 @@ typedef struct work {
   int threads;
   ms_encoder **encoder; /* [threads] */
   ms_token_writer *writer;
-  ms_tokenize_result *result;
+  int64_t bytes, tokens; /* read and written */
+  int width;             /* bytes of a token */
 } work;
 
 /* ---- one round: stretches by all threads ---- */
@@ -126,7 +127,7 @@ static int write_round(work *w, int64_t *at) {
     if (s->rc) return MS_FAIL(s->rc, "%s: %s", w->path, s->message);
     *at = s->stop;
     MS_TRY(ms_token_writer_put(w->writer, s->ids.id, s->ids.count));
-    w->result->tokens += s->ids.count;
+    w->tokens += s->ids.count;
   }
   return MS_OK;
 }
@@ -148,7 +149,7 @@ static int tokenize_text(work *w) {
 
 static int put_one(work *w, int id) {
   if (id < 0) return MS_OK;
-  w->result->tokens++;
+  w->tokens++;
   return ms_token_writer_put(w->writer, &id, 1);
 }
 
@@ -175,7 +176,7 @@ static int tokenize_file(work *w, const ms_tokenize_config *config) {
   close(fd);
   MS_TRY(rc);
   w->text = (ms_span){map, bytes};
-  w->result->bytes += bytes;
+  w->bytes += bytes;
   rc = tokenize_mapped(w, config);
   if (map) munmap(map, (size_t)bytes);
   return rc;
@@ -205,7 +206,7 @@ static int prepare(work *w, const char *out) {
   w->encoder = ms_calloc(w->threads, sizeof *w->encoder);
   if (!w->stretch || !w->encoder) return MS_ENOMEM;
   for (int i = 0; i < w->threads; i++) MS_TRY(ms_encoder_new(w->tokenizer, &w->encoder[i]));
-  return ms_token_writer_new(out, w->result->width, &w->writer);
+  return ms_token_writer_new(out, w->width, &w->writer);
 }
 
 static void release(work *w) {
@@ -217,11 +218,10 @@ static void release(work *w) {
 }
 
 int ms_tokenize_files(const ms_tokenizer *tokenizer, int files, const char *const *paths, const char *out,
-                      const ms_tokenize_config *given, ms_tokenize_result *result) {
+                      const ms_tokenize_config *given, int64_t *bytes, int64_t *tokens, int *width) {
   MS_HANDLE(tokenizer, TOKENIZER);
   MS_GIVEN(paths);
   MS_GIVEN(out);
-  MS_GIVEN(result);
   MS_NOT_NEGATIVE(files);
   ms_tokenize_config own;
   const ms_tokenize_config *config = &own;
@@ -230,8 +230,9 @@ int ms_tokenize_files(const ms_tokenizer *tokenizer, int files, const char *cons
   if (given) MS_TRY(ms_config_take(&own, sizeof own, given, "ms_tokenize_config"));
   MS_TRY(check_config(tokenizer, config));
   for (int i = 0; i < files; i++) MS_GIVEN(paths[i]);
-  *result = (ms_tokenize_result){.width = tokenizer->vocab <= 1 << 16 ? 2 : 4};
-  work w = {.tokenizer = tokenizer, .threads = config->threads ? config->threads : all_cores(), .result = result};
+  work w = {.tokenizer = tokenizer,
+            .threads = config->threads ? config->threads : all_cores(),
+            .width = tokenizer->vocab <= 1 << 16 ? 2 : 4};
   MS_GOTO(prepare(&w, out));
   for (int i = 0; i < files; i++) {
     w.path = paths[i];
@@ -239,6 +240,9 @@ int ms_tokenize_files(const ms_tokenizer *tokenizer, int files, const char *cons
   }
   rc = ms_token_writer_finish(w.writer);
   w.writer = NULL;
+  if (bytes) *bytes = w.bytes;
+  if (tokens) *tokens = w.tokens;
+  if (width) *width = w.width;
 fail:
   release(&w);
   return rc;

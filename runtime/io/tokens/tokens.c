@@ -80,7 +80,7 @@ static void destroy_tokens(void *object) {
   free(tokens->file);
 }
 
-int ms_tokens_open(int files, const char *const *paths, int kind, ms_tokens **tokens) {
+int ms_tokens_open(int files, const char *const *paths, int kind, ms_tokens **tokens, int64_t *count) {
   MS_GIVEN(paths);
   MS_GIVEN(tokens);
   int rc = MS_ENOMEM;
@@ -97,17 +97,11 @@ int ms_tokens_open(int files, const char *const *paths, int kind, ms_tokens **to
     MS_GOTO(map_file(&t->file[i], paths[i], kind, i ? t->file[i - 1].after : 0));
   }
   *tokens = t;
+  if (count) *count = t->file[files - 1].after;
   return MS_OK;
 fail:
   ms_free(t);
   return rc;
-}
-
-int ms_tokens_count(const ms_tokens *tokens, int64_t *count) {
-  MS_HANDLE(tokens, TOKENS);
-  MS_GIVEN(count);
-  *count = tokens->file[tokens->files - 1].after;
-  return MS_OK;
 }
 
 static int check_length(const mapped *file) {

@@ -93,17 +93,19 @@ static void counts_and_kinds_out_of_range_are_refused(void **state) {
   assert_fails(ms_initial_values(1, "w", MS_INIT_NORMAL, NAN, 1, 0, 1, out), MS_EINVAL, "finite");
   assert_fails(ms_initial_values(1, "w", MS_INIT_NORMAL, 0, 1, INT64_MAX, 1, out), MS_EINVAL, "2^53");
   assert_fails(ms_initial_values(1, "w", MS_INIT_NORMAL, 0, 1, 0, 1, NULL), MS_EINVAL, "out is NULL");
-  assert_fails(ms_tokens_open(0, names, MS_TOKEN_BYTES, &tokens), MS_EINVAL, "files | 0");
-  assert_fails(ms_tokens_open(1, names, MS_TOKEN_BYTES, &tokens), MS_EINVAL, "NULL");
+  assert_fails(ms_tokens_open(0, names, MS_TOKEN_BYTES, &tokens, NULL), MS_EINVAL, "files | 0");
+  assert_fails(ms_tokens_open(1, names, MS_TOKEN_BYTES, &tokens, NULL), MS_EINVAL, "NULL");
   must(ms_config_default("ms_safetensors_config", &file, sizeof file));
   file.metadata = -1;
-  assert_fails(ms_safetensors_create("/proc/nowhere/w", 0, NULL, &file, &writer), MS_EINVAL, "metadata | -1");
+  assert_fails(ms_safetensors_create("/proc/nowhere/w", 0, NULL, 0, &file, &writer), MS_EINVAL, "metadata | -1");
   file.metadata = 1;
-  assert_fails(ms_safetensors_create("/proc/nowhere/w", 0, NULL, &file, &writer), MS_EINVAL, "metadata_text | NULL");
+  assert_fails(ms_safetensors_create("/proc/nowhere/w", 0, NULL, 0, &file, &writer), MS_EINVAL, "metadata_text | NULL");
   const ms_safetensors_tensor shapeless = {.name = "w", .dtype = "F32", .ndim = 1};
-  assert_fails(ms_safetensors_create("/proc/nowhere/w", 1, &shapeless, NULL, &writer), MS_EINVAL, "dims | NULL");
+  assert_fails(ms_safetensors_create("/proc/nowhere/w", 1, &shapeless, sizeof(ms_safetensors_tensor), NULL, &writer),
+               MS_EINVAL, "dims | NULL");
   const ms_safetensors_tensor negative = {.name = "w", .dtype = "F32", .ndim = -1};
-  assert_fails(ms_safetensors_create("/proc/nowhere/w", 1, &negative, NULL, &writer), MS_EINVAL, "ndim | -1");
+  assert_fails(ms_safetensors_create("/proc/nowhere/w", 1, &negative, sizeof(ms_safetensors_tensor), NULL, &writer),
+               MS_EINVAL, "ndim | -1");
   assert_fails(ms_checkpoint_make_folder("", 0), MS_EINVAL, "path");
   assert_fails(ms_device_library(MS_DEVICE_CUDA, MS_LIBRARIES, version, 8), MS_EINVAL, "ms_gpu_library | 7");
   assert_fails(ms_transport_describe(MS_TRANSPORT_NAMES + 1, version, 8), MS_EINVAL, "ms_transport_fact | 3");
@@ -248,19 +250,19 @@ static void wrong_shapes_of_saved_tensors_are_refused(void **state) {
   must(ms_state_new(world, m.model, &config, 1, &made));
   ms_save_piece piece = {
       .name = "w", .parameter = "w", .kind = "param", .what = MS_TENSOR_PARAM, .count = 4, .ndim = 9};
-  assert_fails(ms_save_new(made, 1, &piece, &save), MS_ESHAPE, "tensor w | ndim | 9 | 0 | 6");
+  assert_fails(ms_save_new(made, 1, &piece, sizeof(ms_save_piece), &save), MS_ESHAPE, "tensor w | ndim | 9 | 0 | 6");
   piece.ndim = 1, piece.dims[0] = 3;
-  assert_fails(ms_save_new(made, 1, &piece, &save), MS_ESHAPE, "3 | 4 | multiply");
+  assert_fails(ms_save_new(made, 1, &piece, sizeof(ms_save_piece), &save), MS_ESHAPE, "3 | 4 | multiply");
   piece.dims[0] = -4;
-  assert_fails(ms_save_new(made, 1, &piece, &save), MS_ESHAPE, "tensor w | dims[0] | -4");
-  assert_fails(ms_save_new(made, -1, &piece, &save), MS_EINVAL, "ms_save_new | n | -1");
+  assert_fails(ms_save_new(made, 1, &piece, sizeof(ms_save_piece), &save), MS_ESHAPE, "tensor w | dims[0] | -4");
+  assert_fails(ms_save_new(made, -1, &piece, sizeof(ms_save_piece), &save), MS_EINVAL, "ms_save_new | n | -1");
   piece.dims[0] = 4, piece.first = 1, piece.name = NULL;
-  assert_fails(ms_save_new(made, 1, &piece, &save), MS_EINVAL, "name is NULL");
+  assert_fails(ms_save_new(made, 1, &piece, sizeof(ms_save_piece), &save), MS_EINVAL, "name is NULL");
   piece.name = "w", piece.first = INT64_MAX;
-  assert_fails(ms_save_new(made, 1, &piece, &save), MS_EINVAL, "owns | 9223372036854775807");
+  assert_fails(ms_save_new(made, 1, &piece, sizeof(ms_save_piece), &save), MS_EINVAL, "owns | 9223372036854775807");
   piece.first = 0;
   piece.dims[0] = 4;
-  must(ms_save_new(made, 1, &piece, &save));
+  must(ms_save_new(made, 1, &piece, sizeof(ms_save_piece), &save));
   assert_fails(
       ms_save_start(save,
                     &(ms_save_config){.struct_size = sizeof(ms_save_config), .folder = "/proc/nowhere", .writer = -1}),

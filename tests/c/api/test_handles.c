@@ -59,8 +59,8 @@ static int make_files(void **state) {
   ms_safetensors_writer *writer;
   snprintf(weights_path, sizeof weights_path, "/tmp/moonshard-handles-%d.safetensors", (int)getpid());
   snprintf(written_path, sizeof written_path, "/tmp/moonshard-handles-%d.written", (int)getpid());
-  must(ms_safetensors_create(weights_path, 1, &written, NULL, &writer));
-  must(ms_safetensors_write(writer, 0, 0, 8, (float[]){1, 2}));
+  must(ms_safetensors_create(weights_path, 1, &written, sizeof(ms_safetensors_tensor), NULL, &writer));
+  must(ms_safetensors_write(writer, 0, NULL, 0, 8, (float[]){1, 2}));
   must(ms_safetensors_finish(writer));
   return 0;
 }
@@ -89,13 +89,13 @@ static void make(everything *e) {
   ms_exec_set_profile(e->exec, e->profile);
   const ms_save_piece piece = {
       .name = "w", .parameter = "w", .kind = "param", .what = MS_TENSOR_PARAM, .count = 1, .ndim = 1, .dims = {1}};
-  must(ms_save_new(e->state, 1, &piece, &e->save));
-  must(ms_tokens_open(1, &bytes_path, MS_TOKEN_BYTES, &e->tokens));
+  must(ms_save_new(e->state, 1, &piece, sizeof(ms_save_piece), &e->save));
+  must(ms_tokens_open(1, &bytes_path, MS_TOKEN_BYTES, &e->tokens, NULL));
   must(ms_token_reader_new(e->tokens, 1, 8, 2, &e->reader));
   must(ms_rules_new("test", &e->rules));
   must(ms_tokenizer_open(bytes_path, &e->tokenizer));
-  must(ms_safetensors_open(weights_path, &e->file));
-  must(ms_safetensors_create(written_path, 1, &written, NULL, &e->writer));
+  must(ms_safetensors_open(weights_path, &e->file, NULL));
+  must(ms_safetensors_create(written_path, 1, &written, sizeof(ms_safetensors_tensor), NULL, &e->writer));
 }
 
 /* The object of a kind, as made. */
@@ -162,8 +162,8 @@ static void use_rules_and_files(everything *e) {
   const int32_t *ids;
   int64_t count;
   expect(!e->released[RULES], ms_rules_resolve(e->rules, 1, (const char *const[]){"w"}, decided));
-  expect(!e->released[FILE_READ], ms_safetensors_read(e->file, 0, 0, 8, values));
-  expect(!e->released[WRITER], ms_safetensors_write(e->writer, 0, 0, 0, values));
+  expect(!e->released[FILE_READ], ms_safetensors_read(e->file, 0, NULL, 0, 8, values, NULL));
+  expect(!e->released[WRITER], ms_safetensors_write(e->writer, 0, NULL, 0, 0, values));
   expect(!e->released[TOKENIZER], ms_tokenizer_encode(e->tokenizer, "a", 1, &ids, &count));
 }
 

@@ -28,8 +28,9 @@ static int each_file(const char *in, void (*see)(const char *path, const char *n
 static void see_good(const char *path, const char *name) {
   (void)name;
   ms_safetensors *st;
-  must(ms_safetensors_open(path, &st));
-  for (int i = 0; i < ms_safetensors_count(st); i++) {
+  int tensors;
+  must(ms_safetensors_open(path, &st, &tensors));
+  for (int i = 0; i < tensors; i++) {
     ms_safetensors_tensor t;
     char hex[17];
     must(ms_safetensors_describe(st, i, &t, sizeof t));
@@ -37,9 +38,9 @@ static void see_good(const char *path, const char *name) {
     must(ms_safetensors_checksum(st, i, 0, -1, hex));
     assert_int_equal(strlen(hex), 16);
     unsigned char *copy = malloc((size_t)t.bytes + 1);
-    must(ms_safetensors_read(st, i, 0, t.bytes, copy));
+    must(ms_safetensors_read(st, i, NULL, 0, t.bytes, copy, NULL));
     assert_memory_equal(copy, mapped(st, i), t.bytes);
-    assert_fails(ms_safetensors_read(st, i, 1, t.bytes, copy), MS_EINVAL, "has");
+    assert_fails(ms_safetensors_read(st, i, NULL, 1, t.bytes, copy, NULL), MS_EINVAL, "has");
     free(copy);
   }
   ms_free(st);
@@ -52,7 +53,7 @@ static void K5_every_good_file_is_read(void **state) {
 
 static void see_bad(const char *path, const char *name) {
   ms_safetensors *st;
-  int rc = ms_safetensors_open(path, &st);
+  int rc = ms_safetensors_open(path, &st, NULL);
   if (rc != MS_EINVAL) fail_msg("%s: %s, not MS_EINVAL: %s", name, ms_status_name(rc), ms_error_message());
   assert_null(st);
   assert_has(ms_error_message(), path);
@@ -68,7 +69,7 @@ static void refused(const char *file, const char *why) {
   char path[512];
   ms_safetensors *st;
   snprintf(path, sizeof path, FIXTURES "bad/%s.safetensors", file);
-  assert_fails(ms_safetensors_open(path, &st), MS_EINVAL, why);
+  assert_fails(ms_safetensors_open(path, &st, NULL), MS_EINVAL, why);
 }
 
 static void K5_a_refusal_names_the_field_and_a_correct_value(void **state) {
@@ -102,10 +103,10 @@ static void K5_a_refusal_names_the_field_and_a_correct_value(void **state) {
 static void K5_paths_without_a_regular_file_are_refused(void **state) {
   (void)state;
   ms_safetensors *st;
-  assert_fails(ms_safetensors_open(in_folder("none"), &st), MS_EINVAL, "/none: | No such file");
-  assert_fails(ms_safetensors_open(folder, &st), MS_EINVAL, "folder | model.safetensors");
-  assert_fails(ms_safetensors_open("/dev/null", &st), MS_EINVAL, "regular file");
-  assert_fails(ms_safetensors_open(FIXTURES "folders/two_files", &st), MS_EINVAL, "2 .safetensors");
+  assert_fails(ms_safetensors_open(in_folder("none"), &st, NULL), MS_EINVAL, "/none: | No such file");
+  assert_fails(ms_safetensors_open(folder, &st, NULL), MS_EINVAL, "folder | model.safetensors");
+  assert_fails(ms_safetensors_open("/dev/null", &st, NULL), MS_EINVAL, "regular file");
+  assert_fails(ms_safetensors_open(FIXTURES "folders/two_files", &st, NULL), MS_EINVAL, "2 .safetensors");
 }
 
 static void K5_dtypes_are_known_by_name_and_size(void **state) {
@@ -116,8 +117,9 @@ static void K5_dtypes_are_known_by_name_and_size(void **state) {
   } rows[] = {{"BOOL", 8},    {"BF16", 16}, {"F4", 4},   {"F6_E3M2", 6},
               {"F8_E4M3", 8}, {"C64", 64},  {"I16", 16}, {"U64", 64}};
   ms_safetensors *st;
-  must(ms_safetensors_open(FIXTURES "good/every_dtype.safetensors", &st));
-  assert_int_equal(ms_safetensors_count(st), 22);
+  int tensors;
+  must(ms_safetensors_open(FIXTURES "good/every_dtype.safetensors", &st, &tensors));
+  assert_int_equal(tensors, 22);
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
     ms_safetensors_tensor t;
     must(ms_safetensors_describe(st, ms_safetensors_find(st, rows[i].name), &t, sizeof t));
@@ -138,12 +140,12 @@ static void K5_a_file_that_was_truncated_after_opening_is_an_error(void **state)
   const int64_t dims[] = {1 << 16};
   const ms_safetensors_tensor tensor = {.name = "t", .dtype = "U8", .ndim = 1, .dims = dims};
   char *data = calloc(1 << 16, 1), hex[17];
-  must(ms_safetensors_create(path, 1, &tensor, NULL, &w));
-  must(ms_safetensors_write(w, 0, 0, 1 << 16, data));
+  must(ms_safetensors_create(path, 1, &tensor, sizeof(ms_safetensors_tensor), NULL, &w));
+  must(ms_safetensors_write(w, 0, NULL, 0, 1 << 16, data));
   must(ms_safetensors_finish(w));
-  must(ms_safetensors_open(path, &st));
+  must(ms_safetensors_open(path, &st, NULL));
   assert_int_equal(truncate(path, 1000), 0);
-  assert_fails(ms_safetensors_read(st, 0, 0, 1 << 16, data), MS_EIO, "truncated");
+  assert_fails(ms_safetensors_read(st, 0, NULL, 0, 1 << 16, data, NULL), MS_EIO, "truncated");
   assert_fails(ms_safetensors_checksum(st, 0, 0, -1, hex), MS_EIO, "truncated");
   ms_free(st);
   free(data);
@@ -156,19 +158,20 @@ static void folder_refused(const char *name, const char *why) {
   char path[512];
   ms_safetensors *st;
   snprintf(path, sizeof path, FIXTURES "folders/%s", name);
-  assert_fails(ms_safetensors_open(path, &st), MS_EINVAL, why);
+  assert_fails(ms_safetensors_open(path, &st, NULL), MS_EINVAL, why);
 }
 
 static void K5_a_folder_with_an_index_is_one_model(void **state) {
   (void)state;
   static const char *const paths[] = {FIXTURES "folders/good", FIXTURES "folders/good/",
                                       FIXTURES "folders/good/model.safetensors.index.json"};
+  ms_safetensors *st;
+  int tensors;
   for (int p = 0; p < 3; p++) {
-    ms_safetensors *st;
     ms_safetensors_tensor t;
     const char *key, *value, *file;
-    must(ms_safetensors_open(paths[p], &st));
-    assert_int_equal(ms_safetensors_count(st), 2);
+    must(ms_safetensors_open(paths[p], &st, &tensors));
+    assert_int_equal(tensors, 2);
     must(ms_safetensors_describe(st, 1, &t, sizeof t));
     assert_string_equal(t.name, "b");
     assert_has(t.file, "good/model-00002-of-00002.safetensors");
@@ -182,9 +185,8 @@ static void K5_a_folder_with_an_index_is_one_model(void **state) {
     assert_fails(ms_safetensors_metadata(st, -1, &key, &value, &file), MS_EINVAL, "i | -1");
     ms_free(st);
   }
-  ms_safetensors *st;
-  must(ms_safetensors_open(FIXTURES "folders/only_file", &st));
-  assert_int_equal(ms_safetensors_count(st), 1);
+  must(ms_safetensors_open(FIXTURES "folders/only_file", &st, &tensors));
+  assert_int_equal(tensors, 1);
   ms_free(st);
 }
 

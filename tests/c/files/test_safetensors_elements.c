@@ -24,15 +24,17 @@ static int remove_path(void **state) {
   return unlink(path);
 }
 
+static const ms_safetensors_view whole = {.struct_size = sizeof whole, .column_stride = 1};
+
 /* A file with one tensor [n] of a type, from its bytes, opened. */
 static ms_safetensors *file_of(const char *dtype, int64_t n, const void *data, int64_t bytes) {
   ms_safetensors_writer *w;
   ms_safetensors *st;
   must(ms_safetensors_create(path, 1, &(ms_safetensors_tensor){.name = "t", .dtype = dtype, .ndim = 1, .dims = &n},
-                             NULL, &w));
-  must(ms_safetensors_write(w, 0, 0, bytes, data));
+                             sizeof(ms_safetensors_tensor), NULL, &w));
+  must(ms_safetensors_write(w, 0, NULL, 0, bytes, data));
   must(ms_safetensors_finish(w));
-  must(ms_safetensors_open(path, &st));
+  must(ms_safetensors_open(path, &st, NULL));
   return st;
 }
 
@@ -44,7 +46,7 @@ static void K5_every_f16_is_read_and_written(void **state) {
   int64_t bytes;
   for (int i = 0; i < ALL; i++) stored[i] = (uint16_t)i;
   ms_safetensors *st = file_of("F16", ALL, stored, sizeof stored);
-  must(ms_safetensors_read_f32(st, 0, NULL, 0, ALL, wide, &bytes));
+  must(ms_safetensors_read(st, 0, &whole, 0, ALL, wide, &bytes));
   assert_true(bytes == sizeof stored);
   ms_free(st);
   for (int i = 0; i < ALL; i++) {
@@ -54,12 +56,13 @@ static void K5_every_f16_is_read_and_written(void **state) {
     else assert_true(wide[i] == (float)half);
   }
   ms_safetensors_writer *w;
-  must(ms_safetensors_create(
-      path, 1, &(ms_safetensors_tensor){.name = "t", .dtype = "F16", .ndim = 1, .dims = &(int64_t){ALL}}, NULL, &w));
-  must(ms_safetensors_write_f32(w, 0, NULL, 0, ALL, wide));
+  must(ms_safetensors_create(path, 1,
+                             &(ms_safetensors_tensor){.name = "t", .dtype = "F16", .ndim = 1, .dims = &(int64_t){ALL}},
+                             sizeof(ms_safetensors_tensor), NULL, &w));
+  must(ms_safetensors_write(w, 0, &whole, 0, ALL, wide));
   must(ms_safetensors_finish(w));
-  must(ms_safetensors_open(path, &st));
-  must(ms_safetensors_read(st, 0, 0, sizeof again, again));
+  must(ms_safetensors_open(path, &st, NULL));
+  must(ms_safetensors_read(st, 0, NULL, 0, sizeof again, again, NULL));
   ms_free(st);
   for (int i = 0; i < ALL; i++)
     if (!isnan(wide[i])) assert_int_equal(again[i], stored[i]);
@@ -75,12 +78,13 @@ static void K5_f16_is_rounded_to_nearest_even(void **state) {
   uint16_t stored[N];
   ms_safetensors *st;
   ms_safetensors_writer *w;
-  must(ms_safetensors_create(
-      path, 1, &(ms_safetensors_tensor){.name = "t", .dtype = "F16", .ndim = 1, .dims = &(int64_t){N}}, NULL, &w));
-  must(ms_safetensors_write_f32(w, 0, NULL, 0, N, values));
+  must(ms_safetensors_create(path, 1,
+                             &(ms_safetensors_tensor){.name = "t", .dtype = "F16", .ndim = 1, .dims = &(int64_t){N}},
+                             sizeof(ms_safetensors_tensor), NULL, &w));
+  must(ms_safetensors_write(w, 0, &whole, 0, N, values));
   must(ms_safetensors_finish(w));
-  must(ms_safetensors_open(path, &st));
-  must(ms_safetensors_read(st, 0, 0, sizeof stored, stored));
+  must(ms_safetensors_open(path, &st, NULL));
+  must(ms_safetensors_read(st, 0, NULL, 0, sizeof stored, stored, NULL));
   ms_free(st);
   for (int i = 0; i < N; i++) {
     _Float16 half = (_Float16)values[i];
@@ -96,11 +100,11 @@ static void K5_bf16_and_f64_are_read(void **state) {
   static const uint16_t brain[] = {0x3fc0, 0xff80, 0x0001, 0x7fc0};
   float wide[4];
   ms_safetensors *st = file_of("F64", 4, twice, sizeof twice);
-  must(ms_safetensors_read_f32(st, 0, NULL, 0, 4, wide, NULL));
+  must(ms_safetensors_read(st, 0, &whole, 0, 4, wide, NULL));
   ms_free(st);
   assert_true(wide[0] == 1.5f && wide[1] == -INFINITY && wide[2] == 0.0f && wide[3] == 0.1f);
   st = file_of("BF16", 4, brain, sizeof brain);
-  must(ms_safetensors_read_f32(st, 0, NULL, 1, 3, wide, NULL));
+  must(ms_safetensors_read(st, 0, &whole, 1, 3, wide, NULL));
   ms_free(st);
   assert_true(wide[0] == -INFINITY && wide[1] == ms_bf16_to_f32(1) && isnan(wide[2]));
 }
@@ -109,11 +113,14 @@ static int64_t place(const ms_safetensors_view *v, int64_t i) {
   return v->first + i / v->columns * v->row_stride + i % v->columns * v->column_stride;
 }
 
+#define VIEW(...) \
+  { sizeof(ms_safetensors_view), __VA_ARGS__ }
+
 /* The whole, some columns, rows, transposed, and transposed columns of [ROWS, COLUMNS]. */
 static const ms_safetensors_view views[] = {
-    {1, ELEMENTS, 0, 1, 1},       {ROWS, COLUMNS, 0, COLUMNS, 1}, {ROWS, 7, 5, COLUMNS, 1},
-    {3, COLUMNS, 58, COLUMNS, 1}, {COLUMNS, ROWS, 0, 1, COLUMNS}, {7, ROWS, 5, 1, COLUMNS},
-    {1, ROWS, 28, 1, COLUMNS},
+    VIEW(1, ELEMENTS, 0, 1, 1),       VIEW(ROWS, COLUMNS, 0, COLUMNS, 1), VIEW(ROWS, 7, 5, COLUMNS, 1),
+    VIEW(3, COLUMNS, 58, COLUMNS, 1), VIEW(COLUMNS, ROWS, 0, 1, COLUMNS), VIEW(7, ROWS, 5, 1, COLUMNS),
+    VIEW(1, ROWS, 28, 1, COLUMNS),
 };
 enum { VIEWS = sizeof views / sizeof *views };
 
@@ -141,7 +148,7 @@ static void K5_views_read_the_requested_elements(void **state) {
         float *out = malloc((size_t)count * sizeof *out + 1); /* exactly as long: the sanitizer sees a step beyond */
         int64_t bytes = 0;
         assert_non_null(out);
-        must(ms_safetensors_read_f32(st, 0, &views[i], first, count, out, &bytes));
+        must(ms_safetensors_read(st, 0, &views[i], first, count, out, &bytes));
         for (int64_t k = 0; k < count; k++) {
           const int64_t at = place(&views[i], first + k);
           assert_true(out[k] == (half ? ms_bf16_to_f32(brain[at]) : stored[at]));
@@ -162,18 +169,18 @@ static void K5_views_write_where_they_read(void **state) {
   ms_safetensors *st;
   must(ms_safetensors_create(
       path, 1, &(ms_safetensors_tensor){.name = "t", .dtype = "F32", .ndim = 2, .dims = (int64_t[]){ROWS, COLUMNS}},
-      NULL, &w));
+      sizeof(ms_safetensors_tensor), NULL, &w));
   for (int p = 0; p < 3; p++) {
-    const ms_safetensors_view v = {parts[p + 1] - parts[p], ROWS, parts[p], 1, COLUMNS};
+    const ms_safetensors_view v = VIEW(parts[p + 1] - parts[p], ROWS, parts[p], 1, COLUMNS);
     const int64_t n = v.rows * v.columns, cut = n / 2 + 5;
     for (int64_t i = 0; i < n; i++) memory[i] = (float)place(&v, i);
-    must(ms_safetensors_write_f32(w, 0, &v, cut, n - cut, memory + cut));
-    must(ms_safetensors_write_f32(w, 0, &v, 0, cut, memory));
+    must(ms_safetensors_write(w, 0, &v, cut, n - cut, memory + cut));
+    must(ms_safetensors_write(w, 0, &v, 0, cut, memory));
   }
-  assert_fails(ms_safetensors_write_f32(w, 0, &views[1], 0, 1, memory), MS_EINVAL, "once");
+  assert_fails(ms_safetensors_write(w, 0, &views[1], 0, 1, memory), MS_EINVAL, "once");
   must(ms_safetensors_finish(w));
-  must(ms_safetensors_open(path, &st));
-  must(ms_safetensors_read_f32(st, 0, NULL, 0, ELEMENTS, again, NULL));
+  must(ms_safetensors_open(path, &st, NULL));
+  must(ms_safetensors_read(st, 0, &whole, 0, ELEMENTS, again, NULL));
   ms_free(st);
   for (int i = 0; i < ELEMENTS; i++) assert_true(again[i] == (float)i);
 }
@@ -188,17 +195,20 @@ static void K5_views_that_do_not_fit_are_refused(void **state) {
     int code;
     const char *text;
   } cases[] = {
-      {{3, 5, 0, 5, 1}, MS_ESHAPE, "3 x 5 | element 0 | 12"},  {{3, 4, 1, 4, 1}, MS_ESHAPE, "outside"},
-      {{INT64_MAX, 4, 0, INT64_MAX, 1}, MS_ESHAPE, "outside"}, {{0, 4, 0, 4, 1}, MS_EINVAL, "sizes | strides | 1"},
-      {{3, 4, -1, 4, 1}, MS_EINVAL, "sizes | strides"},        {{2, 2, 0, 4, 2}, MS_EUNSUPPORTED, "4, 2 | 1"},
+      {VIEW(3, 5, 0, 5, 1), MS_ESHAPE, "3 x 5 | element 0 | 12"},
+      {VIEW(3, 4, 1, 4, 1), MS_ESHAPE, "outside"},
+      {VIEW(INT64_MAX, 4, 0, INT64_MAX, 1), MS_ESHAPE, "outside"},
+      {VIEW(0, 4, 0, 4, 1), MS_EINVAL, "sizes | strides | 1"},
+      {VIEW(3, 4, -1, 4, 1), MS_EINVAL, "sizes | strides"},
+      {VIEW(2, 2, 0, 4, 2), MS_EUNSUPPORTED, "4, 2 | 1"},
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-    assert_fails(ms_safetensors_read_f32(st, 0, &cases[i].view, 0, 1, out, NULL), cases[i].code, cases[i].text);
-  assert_fails(ms_safetensors_read_f32(st, 0, NULL, 10, 3, out, NULL), MS_EINVAL, "3 | element 10 | 12");
-  assert_fails(ms_safetensors_read_f32(st, 1, NULL, 0, 1, out, NULL), MS_EINVAL, "tensor number 1");
+    assert_fails(ms_safetensors_read(st, 0, &cases[i].view, 0, 1, out, NULL), cases[i].code, cases[i].text);
+  assert_fails(ms_safetensors_read(st, 0, &whole, 10, 3, out, NULL), MS_EINVAL, "3 | element 10 | 12");
+  assert_fails(ms_safetensors_read(st, 1, &whole, 0, 1, out, NULL), MS_EINVAL, "tensor number 1");
   ms_free(st);
   st = file_of("I32", 12, stored, sizeof stored);
-  assert_fails(ms_safetensors_read_f32(st, 0, NULL, 0, 1, out, NULL), MS_EDTYPE, "\"t\" | I32");
+  assert_fails(ms_safetensors_read(st, 0, &whole, 0, 1, out, NULL), MS_EDTYPE, "\"t\" | I32");
   ms_free(st);
 }
 

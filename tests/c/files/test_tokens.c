@@ -41,11 +41,11 @@ static void write_tokens(int i, int32_t magic, int32_t version, int tokens, int3
   free(bytes);
 }
 
-static ms_tokens *open_files(int n) {
+static ms_tokens *open_files(int n, int64_t *count) {
   const char *paths[PATHS];
   ms_tokens *tokens;
   for (int i = 0; i < n; i++) paths[i] = path_of(i);
-  must(ms_tokens_open(n, paths, MS_TOKEN_FILES, &tokens));
+  must(ms_tokens_open(n, paths, MS_TOKEN_FILES, &tokens, count));
   return tokens;
 }
 
@@ -59,9 +59,8 @@ static void K7_tokens_of_both_widths_are_one_stream(void **state) {
   write_tokens(0, 20240520, 1, 10, 65520); /* above 32767: unsigned */
   write_tokens(1, 20240801, 7, 0, 0);
   write_tokens(2, 20240801, 7, 25, 128000);
-  ms_tokens *tokens = open_files(3);
   int64_t all;
-  must(ms_tokens_count(tokens, &all));
+  ms_tokens *tokens = open_files(3, &all);
   assert_int_equal(all, 35);
   must(ms_tokens_read(tokens, 0, 35, out));
   for (int i = 0; i < 35; i++) assert_int_equal(out[i], i < 10 ? 65520 + i : 128000 + i - 10);
@@ -82,7 +81,7 @@ static void K7_bytes_are_tokens(void **state) {
   const char *path = path_of(0);
   ms_tokens *tokens;
   write_bytes(0, "a\xffz", 3);
-  must(ms_tokens_open(1, &path, MS_TOKEN_BYTES, &tokens));
+  must(ms_tokens_open(1, &path, MS_TOKEN_BYTES, &tokens, NULL));
   must(ms_tokens_read(tokens, 0, 3, out));
   assert_int_equal(out[1], 255);
   ms_free(tokens);
@@ -92,7 +91,7 @@ static void K7_bytes_are_tokens(void **state) {
 static void refused(const char *field) {
   const char *path = path_of(0);
   ms_tokens *tokens;
-  int rc = ms_tokens_open(1, &path, MS_TOKEN_FILES, &tokens);
+  int rc = ms_tokens_open(1, &path, MS_TOKEN_FILES, &tokens, NULL);
   assert_int_equal(rc, MS_EINVAL);
   assert_null(tokens);
   assert_has(ms_error_message(), path);
@@ -142,9 +141,8 @@ static void K7_tokens_beyond_four_gigabytes(void **state) {
     assert_int_equal(pwrite(fd, &last, 4, 1024 + 4 * ((int64_t)count - 1)), 4);
     assert_int_equal(close(fd), 0);
   }
-  ms_tokens *tokens = open_files(2);
   int64_t all;
-  must(ms_tokens_count(tokens, &all));
+  ms_tokens *tokens = open_files(2, &all);
   assert_int_equal(all, 2 * (int64_t)count);
   must(ms_tokens_read(tokens, count - 1, 2, out));
   assert_int_equal(out[0], last);
@@ -177,7 +175,7 @@ static void the_reader_gives_what_was_asked_for_in_order(void **state) {
   int64_t first[ROWS];
   ms_token_reader *reader;
   write_tokens(0, 20240520, 1, 5000, 0);
-  ms_tokens *tokens = open_files(1);
+  ms_tokens *tokens = open_files(1, NULL);
   must(ms_token_reader_new(tokens, ROWS, COLUMNS, 2, &reader));
   ms_free(tokens); /* the reader keeps the files mapped */
   assert_fails(ms_token_reader_take(reader, 1, got, targets), MS_EINVAL, "batch");
@@ -210,7 +208,7 @@ static void the_reader_tells_why_it_failed_and_goes_on(void **state) {
   const int64_t outside = 93, inside = 92, begin = 0;
   ms_token_reader *reader;
   write_tokens(0, 20240520, 1, 100, 0);
-  ms_tokens *tokens = open_files(1);
+  ms_tokens *tokens = open_files(1, NULL);
   assert_fails(ms_token_reader_new(tokens, 1, 0, 1, &reader), MS_EINVAL, "1");
   assert_fails(ms_token_reader_new(tokens, 1 << 30, INT_MAX, 1 << 30, &reader), MS_ENOMEM, "2147483648 tokens");
   must(ms_token_reader_new(tokens, 1, 7, 2, &reader));

@@ -18,7 +18,7 @@ enum { FORMATS = sizeof formats / sizeof *formats };
 
 static ms_safetensors *casts(void) {
   ms_safetensors *file;
-  must(ms_safetensors_open(CASTS, &file));
+  must(ms_safetensors_open(CASTS, &file, NULL));
   return file;
 }
 

@@ -24,7 +24,7 @@ static void Q9_maps_are_those_of_pytorch(void **state) {
   (void)state;
   ms_safetensors *file;
   int64_t n;
-  must(ms_safetensors_open(MOMENTS, &file));
+  must(ms_safetensors_open(MOMENTS, &file, NULL));
   FOR_EACH(map, maps) {
     const float *expected = fixture_tensor(file, map == MS_MOMENT_FIRST ? "map.first" : "map.second", &n);
     assert_int_equal(n, 256);
@@ -173,7 +173,7 @@ static void Q9_updates_are_those_of_torchao_with_signed_scales(void **state) {
   (void)state;
   ms_safetensors *file;
   int64_t n, all;
-  must(ms_safetensors_open(MOMENTS, &file));
+  must(ms_safetensors_open(MOMENTS, &file, NULL));
   const float *p = fixture_tensor(file, "p", &n), *gradients = fixture_tensor(file, "gradients", &all);
   const float *same = fixture_tensor(file, "signed", &all), *torchao = fixture_tensor(file, "torchao", &all);
   const float *exact = fixture_tensor(file, "exact", &all);

@@ -130,7 +130,7 @@ static void assert_case(const ms_safetensors *file, const char *data, const char
 static void Q1_codes_and_scales_are_those_of_ml_dtypes(void **state) {
   (void)state;
   ms_safetensors *file;
-  must(ms_safetensors_open(QUANTISED, &file));
+  must(ms_safetensors_open(QUANTISED, &file, NULL));
   static const char *const tensors[] = {"plain", "ties", "odd"};
   FOR_EACH(data, tensors)
   for (int i = 0; i < CASES; i++) assert_case(file, data, cases[i].name, &cases[i].q);

@@ -51,7 +51,7 @@ static void Q7_the_map_of_scales_is_bitsandbytes_dynamic_map(void **state) {
   (void)state;
   ms_safetensors *file;
   int64_t n;
-  must(ms_safetensors_open(STORED, &file));
+  must(ms_safetensors_open(STORED, &file, NULL));
   const float *map = fixture_tensor(file, "map", &n);
   assert_int_equal(n, 256);
   for (int code = 0; code < 256; code++) {
@@ -70,7 +70,7 @@ static void Q7_codes_and_scales_of_nf4_are_bitsandbytes(void **state) {
   (void)state;
   ms_safetensors *file;
   int64_t n, blocks, records, scales;
-  must(ms_safetensors_open(STORED, &file));
+  must(ms_safetensors_open(STORED, &file, NULL));
   const float *x = fixture_tensor(file, "x", &n), *scale = fixture_tensor(file, "nf4.scale", &records);
   const uint8_t *codes = fixture_tensor(file, "nf4.codes", &blocks);
   const uint8_t *scale_codes = fixture_tensor(file, "nf4.scale_codes", &scales);
@@ -90,7 +90,7 @@ static void Q7_codes_and_scales_of_i8_are_symmetric(void **state) {
   (void)state;
   ms_safetensors *file;
   int64_t n, blocks, same;
-  must(ms_safetensors_open(STORED, &file));
+  must(ms_safetensors_open(STORED, &file, NULL));
   const float *x = fixture_tensor(file, "x", &n), *scale = fixture_tensor(file, "i8.scale", &blocks);
   const uint8_t *codes = fixture_tensor(file, "i8.codes", &same);
   uint8_t *own = encode(file, MS_I8, x, n);
@@ -109,7 +109,7 @@ static void Q7_records_read_back_as_the_reference(void **state) {
   static const int64_t ranges[][2] = {{0, 19213}, {0, 1}, {63, 2}, {16383, 2}, {777, 18000}, {19212, 1}, {256, 256}};
   ms_safetensors *file;
   int64_t n, same;
-  must(ms_safetensors_open(STORED, &file));
+  must(ms_safetensors_open(STORED, &file, NULL));
   const float *x = fixture_tensor(file, "x", &n);
   for (int d = 0; d < 2; d++) {
     const float *back = fixture_tensor(file, name[d], &same);
@@ -135,7 +135,7 @@ static void Q7_the_op_gives_the_reference_rounded_to_what_kernels_read(void **st
   static const char *const name[] = {"nf4.back", "i8.back", NULL};
   ms_safetensors *file;
   int64_t n, same;
-  must(ms_safetensors_open(STORED, &file));
+  must(ms_safetensors_open(STORED, &file, NULL));
   const float *x = fixture_tensor(file, "x", &n);
   for (int s = 0; s < 3; s++) {
     FOR_EACH(to, dtypes) {
@@ -257,7 +257,7 @@ static void Q7_records_of_another_length_are_the_same_numbers(void **state) {
                {MS_I8, "i8.back", 256}};
   ms_safetensors *file;
   int64_t n, same;
-  must(ms_safetensors_open(STORED, &file));
+  must(ms_safetensors_open(STORED, &file, NULL));
   const float *x = fixture_tensor(file, "x", &n);
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     const int dtype = cases[i].dtype;

@@ -170,7 +170,7 @@ static void Q4_biases_and_activations_follow_the_product(void **state) {
 static void Q4_products_are_those_of_torchaos_recipes(void **state) {
   ms_safetensors *file;
   (void)state;
-  must(ms_safetensors_open(PRODUCTS, &file));
+  must(ms_safetensors_open(PRODUCTS, &file, NULL));
   FOR_EACH(of, kinds)
   FOR_EACH(dtype, dtypes) {
     product p = {ROWS, OUTPUTS, INPUTS, .trans_b = 1, .dtype = dtype, .out_dtype = MS_F32};

@@ -9,15 +9,12 @@
 
 /* Pointers to the data of a tensor, of which there are *n; the file stays open. */
 static inline const void *fixture_tensor(const ms_safetensors *file, const char *name, int64_t *n) {
-  for (int i = 0; i < ms_safetensors_count(file); i++) {
-    ms_safetensors_tensor tensor;
-    must(ms_safetensors_describe(file, i, &tensor, sizeof tensor));
-    if (strcmp(tensor.name, name)) continue;
-    *n = tensor.elements;
-    return tensor.data;
-  }
-  fail_msg("the fixture has no tensor %s", name);
-  return NULL;
+  ms_safetensors_tensor tensor;
+  const int i = ms_safetensors_find(file, name);
+  if (i < 0) fail_msg("the fixture has no tensor %s", name);
+  must(ms_safetensors_describe(file, i, &tensor, sizeof tensor));
+  *n = tensor.elements;
+  return tensor.data;
 }
 
 /* The same by the parts of a name: "plain" and ".x". */

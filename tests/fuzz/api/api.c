@@ -129,11 +129,11 @@ static void add_network(void) {
   NEED(ms_state_new(world, model, &config, 1, &state));
   NEED(ms_exec_new(state, plan, &exec));
   NEED(ms_rules_new("freeze", &rules));
-  NEED(ms_tokens_open(1, files, MS_TOKEN_BYTES, &tokens));
+  NEED(ms_tokens_open(1, files, MS_TOKEN_BYTES, &tokens, NULL));
   NEED(ms_token_reader_new(tokens, 1, 8, 2, &reader));
   NEED(ms_tokenizer_open(tokenizer_path, &tokenizer));
-  NEED(ms_safetensors_open(given_path, &given));
-  NEED(ms_save_new(state, 1, &piece, &save));
+  NEED(ms_safetensors_open(given_path, &given, NULL));
+  NEED(ms_save_new(state, 1, &piece, sizeof(ms_save_piece), &save));
   NEED(ms_profile_new(world, &profile));
   void *const handles[KINDS] = {
       [KIND_world] = world,   [KIND_mesh] = mesh,           [KIND_model] = model,         [KIND_graph] = graph,

@@ -79,8 +79,14 @@ for body, name in text:gmatch("typedef struct ms_[%w_]+ (%b{}) (ms_[%w_]+_config
   emit("  }\n}\n")
 end
 
--- The expression of an argument; statements before the call and after it.
-local function argument(kind, i, name)
+-- The expression of an argument; statements before the call and after it. before: the kind of the argument before it,
+-- if this is the size of a struct.
+local function argument(kind, i, name, before)
+  if before then
+    local struct = before:match("(ms_[%w_]+) %*$")
+    local size = struct and ("sizeof(%s)"):format(struct) or "ANY_STRUCT"
+    return ("%s(%s)"):format(before:find("^const") and "read_size" or "filled_size", size)
+  end
   local base = kind:gsub("^const ", ""):match("^(ms_[%w_]+) %*$")
   local made = kind:match("^(ms_[%w_]+) %*%*$")
   if made and kind_of[made] then
@@ -104,12 +110,14 @@ end
 local names = {}
 for result, name, list in text:gmatch("MS_API%s+([^;()]-)(ms_[%w_]+)(%b());") do
   if not LEFT_OUT[name] then
-    local arguments, before, after = {}, {}, {}
+    local arguments, before, after, last = {}, {}, {}, nil
     for one in (list:sub(2, -2):gsub("%s+", " ")):gmatch("[^,]+") do
-      local kind = one:match("^ ?(.-) ?[%w_]+ ?$")
+      local kind, own_name = one:match("^ ?(.-) ?([%w_]+) ?$")
       if kind ~= "" then
         local i = #arguments
-        arguments[i + 1], before[#before + 1], after[#after + 1] = argument(kind, i, name)
+        local of = own_name == "size" and last or nil
+        arguments[i + 1], before[#before + 1], after[#after + 1] = argument(kind, i, name, of)
+        last = kind
       end
     end
     local call = ("%s(%s)"):format(name, table.concat(arguments, ", "))

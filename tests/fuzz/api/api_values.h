@@ -12,7 +12,15 @@
 
 #include "moonshard.h"
 
-enum { BUFFERS = 8, BUFFER_BYTES = 4 << 20, LISTS = 8, LIST = 64, CONFIG_BYTES = 4096, PARAMS = 4096 };
+enum {
+  BUFFERS = 8,
+  BUFFER_BYTES = 4 << 20,
+  LISTS = 8,
+  LIST = 64,
+  CONFIG_BYTES = 4096,
+  PARAMS = 4096,
+  ANY_STRUCT = 512
+};
 #define PICK(list) ((list)[random_below((int)(sizeof(list) / sizeof *(list)))])
 
 static uint64_t random_state;
@@ -36,6 +44,12 @@ static int an_int(void) {
   static const int any[] = {INT_MAX, INT_MIN, 1 << 30, 65536, 1000000, -1, 0, 1, 46341};
   return wild ? PICK(any) : PICK(tame);
 }
+
+/* The size of a struct that is filled: as the program knows it, of an older one, or wrong. */
+static int filled_size(size_t known) { return chance(4) ? an_int() : (int)known - (chance(4) && known > 8 ? 8 : 0); }
+
+/* Of one that is read, where another distance of rows would make pointers of other fields. */
+static int read_size(size_t known) { return chance(8) ? -random_below(3) : (int)known; }
 
 static int64_t a_long(void) {
   static const int64_t tame[] = {0, 0, 1, 1, 2, 3, 8, -1};
@@ -126,7 +140,9 @@ static void *step_inputs(void) {
 static void *view(void) {
   static ms_safetensors_view v;
   if (chance(3)) return NULL;
-  v = (ms_safetensors_view){.rows = a_long(), .columns = a_long(), .first = a_long()};
+  ms_config_default("ms_safetensors_view", &v, sizeof v);
+  if (chance(3)) return &v;
+  v.rows = a_long(), v.columns = a_long(), v.first = a_long();
   v.row_stride = chance(2) ? a_long() : 1;
   v.column_stride = chance(2) ? a_long() : 1;
   return &v;

@@ -9,7 +9,7 @@ local C, ffi = engine.C, engine.ffi
 -- What a function returns instead of a status; the message is recorded all the same.
 local answers = {
   ms_world_terminating = 0, ms_mesh_copies = 0,
-  ms_safetensors_count = 0, ms_safetensors_find = -1,
+  ms_safetensors_find = -1,
   ms_tokenizer_find = -1,
   ms_save_running = 0,
 }
@@ -36,9 +36,10 @@ local optional = {
   ms_plan_peak_use = "buffer", ms_exec_run = "inputs outputs",
   ms_world_join = "config",
   ms_state_gather = "out", ms_state_scatter = "full", ms_state_read = "out", ms_state_write = "values",
-  ms_safetensors_read = "out", ms_safetensors_read_f32 = "view out bytes", ms_safetensors_write = "data",
-  ms_safetensors_write_f32 = "view data", ms_safetensors_create = "tensors config", ms_tokens_read = "out",
-  ms_tokenizer_encode = "text", ms_tokenizer_decode = "ids", ms_tokenize_files = "config", ms_save_new = "pieces",
+  ms_safetensors_open = "tensors", ms_safetensors_read = "view out bytes", ms_safetensors_write = "view data",
+  ms_tokens_open = "count", ms_safetensors_create = "tensors config", ms_tokens_read = "out",
+  ms_tokenizer_encode = "text", ms_tokenizer_decode = "ids", ms_tokenize_files = "config bytes tokens width",
+  ms_save_new = "pieces",
   ms_initial_values = "out",
   ms_mesh_slice = "names", ms_cluster_collective_time = "link",
   ms_plan_timeline = "list",
@@ -73,11 +74,14 @@ local function must(status)
   if status ~= 0 then error(ffi.string(C.ms_error_message()), 2) end
 end
 
+-- They also say how much there is, behind the handle.
+local counted = { ms_safetensors_open = true, ms_tokens_open = true }
+
 local function new(kind, call, ...)
   local out = ffi.new(kind .. " *[1]")
   local arguments, n = { ... }, select("#", ...)
   arguments[n + 1] = out
-  must(C[call](unpack(arguments, 1, n + 1)))
+  must(C[call](unpack(arguments, 1, n + (counted[call] and 2 or 1))))
   return out[0]
 end
 
@@ -127,15 +131,15 @@ local function make_all()
   live.ms_state = new("ms_state", "ms_state_new", live.ms_world, live.ms_model, config, 1)
   live.ms_exec = new("ms_exec", "ms_exec_new", live.ms_state, live.ms_plan)
   live.ms_profile = new("ms_profile", "ms_profile_new", live.ms_world)
-  live.ms_save = new("ms_save", "ms_save_new", live.ms_state, 0, nil)
+  live.ms_save = new("ms_save", "ms_save_new", live.ms_state, 0, nil, 0)
   local paths = ffi.new("const char *[1]", { scratch_path })
   live.ms_tokens = new("ms_tokens", "ms_tokens_open", 1, paths, C.MS_TOKEN_BYTES)
   live.ms_token_reader = new("ms_token_reader", "ms_token_reader_new", live.ms_tokens, 1, 4, 2)
   live.ms_tokenizer = new("ms_tokenizer", "ms_tokenizer_open", "tests/fixtures/tokenizer/good/gpt2.json")
   local made = scratch_path .. ".made"
-  must(C.ms_safetensors_finish(new("ms_safetensors_writer", "ms_safetensors_create", made, 0, nil, nil)))
+  must(C.ms_safetensors_finish(new("ms_safetensors_writer", "ms_safetensors_create", made, 0, nil, 0, nil)))
   live.ms_safetensors = new("ms_safetensors", "ms_safetensors_open", made)
-  live.ms_safetensors_writer = new("ms_safetensors_writer", "ms_safetensors_create", made, 0, nil, nil)
+  live.ms_safetensors_writer = new("ms_safetensors_writer", "ms_safetensors_create", made, 0, nil, 0, nil)
   return live
 end
 

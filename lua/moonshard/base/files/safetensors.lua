@@ -60,12 +60,12 @@ end
 ---@return moonshard.Safetensors
 function safetensors.open(path)
   if type(path) ~= "string" then errors.invalid("ms.safetensors.open: give a path, not %s", tostring(path)) end
-  local out = ffi.new("ms_safetensors *[1]")
-  check(C.ms_safetensors_open(path, out))
+  local out, count = ffi.new("ms_safetensors *[1]"), ffi.new("int[1]")
+  check(C.ms_safetensors_open(path, out, count))
   local handle = ffi.gc(out[0], C.ms_free)
   local self = setmetatable({ path = path, handle = handle, tensors = {}, by_name = {} }, Safetensors)
   local into = ffi.new("ms_safetensors_tensor")
-  for i = 0, C.ms_safetensors_count(handle) - 1 do
+  for i = 0, count[0] - 1 do
     local tensor = read_tensor(handle, i, into)
     self.tensors[i + 1], self.by_name[tensor.name] = tensor, tensor
   end
@@ -112,7 +112,7 @@ end
 ---@param bytes number
 ---@param out ffi.cdata* destination of at least that many bytes
 function Safetensors:read(name, first, bytes, out)
-  check(C.ms_safetensors_read(opened(self), self:tensor(name).index, first, bytes, out))
+  check(C.ms_safetensors_read(opened(self), self:tensor(name).index, nil, first, bytes, out, nil))
 end
 
 ---@class moonshard.TensorView a stored tensor as a matrix: element [r, c] is first + r * row_stride + c * column_stride
@@ -122,9 +122,12 @@ end
 ---@field row_stride integer one of the two strides is 1
 ---@field column_stride integer
 
+-- nil: the tensor as it is stored.
 local function view_of(view)
-  return view and ffi.new("ms_safetensors_view", view.rows, view.columns, view.first, view.row_stride,
-    view.column_stride)
+  local config = ffi.new("ms_safetensors_view")
+  check(C.ms_config_default("ms_safetensors_view", config, ffi.sizeof(config)))
+  for name, value in pairs(view or {}) do config[name] = value end
+  return config
 end
 
 ---Elements of a tensor of type F32, BF16, F16, F64, F8_E4M3, F8_E5M2 or F8_E8M0 as f32, in row order of a view; reads
@@ -137,7 +140,7 @@ end
 ---@return number bytes that were read
 function Safetensors:read_f32(name, view, first, count, out)
   local bytes = ffi.new("int64_t[1]")
-  check(C.ms_safetensors_read_f32(opened(self), self:tensor(name).index, view_of(view), first, count, out, bytes))
+  check(C.ms_safetensors_read(opened(self), self:tensor(name).index, view_of(view), first, count, out, bytes))
   return tonumber(bytes[0])
 end
 
@@ -258,7 +261,7 @@ function safetensors.create(path, tensors, given)
   config.metadata, config.metadata_text = n, text
   config.atomic, config.sync = given.atomic and 1 or 0, given.sync and 1 or 0
   local out = ffi.new("ms_safetensors_writer *[1]")
-  check(C.ms_safetensors_create(path, #tensors, list, config, out))
+  check(C.ms_safetensors_create(path, #tensors, list, ffi.sizeof("ms_safetensors_tensor"), config, out))
   local handle = ffi.gc(out[0], C.ms_free)
   return setmetatable({ path = path, handle = handle, numbers = numbers, dims = dims }, Writer)
 end
@@ -285,7 +288,7 @@ function Writer:put(name, data, bytes, first)
   local number = number_of(self, name)
   if type(data) == "string" and bytes == nil then bytes = #data end
   if type(bytes) ~= "number" then errors.invalid("safetensors %s: put %s: say how many bytes", self.path, name) end
-  check(C.ms_safetensors_write(self.handle, number, first or 0, bytes, data))
+  check(C.ms_safetensors_write(self.handle, number, nil, first or 0, bytes, data))
 end
 
 ---Writes f32 elements to a declared tensor of a type that read_f32 reads, rounded to it, in row order of a view.
@@ -296,7 +299,7 @@ end
 ---@param data ffi.cdata* const float *
 function Writer:put_f32(name, view, first, count, data)
   local number = number_of(self, name)
-  check(C.ms_safetensors_write_f32(self.handle, number, view_of(view), first, count, data))
+  check(C.ms_safetensors_write(self.handle, number, view_of(view), first, count, data))
 end
 
 ---Completes the file. MS_EINVAL if bytes are missing; after any error no file is left.
