@@ -149,9 +149,10 @@ typedef struct ms_profile_item {
   double inside, wire; /* collective: bytes of that from ranks of this node, 0 if they were read in place; to other
                           nodes, or from them if that is more */
 } ms_profile_item;
-/* This rank's kernels and collectives, stream by stream in the order in which they ran: list gets the first `capacity`;
- * *n is their total number. A profile of several plans does not say to which one an instruction belongs. */
-MS_API int ms_profile_items(const ms_profile *profile, int capacity, ms_profile_item *list, int *n);
+/* This rank's kernels and collectives, stream by stream in the order in which they ran. rows is [capacity], `size`
+ * bytes each, and gets the first ones; *n is their total number. A profile of several plans does not say to which one
+ * an instruction belongs. */
+MS_API int ms_profile_items(const ms_profile *profile, ms_profile_item *rows, int size, int capacity, int *n);
 
 /* ---- parameters and optimizer state ----------------------------------------------------------------------------- */
 

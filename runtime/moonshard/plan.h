@@ -78,6 +78,17 @@ typedef struct ms_plan_summary {
   double flops;                        /* of one micro-batch, forward and backward, without recomputation */
   double comm_bytes[MS_MAX_MESH_DIMS]; /* sent and received by this rank in FIRST + LAST + NORM + UPDATE + OUTER */
   double compile_ms;
+  /* The first instruction at which the most bytes are in use. The arenas can be larger, because there are gaps between
+   * buffers, and arenas are fullest at different instructions. The plan owns the texts. */
+  struct ms_peak {
+    int phase, instruction, backward;          /* instruction: its number in ms_plan_dump; -1: the plan has none */
+    const char *op, *scope;                    /* scope: the module, or the unit of a collective */
+    int64_t bytes[MS_CATEGORIES], total_bytes; /* in use there; MS_PLAN_PEAK lists the buffers */
+    /* A lower bound for any placement of the buffers: the state, plus the most that is in use at one instruction of
+     * each kind of memory (the rank's own, its group's, that of smaller groups). Gradient chunks always exist; until
+     * they are written, activations that are not larger than all of them together can use their memory. */
+    int64_t least_bytes;
+  } peak;
 } ms_plan_summary;
 
 /* Compiles a plan for the rank that was passed to ms_model_shard. MS_ERACE if the verifier rejects the result. */
@@ -90,18 +101,6 @@ MS_API int ms_graph_take_compiled(ms_graph *graph, ms_graph *earlier, int *taken
 /* What a state of this plan has on this rank of a parameter, and of its optimizer state; and who orthogonalises it. */
 MS_API int ms_plan_describe(const ms_plan *plan, int param, ms_tensor_info *info, int size);
 MS_API int ms_plan_summarize(const ms_plan *plan, ms_plan_summary *summary, int size);
-/* A pass of the compiler: its time, and the plan's size before [0] and after [1] it. nodes: of the graphs for training
- * and evaluation. bytes: the sum of all buffers until they are laid out; then the peak. */
-enum { MS_PLAN_PASSES = 14 };
-typedef struct ms_plan_pass {
-  const char *name; /* "lower" */
-  int cached;       /* 1: the result was cached by an earlier plan of the same graph, or of one alike */
-  double ms;
-  int nodes[2], instructions[2], events[2], buffers[2];
-  int64_t bytes[2];
-} ms_plan_pass;
-/* The passes that made a plan, in order: list gets the first `capacity`; *n is their total number. */
-MS_API int ms_plan_passes(const ms_plan *plan, int capacity, ms_plan_pass *list, int *n);
 /* What a rank, or all ranks of a node, move in collectives, in bytes. Inside a node a rank reads what others have
  * written, as ms_plan_summary.comm_bytes counts it. Between nodes each byte crosses a link once for a whole node: with
  * buffers of S bytes over H equal nodes, each node sends and receives (H - 1) / H S for an all-gather or a
@@ -111,8 +110,8 @@ typedef struct ms_traffic {
   double inside, sent, received; /* sent to and received from other nodes */
 } ms_traffic;
 /* What a step of one micro-batch (FIRST + LAST + NORM + UPDATE) moves over a dimension of the mesh, by this rank and by
- * all ranks of its node together. */
-MS_API int ms_plan_traffic(const ms_plan *plan, int mesh_dim, ms_traffic *rank, ms_traffic *node);
+ * all ranks of its node together, each of `size` bytes. */
+MS_API int ms_plan_traffic(const ms_plan *plan, int mesh_dim, ms_traffic *rank, ms_traffic *node, int size);
 /* The plan as text (json 0), or as one JSON object. The plan owns the text, which is valid until the next call. */
 MS_API int ms_plan_dump(ms_plan *plan, int json, const char **text);
 
@@ -139,7 +138,27 @@ MS_API int ms_plan_unit_cost(const ms_plan *plan, int phase, int unit, ms_unit_c
  * all. */
 MS_API int ms_plan_kept_activations(const ms_plan *plan, const char *module, int64_t *bytes);
 
-/* A change of a value's placement on the ranks of a mesh dimension that divides layers. The plan owns the texts. */
+/* ---- plan: lists ------------------------------------------------------------------------------------------------- */
+
+/* What a plan lists, and the struct of a row. */
+enum ms_plan_rows {
+  MS_PLAN_PASSES = 0,         /* ms_plan_pass: the passes that made it, in order */
+  MS_PLAN_CONVERSIONS = 1,    /* ms_plan_conversion: of a training step, in program order */
+  MS_PLAN_CHUNKED_LOSSES = 2, /* ms_chunked_loss: of a training step, in program order */
+  MS_PLAN_PEAK = 3            /* ms_peak_buffer: those in use at ms_plan_summary.peak */
+};
+
+/* A pass of the compiler: its time, and the plan's size before [0] and after [1] it. nodes: of the graphs for training
+ * and evaluation. bytes: the sum of all buffers until they are laid out; then the peak. */
+typedef struct ms_plan_pass {
+  const char *name; /* "lower" */
+  int cached;       /* 1: the result was cached by an earlier plan of the same graph, or of one alike */
+  double ms;
+  int nodes[2], instructions[2], events[2], buffers[2];
+  int64_t bytes[2];
+} ms_plan_pass;
+
+/* A change of a value's placement on the ranks of a mesh dimension that divides layers. */
 typedef struct ms_plan_conversion {
   const char *scope;                    /* the module that needs it; of a sum: the module that made the summands */
   int mesh_dim;                         /* the mesh dimension */
@@ -150,9 +169,6 @@ typedef struct ms_plan_conversion {
                                            recomputation repeats is not counted again */
   int regathered;                       /* 1: backward gathers it once more, which backward_bytes includes */
 } ms_plan_conversion;
-/* The changes of placement of a training step, or of evaluation if the plan does not train, in program order: list gets
- * the first `capacity`; *n is their total number. */
-MS_API int ms_plan_conversions(const ms_plan *plan, int capacity, ms_plan_conversion *list, int *n);
 
 /* A loss that makes the logits of a linear layer for some rows at a time (attribute fused of cross_entropy). */
 typedef struct ms_chunked_loss {
@@ -161,40 +177,18 @@ typedef struct ms_chunked_loss {
   int64_t logits_bytes, whole_bytes; /* of a chunk's logits, and of all rows' */
   int again;                         /* 1: backward makes them again */
 } ms_chunked_loss;
-/* Those of a training step, or of evaluation if the plan does not train, in program order: list gets the first
- * `capacity`; *n is their total number. */
-MS_API int ms_plan_chunked_losses(const ms_plan *plan, int capacity, ms_chunked_loss *list, int *n);
 
-/* An exposed collective: while it runs, events let no kernel of this rank compute. The plan owns the texts. */
-typedef struct ms_exposed {
-  int instruction; /* its number in ms_plan_dump */
-  int unit;        /* -1: the totals of the step */
-  int backward;    /* 1: it starts after the first kernel of the backward pass */
-  const char *kind, *scope;
-  double bytes; /* counted as in ms_unit_cost */
-} ms_exposed;
-/* The exposed collectives of a phase, in program order: list gets the first `capacity`; *n is their total number. */
-MS_API int ms_plan_exposed(const ms_plan *plan, int phase, int capacity, ms_exposed *list, int *n);
-
-/* The first instruction at which the most bytes are in use. The arenas can be larger, because there are gaps between
- * buffers, and arenas are fullest at different instructions. The plan owns the texts. */
-typedef struct ms_peak {
-  int phase, instruction, backward;          /* instruction: its number in ms_plan_dump */
-  const char *op, *scope;                    /* scope: the module, or the unit of a collective */
-  int64_t bytes[MS_CATEGORIES], total_bytes; /* in use there */
-  /* A lower bound for any placement of the buffers: the state, plus the most that is in use at one instruction of each
-   * kind of memory (the rank's own, its group's, that of smaller groups). Gradient chunks always exist; until they are
-   * written, activations that are not larger than all of them together can use their memory. */
-  int64_t least_bytes;
-  int buffers; /* how many buffers are in use there, without state other than gradient chunks */
-} ms_peak;
+/* A buffer; none of state, but for gradient chunks. */
 typedef struct ms_peak_buffer {
   int category; /* enum ms_category */
   int64_t bytes;
   const char *label, *scope; /* label: its op or unit; scope: the module or unit that wrote it first */
 } ms_peak_buffer;
-/* buffer gets the first `capacity` of peak->buffers. */
-MS_API int ms_plan_peak_use(const ms_plan *plan, ms_peak *peak, int capacity, ms_peak_buffer *buffer);
+
+/* Lists `what` (enum ms_plan_rows): rows is [capacity] of its struct, `size` bytes each, and gets the first ones; *n is
+ * their total number. A plan that does not train has the conversions and losses of evaluation. The plan owns the texts.
+ */
+MS_API int ms_plan_list(const ms_plan *plan, int what, void *rows, int size, int capacity, int *n);
 
 /* ffi:end */
 

@@ -141,7 +141,7 @@ typedef struct ms_cluster {
 } ms_cluster;
 
 /* The work of a kernel of a phase, by its number in ms_plan_dump; MS_EINVAL if that is not a kernel. */
-MS_API int ms_plan_kernel_work(const ms_plan *plan, int phase, int instruction, ms_kernel_work *work);
+MS_API int ms_plan_kernel_work(const ms_plan *plan, int phase, int instruction, ms_kernel_work *work, int size);
 /* Seconds of a kernel on a device that runs nothing else. */
 MS_API int ms_cluster_kernel_time(const ms_cluster *cluster, const ms_kernel_work *work, double *seconds);
 
@@ -187,23 +187,27 @@ typedef struct ms_price {
 MS_API int ms_plan_price(const ms_plan *plan, const ms_cluster *cluster, int micro_batches, double outer,
                          ms_price *price, int size);
 
-/* An instruction in simulated time. */
+/* A kernel or collective of a phase; what follows `exposed` up to `waited` is its simulated time. */
 typedef struct ms_price_event {
-  int instruction, stream; /* its number in ms_plan_dump */
-  int kind;                /* enum ms_instr_kind of plan/plan.h: 0 a kernel, 1 a collective */
-  int mesh_dim;            /* of a collective; -1: none */
-  int unit;                /* of a collective; -1: none */
-  int backward;
+  int instruction, stream;   /* its number in ms_plan_dump */
+  int kind;                  /* enum ms_instr_kind of plan/plan.h: 0 a kernel, 1 a collective */
+  int mesh_dim;              /* of a collective; -1: none */
+  int unit;                  /* of a collective; -1: none, as the totals of the step */
+  int backward;              /* 1: of the backward pass; a collective: it starts after the first kernel of that */
+  int exposed;               /* 1: a collective while which events let no kernel of this rank compute */
   int critical;              /* 1: on the critical path of the phase */
   int cause;                 /* the instruction whose end let this one begin; -1: none, it was issued just then */
   double issued, begin, end; /* seconds from the phase's start */
   double waited;             /* seconds in which kernels wait for this collective; of ms_price_phase.waiting */
   double flops, bytes;
+  double also_bytes;        /* of `bytes`: of the all_reduce over replicas that a collective includes; else 0 */
   const char *name, *scope; /* op or collective; module or unit. The plan owns the texts */
 } ms_price_event;
-/* Kernels and collectives of a phase, in program order: list gets the first `capacity`; *n is their total number. */
-MS_API int ms_plan_timeline(const ms_plan *plan, const ms_cluster *cluster, int phase, int capacity,
-                            ms_price_event *list, int *n);
+/* Kernels and collectives of a phase, in program order. rows is [capacity], `size` bytes each, and gets the first ones;
+ * *n is their total number. cluster NULL: of a plan for any device, without times: critical and seconds are 0, and
+ * cause is -1. */
+MS_API int ms_plan_timeline(const ms_plan *plan, const ms_cluster *cluster, int phase, ms_price_event *rows, int size,
+                            int capacity, int *n);
 
 /* ffi:end */
 

@@ -189,7 +189,7 @@ static int fingerprint(compilation *c) { return ms_plan_fingerprint(c->plan); }
 static const struct {
   const char *name;
   int (*run)(compilation *c);
-} passes[MS_PLAN_PASSES] = {
+} passes[MS_COMPILER_PASSES] = {
     {"trace", copy_traced},
     {"divide", divide},
     {"rewrite", rewrite},
@@ -265,7 +265,7 @@ static int compile_all(compilation *c) {
   MS_GOTO(put_into_cache(c, 0, &c->training));
   MS_GOTO(put_into_cache(c, 1, &c->evaluation));
   MS_GOTO(ms_plan_keep_conversions(c->plan, c->training.graph ? c->training.graph : c->evaluation.graph));
-  return run_passes(c, GRAPH_PASSES, MS_PLAN_PASSES);
+  return run_passes(c, GRAPH_PASSES, MS_COMPILER_PASSES);
 fail:
   ms_free(graph_of(&c->training));
   ms_free(graph_of(&c->evaluation));
@@ -309,13 +309,4 @@ int ms_plan_compile(const ms_graph *graph, const ms_plan_config *given, ms_plan 
 fail:
   ms_free(plan);
   return rc;
-}
-
-int ms_plan_passes(const ms_plan *plan, int capacity, ms_plan_pass *list, int *n) {
-  MS_HANDLE(plan, PLAN);
-  MS_GIVEN(n);
-  if (capacity > 0) MS_GIVEN(list);
-  for (int i = 0; i < MS_PLAN_PASSES && i < capacity; i++) list[i] = plan->pass[i];
-  *n = MS_PLAN_PASSES;
-  return MS_OK;
 }

@@ -205,6 +205,8 @@ typedef struct ms_prepared {
   int n, slots;
 } ms_prepared;
 
+enum { MS_COMPILER_PASSES = 14 };
+
 struct ms_plan {
   ms_handle handle;
   const ms_model *model; /* retained */
@@ -251,7 +253,7 @@ struct ms_plan {
   int conversions;
   ms_prepared prepared;
   double compile_seconds;
-  ms_plan_pass pass[MS_PLAN_PASSES];
+  ms_plan_pass pass[MS_COMPILER_PASSES];
   char *dump;
 };
 
@@ -323,6 +325,8 @@ int ms_plan_synchronize(ms_plan *plan, int phase);
  * instruction i starts. Returns MS_ERACE when an instruction waits for an event that no earlier one records
  * (accesses.c). */
 int ms_plan_clocks(const ms_plan *plan, int phase, int *clock);
+/* exposed: [instr] 1: a collective while which events let no kernel of this rank compute (exposed_communication.c). */
+int ms_plan_find_exposed(const ms_plan *plan, int phase, char *exposed);
 /* Returns MS_ERACE, naming the instructions, when conflicting accesses can run unordered, when an event is awaited
  * before it is recorded in program order, or when an access is outside its arena (verify.c). */
 int ms_plan_verify(const ms_plan *plan, int phase);

@@ -174,7 +174,7 @@ int ms_kernel_work_check(const ms_kernel_work *work) {
   return MS_OK;
 }
 
-int ms_plan_kernel_work(const ms_plan *plan, int phase, int instruction, ms_kernel_work *work) {
+int ms_plan_kernel_work(const ms_plan *plan, int phase, int instruction, ms_kernel_work *work, int size) {
   MS_HANDLE(plan, PLAN);
   MS_GIVEN(work);
   if (phase < 0 || phase >= MS_PHASES || !plan->phase[phase].present)
@@ -182,5 +182,7 @@ int ms_plan_kernel_work(const ms_plan *plan, int phase, int instruction, ms_kern
   const ms_plan_phase *p = &plan->phase[phase];
   if (instruction < 0 || instruction >= p->n || p->instr[instruction].kind != MS_INSTR_KERNEL)
     return MS_FAIL(MS_EINVAL, "instruction %d of phase %s is not a kernel", instruction, ms_phase_name(phase));
-  return ms_kernel_work_of(plan, p->instr[instruction].call, work);
+  ms_kernel_work own;
+  MS_TRY(ms_kernel_work_of(plan, p->instr[instruction].call, &own));
+  MS_GIVE_INFO(work, size, own);
 }

@@ -173,31 +173,19 @@ int ms_plan_price(const ms_plan *plan, const ms_cluster *cluster, int micro_batc
 
 /* ---- a timeline ------------------------------------------------------------------------------------------------- */
 
-static int check_phase(const ms_plan *plan, const ms_cluster *cluster, int phase) {
-  if (phase < 0 || phase >= MS_PHASES || !plan->phase[phase].present)
-    return MS_FAIL(MS_EINVAL, "the plan has no phase %d", phase);
-  return check(plan, cluster, 1 + plan->phase[MS_PHASE_LAST].present);
-}
-
-static void describe(const ms_plan *plan, int phase, int i, const ms_moment *moment, int critical,
-                     ms_price_event *event) {
+static void describe(const ms_plan *plan, int phase, int i, ms_price_event *event) {
   const ms_instr *instr = &plan->phase[phase].instr[i];
   *event = (ms_price_event){.instruction = i,
                             .stream = instr->stream,
                             .kind = instr->kind != MS_INSTR_KERNEL,
                             .mesh_dim = mesh_dim_of(plan, instr),
                             .unit = instr->coll ? instr->coll->unit : -1,
-                            .backward = instr->backward,
-                            .critical = critical,
-                            .cause = moment->cause,
-                            .issued = moment->issued,
-                            .begin = moment->begin,
-                            .end = moment->end,
-                            .waited = moment->waited,
+                            .cause = -1,
                             .scope = instr->scope};
   if (instr->coll) {
     event->name = ms_coll_name(instr->coll->kind);
     event->bytes = instr->coll->bytes + instr->coll->also_bytes;
+    event->also_bytes = instr->coll->also_bytes;
     return;
   }
   const ms_kernel_call *call = instr->call;
@@ -207,27 +195,65 @@ static void describe(const ms_plan *plan, int phase, int i, const ms_moment *mom
   event->bytes = ms_op_bytes(&c);
 }
 
-int ms_plan_timeline(const ms_plan *plan, const ms_cluster *cluster, int phase, int capacity, ms_price_event *list,
-                     int *n) {
-  MS_HANDLE(plan, PLAN);
-  MS_GIVEN(cluster);
-  MS_GIVEN(n);
-  MS_NOT_NEGATIVE(capacity);
-  if (capacity > 0) MS_GIVEN(list);
-  MS_TAKE_CLUSTER(own, cluster);
-  MS_TRY(check_phase(plan, &own, phase));
+static void add_times(const ms_moment *moment, int critical, ms_price_event *event) {
+  event->critical = critical;
+  event->cause = moment->cause;
+  event->issued = moment->issued;
+  event->begin = moment->begin;
+  event->end = moment->end;
+  event->waited = moment->waited;
+}
+
+/* simulated->moment and critical are NULL without a cluster. */
+static void add_events(const ms_plan *plan, int phase, const ms_simulated *simulated, const char *critical,
+                       const char *exposed, ms_row_list *rows) {
   const ms_plan_phase *p = &plan->phase[phase];
-  *n = 0;
-  for (int i = 0; i < p->n; i++) *n += is_timed(&p->instr[i]);
-  if (!capacity) return MS_OK;
+  int backward = 0;
+  for (int i = 0; i < p->n; i++) {
+    ms_price_event event;
+    if (!is_timed(&p->instr[i])) continue;
+    describe(plan, phase, i, &event);
+    backward |= p->instr[i].backward;
+    event.backward = event.kind ? backward : p->instr[i].backward;
+    event.exposed = exposed[i];
+    if (critical) add_times(&simulated->moment[i], critical[i], &event);
+    ms_rows_add(rows, &event, sizeof event);
+  }
+}
+
+static int add_timeline(const ms_plan *plan, const ms_cluster *cluster, int phase, ms_row_list *rows) {
   ms_simulated simulated = {0};
-  char *critical = NULL;
-  int rc;
-  MS_GOTO(simulate_critical(plan, &own, phase, &simulated, &critical));
-  for (int i = 0, filled = 0; i < p->n && filled < capacity; i++)
-    if (is_timed(&p->instr[i])) describe(plan, phase, i, &simulated.moment[i], critical[i], &list[filled++]);
+  char *critical = NULL, *exposed = ms_calloc(plan->phase[phase].n, 1);
+  int rc = exposed ? MS_OK : MS_ENOMEM;
+  if (rc) return rc;
+  MS_GOTO(ms_plan_find_exposed(plan, phase, exposed));
+  if (cluster) MS_GOTO(simulate_critical(plan, cluster, phase, &simulated, &critical));
+  add_events(plan, phase, &simulated, critical, exposed, rows);
 fail:
   ms_simulated_free(&simulated);
   free(critical);
+  free(exposed);
   return rc;
+}
+
+static int take_cluster(const ms_plan *plan, const ms_cluster *cluster, ms_cluster *own) {
+  MS_TAKE_CLUSTER(taken, cluster);
+  *own = taken;
+  return check(plan, own, 1 + plan->phase[MS_PHASE_LAST].present);
+}
+
+int ms_plan_timeline(const ms_plan *plan, const ms_cluster *cluster, int phase, ms_price_event *rows, int size,
+                     int capacity, int *n) {
+  MS_HANDLE(plan, PLAN);
+  MS_GIVEN(n);
+  ms_row_list all;
+  ms_cluster own;
+  MS_TRY(ms_rows_open(&all, rows, size, capacity, __func__));
+  if (phase < 0 || phase >= MS_PHASES || !plan->phase[phase].present)
+    return MS_FAIL(MS_EINVAL, "the plan has no phase %d", phase);
+  if (cluster) MS_TRY(take_cluster(plan, cluster, &own));
+  if (capacity) MS_TRY(add_timeline(plan, cluster ? &own : NULL, phase, &all));
+  *n = 0;
+  for (int i = 0; i < plan->phase[phase].n; i++) *n += is_timed(&plan->phase[phase].instr[i]);
+  return MS_OK;
 }

@@ -57,8 +57,9 @@ end
 local function packing(name, kind, config, mesh, batch)
   for _, dtype in ipairs({ "f32", "bf16" }) do
     local plan = trainer(kind, config, mesh, dtype):compile(tokens(batch, config.seq))
-    local peak, list = ffi.new("ms_peak"), ffi.new("ms_peak_buffer[1]")
-    engine.check(C.ms_plan_peak_use(plan.handle, peak, 0, list))
+    local numbers = ffi.new("ms_plan_summary")
+    engine.check(C.ms_plan_summarize(plan.handle, numbers, ffi.sizeof(numbers)))
+    local peak = numbers.peak
     local arenas = plan:summary().peak_bytes
     local label = ("%s %dx%d %s, %d x %d tokens"):format(name, mesh[1], mesh[2], dtype, batch, config.seq)
     say(label .. "/peak of the least of each memory", "fraction", arenas / tonumber(peak.least_bytes), 1.05)

@@ -88,9 +88,9 @@ end
 ---@return integer n
 function calibration_rank.items(profile)
   local n = ffi.new("int[1]")
-  check(C.ms_profile_items(profile, 0, nil, n))
+  check(C.ms_profile_items(profile, nil, 0, 0, n))
   local list = ffi.new("ms_profile_item[?]", n[0])
-  check(C.ms_profile_items(profile, n[0], list, n))
+  check(C.ms_profile_items(profile, list, ffi.sizeof("ms_profile_item"), n[0], n))
   return list, n[0]
 end
 
@@ -141,7 +141,8 @@ local median = calibration_rank.median
 local FIELDS = { "shape", "dtype", "variant", "threads", "flops", "bytes" }
 
 local function work_of(plan, instruction, work)
-  check(C.ms_plan_kernel_work(plan.handle, instruction.phase, instruction.instruction, work))
+  check(C.ms_plan_kernel_work(plan.handle, instruction.phase, instruction.instruction, work,
+    ffi.sizeof("ms_kernel_work")))
   local kernel = { op = instruction.name, size = {}, seconds = 0, runs = 0 }
   for _, field in ipairs(FIELDS) do kernel[field] = tonumber(work[field]) end
   for i = 1, 4 do kernel.size[i] = work.size[i - 1] end

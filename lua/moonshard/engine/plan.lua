@@ -98,10 +98,38 @@ function plan.wire_bytes(t) return math.max(t.sent, t.received) end
 function Plan:traffic()
   local moved, by = ffi.new("ms_traffic[2]"), {}
   for dim = 0, self.mesh.ndim - 1 do
-    check(C.ms_plan_traffic(self.handle, dim, moved, moved + 1))
+    check(C.ms_plan_traffic(self.handle, dim, moved, moved + 1, ffi.sizeof("ms_traffic")))
     by[self.mesh:dim_name(dim)] = { rank = plan.traffic_of(moved[0]), node = plan.traffic_of(moved[1]) }
   end
   return by
+end
+
+---A list of the engine's, of kind "MS_PLAN_PASSES" and so on, as an array of its struct.
+---@param self moonshard.Plan
+---@param what string of enum ms_plan_rows
+---@param row string the name of its struct
+---@return ffi.cdata* rows [n]
+---@return integer n
+function plan.rows_of(self, what, row)
+  local n = ffi.new("int[1]")
+  check(C.ms_plan_list(self.handle, C[what], nil, 0, 0, n))
+  local rows = ffi.new(row .. "[?]", n[0] + 1)
+  check(C.ms_plan_list(self.handle, C[what], rows, ffi.sizeof(row), n[0], n))
+  return rows, n[0]
+end
+
+---The kernels and collectives of a phase, in program order.
+---@param self moonshard.Plan
+---@param cluster ffi.cdata*? ms_cluster; nil: without times
+---@param phase integer enum ms_phase
+---@return ffi.cdata* list ms_price_event [n]
+---@return integer n
+function plan.timeline(self, cluster, phase)
+  local n, row = ffi.new("int[1]"), ffi.sizeof("ms_price_event")
+  check(C.ms_plan_timeline(self.handle, cluster, phase, nil, 0, 0, n))
+  local list = ffi.new("ms_price_event[?]", n[0] + 1)
+  check(C.ms_plan_timeline(self.handle, cluster, phase, list, row, n[0], n))
+  return list, n[0]
 end
 
 ---@class moonshard.PlanPass
@@ -127,9 +155,9 @@ end
 ---The passes of the compiler that made the plan, in order.
 ---@return moonshard.PlanPass[]
 function Plan:passes()
-  local rows, n, passes = ffi.new("ms_plan_pass[?]", C.MS_PLAN_PASSES), ffi.new("int[1]"), {}
-  check(C.ms_plan_passes(self.handle, C.MS_PLAN_PASSES, rows, n))
-  for i = 1, n[0] do
+  local rows, n = plan.rows_of(self, "MS_PLAN_PASSES", "ms_plan_pass")
+  local passes = {}
+  for i = 1, n do
     local row = rows[i - 1]
     passes[i] = { name = ffi.string(row.name), cached = row.cached ~= 0, ms = row.ms, before = size_at(row, 0),
       after = size_at(row, 1) }
@@ -153,11 +181,9 @@ end
 ---The changes of placement of a training step, in program order.
 ---@return moonshard.Conversion[]
 function Plan:conversions()
-  local n, list = ffi.new("int[1]"), {}
-  check(C.ms_plan_conversions(self.handle, 0, nil, n))
-  local rows = ffi.new("ms_plan_conversion[?]", n[0] + 1)
-  check(C.ms_plan_conversions(self.handle, n[0], rows, n))
-  for i = 1, n[0] do
+  local rows, n = plan.rows_of(self, "MS_PLAN_CONVERSIONS", "ms_plan_conversion")
+  local list = {}
+  for i = 1, n do
     local row, shape = rows[i - 1], {}
     for d = 1, row.value.ndim do shape[d] = tonumber(row.value.dims[d - 1]) end
     local backward = ffi.string(row.backward)
@@ -182,11 +208,9 @@ end
 ---Such losses of a training step, in program order.
 ---@return moonshard.ChunkedLoss[]
 function Plan:chunked_losses()
-  local n, list = ffi.new("int[1]"), {}
-  check(C.ms_plan_chunked_losses(self.handle, 0, nil, n))
-  local rows = ffi.new("ms_chunked_loss[?]", n[0] + 1)
-  check(C.ms_plan_chunked_losses(self.handle, n[0], rows, n))
-  for i = 1, n[0] do
+  local rows, n = plan.rows_of(self, "MS_PLAN_CHUNKED_LOSSES", "ms_chunked_loss")
+  local list = {}
+  for i = 1, n do
     local row = rows[i - 1]
     list[i] = { rows = tonumber(row.rows), classes = tonumber(row.classes), chunks = tonumber(row.chunks),
       chunk = tonumber(row.chunk), logits_bytes = tonumber(row.logits_bytes),

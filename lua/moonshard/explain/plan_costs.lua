@@ -120,17 +120,16 @@ end
 ---@param plan moonshard.Plan
 ---@return moonshard.Peak
 function plan_costs.peak(plan)
-  local peak = ffi.new("ms_peak")
-  check(C.ms_plan_peak_use(plan.handle, peak, 0, nil))
-  local list = ffi.new("ms_peak_buffer[?]", peak.buffers + 1)
-  check(C.ms_plan_peak_use(plan.handle, peak, peak.buffers, list))
+  local summary = ffi.new("ms_plan_summary")
+  check(C.ms_plan_summarize(plan.handle, summary, ffi.sizeof(summary)))
+  local peak, list, n = summary.peak, plans.rows_of(plan, "MS_PLAN_PEAK", "ms_peak_buffer")
   local result = {
     phase = plans.PHASES[peak.phase + 1], instruction = peak.instruction, op = ffi.string(peak.op),
     scope = ffi.string(peak.scope), backward = peak.backward ~= 0, in_use = tonumber(peak.total_bytes),
     bytes = {}, buffers = {},
   }
   for i, category in ipairs(plans.CATEGORIES) do result.bytes[category] = tonumber(peak.bytes[i - 1]) end
-  for i = 1, peak.buffers do
+  for i = 1, n do
     local b = list[i - 1]
     result.buffers[i] = { category = plans.CATEGORIES[b.category + 1], bytes = tonumber(b.bytes),
       label = ffi.string(b.label), scope = ffi.string(b.scope) }
@@ -150,16 +149,17 @@ end
 ---@param times table<integer, integer> of plan_costs.phases
 ---@return { collectives: integer, exposed: moonshard.Exposed[] }
 function plan_costs.exposed(plan, times)
-  local result, collectives, n = { collectives = 0, exposed = {} }, plan:summary().collectives, ffi.new("int[1]")
+  local result, collectives = { collectives = 0, exposed = {} }, plan:summary().collectives
   for phase, name in ipairs(plans.PHASES) do
     if times[phase - 1] then
       result.collectives = result.collectives + collectives[name]
-      check(C.ms_plan_exposed(plan.handle, phase - 1, 0, nil, n))
-      local list = ffi.new("ms_exposed[?]", n[0] + 1)
-      check(C.ms_plan_exposed(plan.handle, phase - 1, n[0], list, n))
-      for i = 0, n[0] - 1 do
-        table.insert(result.exposed, { phase = name, op = ffi.string(list[i].kind), unit = ffi.string(list[i].scope),
-          backward = list[i].backward ~= 0, bytes = list[i].bytes })
+      local list, n = plans.timeline(plan, nil, phase - 1)
+      for i = 0, n - 1 do
+        local event = list[i]
+        if event.exposed ~= 0 then
+          table.insert(result.exposed, { phase = name, op = ffi.string(event.name), unit = ffi.string(event.scope),
+            backward = event.backward ~= 0, bytes = event.bytes - event.also_bytes })
+        end
       end
     end
   end

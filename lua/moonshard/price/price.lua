@@ -170,11 +170,7 @@ end
 ---@return ffi.cdata* list ms_price_event [n]
 ---@return integer n
 function price.timeline(plan, cluster, phase)
-  local number, n = number_of(phase), ffi.new("int[1]")
-  check(C.ms_plan_timeline(plan.handle, cluster:struct(), number, 0, nil, n))
-  local list = ffi.new("ms_price_event[?]", n[0] + 1)
-  check(C.ms_plan_timeline(plan.handle, cluster:struct(), number, n[0], list, n))
-  return list, n[0]
+  return plans.timeline(plan, cluster:struct(), number_of(phase))
 end
 
 ---@class moonshard.ExposedCollective

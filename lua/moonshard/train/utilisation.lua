@@ -31,7 +31,7 @@ end
 function utilisation.dtype(plan)
   local work = ffi.new("ms_kernel_work")
   for instruction = 0, plan:summary().instructions - 1 do
-    local status = C.ms_plan_kernel_work(plan.handle, C.MS_PHASE_FIRST, instruction, work)
+    local status = C.ms_plan_kernel_work(plan.handle, C.MS_PHASE_FIRST, instruction, work, ffi.sizeof(work))
     if status == 0 and work.shape == C.MS_SHAPE_PRODUCT then return dtypes.names[work.dtype] end
   end
   C.ms_error_clear()

@@ -1,6 +1,6 @@
 /* profile_list.c - a profile as lists of numbers, for programs that compute with what was measured.
  */
-#include "base/error.h"
+#include "base/config.h"
 #include "exec/profile/profile.h"
 
 static double seconds(uint64_t ns) { return 1e-9 * (double)ns; }
@@ -23,18 +23,20 @@ static void describe(const ms_profile_event *event, int stream, ms_profile_item 
                             .wire = event->wire};
 }
 
-int ms_profile_items(const ms_profile *profile, int capacity, ms_profile_item *list, int *n) {
+int ms_profile_items(const ms_profile *profile, ms_profile_item *rows, int size, int capacity, int *n) {
   MS_HANDLE(profile, PROFILE);
   MS_GIVEN(n);
-  if (capacity > 0) MS_GIVEN(list);
-  *n = 0;
+  ms_row_list all;
+  MS_TRY(ms_rows_open(&all, rows, size, capacity, __func__));
   for (int s = 0; s < MS_NAMED_STREAMS; s++) {
     for (int i = 0; i < profile->stream[s].n; i++) {
       const ms_profile_event *event = &profile->stream[s].event[i];
+      ms_profile_item item;
       if (event->kind != MS_PROFILE_KERNEL && event->kind != MS_PROFILE_COLLECTIVE) continue;
-      if (*n < capacity) describe(event, s, &list[*n]);
-      (*n)++;
+      describe(event, s, &item);
+      ms_rows_add(&all, &item, sizeof item);
     }
   }
+  *n = all.n;
   return MS_OK;
 }

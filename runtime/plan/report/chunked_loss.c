@@ -1,9 +1,8 @@
 /* chunked_loss.c - what a plan tells of losses whose logits are made in chunks (graph/rewrite/linear_loss.c). */
 #include "kernels/products/linear_cross_entropy.h"
 
-#include "base/error.h"
 #include "base/numbers/dtype.h"
-#include "plan/plan.h"
+#include "plan/report/dump.h"
 
 /* 1 when the instruction makes logits for the first time. */
 static int makes_logits(const ms_instr *instr, ms_loss_sizes *sizes) {
@@ -24,18 +23,14 @@ static ms_chunked_loss describe(const ms_kernel_call *call, const ms_loss_sizes 
                            .again = trains && !s->dx};
 }
 
-int ms_plan_chunked_losses(const ms_plan *plan, int capacity, ms_chunked_loss *list, int *n) {
-  MS_HANDLE(plan, PLAN);
-  MS_GIVEN(n);
-  if (capacity > 0) MS_GIVEN(list);
+int ms_plan_add_losses(const ms_plan *plan, ms_row_list *rows) {
   const int trains = plan->phase[MS_PHASE_FIRST].present;
   const ms_plan_phase *phase = &plan->phase[trains ? MS_PHASE_FIRST : MS_PHASE_EVALUATE];
-  *n = 0;
   for (int i = 0; i < phase->n; i++) {
     ms_loss_sizes sizes;
     if (!makes_logits(&phase->instr[i], &sizes)) continue;
-    if (*n < capacity) list[*n] = describe(phase->instr[i].call, &sizes, trains);
-    ++*n;
+    const ms_chunked_loss loss = describe(phase->instr[i].call, &sizes, trains);
+    ms_rows_add(rows, &loss, sizeof loss);
   }
   return MS_OK;
 }

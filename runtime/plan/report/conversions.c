@@ -26,12 +26,3 @@ int ms_plan_keep_conversions(ms_plan *plan, const ms_graph *graph) {
     MS_TRY(describe(plan, &graph->conversions[plan->conversions], &plan->conversion[plan->conversions]));
   return MS_OK;
 }
-
-int ms_plan_conversions(const ms_plan *plan, int capacity, ms_plan_conversion *list, int *n) {
-  MS_HANDLE(plan, PLAN);
-  MS_GIVEN(n);
-  if (capacity > 0) MS_GIVEN(list);
-  for (int i = 0; i < plan->conversions && i < capacity; i++) list[i] = plan->conversion[i];
-  *n = plan->conversions;
-  return MS_OK;
-}

@@ -259,7 +259,7 @@ static int64_t find_fullest(const ms_plan *plan, int phase, int n, int memories,
 
 /* Adds the state that is always in use: the bytes of the categories, without gradients and without arenas that
  * phases reuse. */
-static void add_state(const ms_plan *plan, ms_peak *peak) {
+static void add_state(const ms_plan *plan, struct ms_peak *peak) {
   peak->bytes[MS_CAT_PARAMETERS] = plan->category_bytes[MS_CAT_PARAMETERS];
   peak->bytes[MS_CAT_OPTIMIZER] = plan->category_bytes[MS_CAT_OPTIMIZER];
   peak->bytes[MS_CAT_WORKSPACE] = plan->category_bytes[MS_CAT_WORKSPACE] - plan->arena_bytes[MS_ARENA_WORKSPACE];
@@ -299,7 +299,7 @@ int ms_plan_category_peaks(const ms_plan *plan, int64_t *bytes) {
     free(change);
     free(p.at);
   }
-  ms_peak state = {0};
+  struct ms_peak state = {0};
   add_state(plan, &state);
   for (int c = 0; c < MS_CATEGORIES; c++) bytes[c] = state.bytes[c] + most[c];
   free(begin);
@@ -311,8 +311,8 @@ static const char *maker_of(const program *p, const ms_buffer *b) {
   return p->phase->instr[p->at[b->first]].scope;
 }
 
-/* Finds the phase and position at which the most bytes are in use. least: sum of the peaks of each kind of memory by
- * itself. */
+/* Finds the phase and position at which the most bytes are in use; leaves them if there are no instructions. least: sum
+ * of the peaks of each kind of memory by itself. */
 static int find_peak_phase(const ms_plan *plan, int *begin, int *phase, int *position, int64_t *least) {
   static const int memories[] = {OWN | LENT, OF_GROUP, OF_SMALLER_GROUP};
   int64_t most = -1, of_memory[3] = {0};
@@ -338,48 +338,52 @@ static int find_peak_phase(const ms_plan *plan, int *begin, int *phase, int *pos
     *phase = i;
     *position = at;
   }
-  if (most < 0) return MS_FAIL(MS_EINVAL, "the plan has no instructions");
   *least = of_memory[0] + of_memory[1] + of_memory[2];
   return MS_OK;
 }
 
-static void describe_peak(const ms_plan *plan, const program *p, int position, const int *begin, ms_peak *peak,
-                          int capacity, ms_peak_buffer *buffer) {
+/* rows: those of its buffers, or NULL. */
+static void describe_peak(const ms_plan *plan, const program *p, int position, const int *begin, struct ms_peak *peak,
+                          ms_row_list *rows) {
   const ms_instr *instr = &p->phase->instr[p->at[position]];
   peak->instruction = p->at[position];
   peak->backward = instr->backward;
   peak->op = instr->kind == MS_INSTR_KERNEL ? ms_op_row_of(instr->call->op)->name : ms_coll_name(instr->coll->kind);
   peak->scope = instr->scope;
-  add_state(plan, peak);
-  for (int c = 0; c < MS_CATEGORIES; c++) peak->least_bytes += peak->bytes[c];
   for (int i = 0; i < plan->buffers; i++) {
     const ms_buffer *b = &plan->buffer[i];
     int first, last;
     if (!memory_of(b, 0) || !b->bytes || !in_use_of(plan, i, peak->phase, begin, &first, &last)) continue;
     if (position < first || position > last) continue;
     peak->bytes[b->category] += b->bytes;
-    if (peak->buffers < capacity)
-      buffer[peak->buffers] = (ms_peak_buffer){b->category, b->bytes, b->label, maker_of(p, b)};
-    peak->buffers++;
+    const ms_peak_buffer row = {b->category, b->bytes, b->label, maker_of(p, b)};
+    if (rows) ms_rows_add(rows, &row, sizeof row);
   }
-  for (int c = 0; c < MS_CATEGORIES; c++) peak->total_bytes += peak->bytes[c];
 }
 
-int ms_plan_peak_use(const ms_plan *plan, ms_peak *peak, int capacity, ms_peak_buffer *buffer) {
-  MS_HANDLE(plan, PLAN);
-  MS_GIVEN(peak);
-  MS_NOT_NEGATIVE(capacity);
-  if (capacity > 0) MS_GIVEN(buffer);
+static int find_peak(const ms_plan *plan, struct ms_peak *peak, ms_row_list *rows) {
   program p = {0};
   int position = 0, rc = MS_OK, *begin = ms_calloc(plan->model->units, sizeof *begin);
-  *peak = (ms_peak){0};
+  *peak = (struct ms_peak){.phase = -1, .instruction = -1, .op = "", .scope = ""};
   if (!begin) return MS_ENOMEM;
   MS_GOTO(find_peak_phase(plan, begin, &peak->phase, &position, &peak->least_bytes));
-  MS_GOTO(read_program(plan, peak->phase, &p));
-  ms_gradients_begin(plan, peak->phase, begin);
-  describe_peak(plan, &p, position, begin, peak, capacity, buffer);
+  add_state(plan, peak);
+  for (int c = 0; c < MS_CATEGORIES; c++) peak->least_bytes += peak->bytes[c];
+  if (peak->phase >= 0) {
+    MS_GOTO(read_program(plan, peak->phase, &p));
+    ms_gradients_begin(plan, peak->phase, begin);
+    describe_peak(plan, &p, position, begin, peak, rows);
+  }
+  for (int c = 0; c < MS_CATEGORIES; c++) peak->total_bytes += peak->bytes[c];
 fail:
   free(begin);
   free(p.at);
   return rc;
+}
+
+int ms_plan_find_peak(const ms_plan *plan, struct ms_peak *peak) { return find_peak(plan, peak, NULL); }
+
+int ms_plan_add_peak_buffers(const ms_plan *plan, ms_row_list *rows) {
+  struct ms_peak peak;
+  return find_peak(plan, &peak, rows);
 }

@@ -28,6 +28,7 @@ int ms_plan_summarize(const ms_plan *plan, ms_plan_summary *summary, int size) {
   s->fingerprint = plan->fingerprint;
   s->flops = plan->phase[plan->phase[MS_PHASE_FIRST].present ? MS_PHASE_FIRST : MS_PHASE_EVALUATE].flops;
   s->compile_ms = 1e3 * plan->compile_seconds;
+  MS_TRY(ms_plan_find_peak(plan, &s->peak));
   MS_GIVE_INFO(summary, size, own);
 }
 
@@ -59,7 +60,7 @@ static int traffic(const ms_plan *plan, ms_text *text) {
   for (int d = 0; d < dims; d++) {
     const ms_dim_group *group = &plan->model->dim[dim[d]];
     ms_traffic moved[2]; /* by this rank, by its node */
-    MS_TRY(ms_plan_traffic(plan, group->mesh_dim, &moved[0], &moved[1]));
+    MS_TRY(ms_plan_traffic_of(plan, group->mesh_dim, &moved[0], &moved[1]));
     ms_text_append(text, "\n  a step over %s: ", group->label);
     for (int i = 0; i < (ranks > 1 ? 2 : 1); i++) {
       if (i) ms_text_append(text, "; its %d ranks together: ", ranks);

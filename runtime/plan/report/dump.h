@@ -2,6 +2,7 @@
 #ifndef MS_PLAN_DUMP_H
 #define MS_PLAN_DUMP_H
 
+#include "base/config.h"
 #include "plan/plan.h"
 
 enum { MS_LISTED_LOSSES = 8 }; /* no recipe has more than a few */
@@ -21,6 +22,13 @@ int ms_plan_joins_nodes(const ms_plan *plan, const ms_plan_coll *coll);
 int ms_plan_listed_losses(const ms_plan *plan, ms_chunked_loss loss[MS_LISTED_LOSSES], int *n);
 /* Adds what the collectives of a phase move for a unit. */
 void ms_plan_unit_traffic(const ms_plan *plan, int phase, int unit, ms_unit_cost *cost);
+/* Add the rows of ms_plan_list. */
+int ms_plan_add_losses(const ms_plan *plan, ms_row_list *rows);
+int ms_plan_add_peak_buffers(const ms_plan *plan, ms_row_list *rows);
+/* Finds where the most bytes are in use. */
+int ms_plan_find_peak(const ms_plan *plan, struct ms_peak *peak);
+/* What a step moves over a dimension of the mesh: by this rank, and by all ranks of its node. */
+int ms_plan_traffic_of(const ms_plan *plan, int mesh_dim, ms_traffic *rank, ms_traffic *node);
 /* Appends the JSON object. */
 int ms_plan_json(const ms_plan *plan, ms_text *text);
 

@@ -38,7 +38,7 @@ int ms_plan_joins_nodes(const ms_plan *plan, const ms_plan_coll *coll) {
 }
 
 int ms_plan_listed_losses(const ms_plan *plan, ms_chunked_loss loss[MS_LISTED_LOSSES], int *n) {
-  MS_TRY(ms_plan_chunked_losses(plan, MS_LISTED_LOSSES, loss, n));
+  MS_TRY(ms_plan_list(plan, MS_PLAN_CHUNKED_LOSSES, loss, sizeof *loss, MS_LISTED_LOSSES, n));
   if (*n > MS_LISTED_LOSSES) *n = MS_LISTED_LOSSES;
   return MS_OK;
 }

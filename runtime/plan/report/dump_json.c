@@ -32,7 +32,7 @@ static int json_nodes(const ms_plan *plan, ms_text *text) {
   for (int d = 0; d < dims; d++) {
     const ms_dim_group *group = &plan->model->dim[dim[d]];
     ms_traffic rank, node;
-    MS_TRY(ms_plan_traffic(plan, group->mesh_dim, &rank, &node));
+    MS_TRY(ms_plan_traffic_of(plan, group->mesh_dim, &rank, &node));
     ms_text_append(text, "%s{\"dim\":\"%s\",\"ranks\":%d", d ? "," : "", group->name, group->size);
     json_traffic(&rank, text);
     ms_text_append(text, ",\"node\":{\"ranks\":%d", ms_plan_ranks_on(plan, plan->topology.node_of[plan->model->rank]));

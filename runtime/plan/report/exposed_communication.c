@@ -25,30 +25,16 @@ static int has_work_beside(const ms_plan_phase *phase, int streams, const int *c
   return 0;
 }
 
-int ms_plan_exposed(const ms_plan *plan, int phase, int capacity, ms_exposed *list, int *n) {
-  MS_HANDLE(plan, PLAN);
-  MS_GIVEN(n);
-  MS_NOT_NEGATIVE(capacity);
-  if (capacity > 0) MS_GIVEN(list);
-  if (phase < 0 || phase >= MS_PHASES || !plan->phase[phase].present)
-    return MS_FAIL(MS_EINVAL, "the plan has no phase %d", phase);
+int ms_plan_find_exposed(const ms_plan *plan, int phase, char *exposed) {
   const ms_plan_phase *p = &plan->phase[phase];
   const int streams = plan->streams;
   int *clock = ms_calloc((int64_t)p->n * streams, sizeof *clock), *count = ms_calloc(streams, sizeof *count);
-  int *place = ms_calloc(p->n, sizeof *place), backward = 0, rc = MS_ENOMEM;
+  int *place = ms_calloc(p->n, sizeof *place), rc = MS_ENOMEM;
   if (!clock || !count || !place) goto fail;
   MS_GOTO(ms_plan_clocks(plan, phase, clock));
   for (int i = 0; i < p->n; i++) place[i] = ++count[p->instr[i].stream];
-  *n = 0;
-  for (int i = 0; i < p->n; i++) {
-    const ms_instr *instr = &p->instr[i];
-    backward |= instr->kind == MS_INSTR_KERNEL && instr->backward;
-    if (instr->kind != MS_INSTR_COLLECTIVE || has_work_beside(p, streams, clock, place, i)) continue;
-    if (*n < capacity)
-      list[*n] = (ms_exposed){
-          i, instr->coll->unit, backward, ms_coll_name(instr->coll->kind), instr->scope, instr->coll->bytes};
-    ++*n;
-  }
+  for (int i = 0; i < p->n; i++)
+    exposed[i] = p->instr[i].kind == MS_INSTR_COLLECTIVE && !has_work_beside(p, streams, clock, place, i);
 fail:
   free(clock);
   free(count);

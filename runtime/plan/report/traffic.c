@@ -230,11 +230,7 @@ int ms_plan_check_mesh_dim(const ms_plan *plan, int mesh_dim) {
                  m->mesh_ndim - 1);
 }
 
-int ms_plan_traffic(const ms_plan *plan, int mesh_dim, ms_traffic *rank, ms_traffic *node) {
-  MS_HANDLE(plan, PLAN);
-  MS_GIVEN(rank);
-  MS_GIVEN(node);
-  MS_TRY(ms_plan_check_mesh_dim(plan, mesh_dim));
+int ms_plan_traffic_of(const ms_plan *plan, int mesh_dim, ms_traffic *rank, ms_traffic *node) {
   const ms_model *m = plan->model;
   const int *node_of = plan->topology.node_of;
   *rank = *node = (ms_traffic){0};
@@ -253,6 +249,17 @@ int ms_plan_traffic(const ms_plan *plan, int mesh_dim, ms_traffic *rank, ms_traf
 fail:
   close_counting(&c);
   return rc;
+}
+
+int ms_plan_traffic(const ms_plan *plan, int mesh_dim, ms_traffic *rank, ms_traffic *node, int size) {
+  MS_HANDLE(plan, PLAN);
+  MS_GIVEN(rank);
+  MS_GIVEN(node);
+  ms_traffic of_rank, of_node;
+  MS_TRY(ms_plan_check_mesh_dim(plan, mesh_dim));
+  MS_TRY(ms_plan_traffic_of(plan, mesh_dim, &of_rank, &of_node));
+  MS_TRY(ms_info_give(rank, size, &of_rank, sizeof of_rank, __func__));
+  MS_GIVE_INFO(node, size, of_node);
 }
 
 void ms_plan_unit_traffic(const ms_plan *plan, int phase, int unit, ms_unit_cost *cost) {

@@ -44,18 +44,18 @@ static int list_a_step(ms_world *world, void *context) {
   engine_open(world, context, &engine);
   engine_step(&engine, context, ms_world_rank(world), 0, &out);
   must(ms_profile_new(world, &profile));
-  must(ms_profile_items(profile, 0, NULL, &n));
+  must(ms_profile_items(profile, NULL, 0, 0, &n));
   assert_int_equal(n, 0);
   ms_exec_set_profile(engine.exec, profile);
   engine_step(&engine, context, ms_world_rank(world), 1, &out);
   ms_exec_set_profile(engine.exec, NULL);
   ms_profile_item *item = calloc(MOST, sizeof *item);
-  must(ms_profile_items(profile, MOST, item, &n));
+  must(ms_profile_items(profile, item, sizeof *item, MOST, &n));
   assert_in_range(n, 1, MOST);
   static const int phases[] = {MS_PHASE_FIRST, MS_PHASE_NORM, MS_PHASE_UPDATE};
   for (int k = 0; k < 3; k++) check_phase(engine.plan, phases[k], item, n);
   item[1].phase = -1;
-  must(ms_profile_items(profile, 1, item, &again));
+  must(ms_profile_items(profile, item, sizeof *item, 1, &again));
   assert_int_equal(again, n);
   assert_int_equal(item[1].phase, -1); /* beyond the capacity */
   free(item);

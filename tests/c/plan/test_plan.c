@@ -228,16 +228,17 @@ static int is_last_of_its_kind(const ms_plan_phase *phase, int instruction) {
  * all-reduces. Returns how many are neither the first gather of their direction nor the last reduction of their kind.
  */
 static int tell_exposed(const ms_plan *plan, int phase, int *by_kind) {
-  ms_exposed list[16];
+  static ms_price_event event[4096];
   int n, other = 0;
-  must(ms_plan_exposed(plan, phase, 16, list, &n));
-  assert_true(n <= 16);
+  must(ms_plan_timeline(plan, NULL, phase, event, sizeof *event, 4096, &n));
+  assert_true(n <= 4096);
   memset(by_kind, 0, 4 * sizeof *by_kind);
   for (int i = 0; i < n; i++) {
-    int gather = !strcmp(list[i].kind, "all_gather"), scatter = !strcmp(list[i].kind, "reduce_scatter");
-    int first_gather = gather && !by_kind[list[i].backward];
-    int last = !gather && is_last_of_its_kind(&plan->phase[phase], list[i].instruction);
-    by_kind[gather ? list[i].backward : scatter ? 2 : 3]++;
+    int gather = !strcmp(event[i].name, "all_gather"), scatter = !strcmp(event[i].name, "reduce_scatter");
+    int first_gather = gather && !by_kind[event[i].backward];
+    if (!event[i].exposed) continue;
+    int last = !gather && is_last_of_its_kind(&plan->phase[phase], event[i].instruction);
+    by_kind[gather ? event[i].backward : scatter ? 2 : 3]++;
     other += !first_gather && !last;
   }
   return other;

@@ -37,7 +37,7 @@ enum { TOTALS = 2 * 4 }; /* bytes: the squared norm of the gradients and the los
 
 static void check_node(const ms_plan *plan, int dim, int64_t each_way) {
   ms_traffic rank, node;
-  must(ms_plan_traffic(plan, dim, &rank, &node));
+  must(ms_plan_traffic(plan, dim, &rank, &node, sizeof(ms_traffic)));
   assert_true(node.sent == (double)each_way);
   assert_true(node.received == (double)each_way);
 }
@@ -103,7 +103,7 @@ static void H2_what_nodes_send_others_receive(void **state) {
           config.nodes = n == 0 ? 4 : n == 3 ? 1 : 2;
           config.node_of = node_of[n];
           planned p = plan_with(&c, &config);
-          must(ms_plan_traffic(p.plan, dim, &rank, &node[node_of[n][r]]));
+          must(ms_plan_traffic(p.plan, dim, &rank, &node[node_of[n][r]], sizeof(ms_traffic)));
           ms_traffic_add(&sum[node_of[n][r]], &rank);
           sent += rank.sent;
           received += rank.received;
@@ -135,7 +135,7 @@ static void H3_collectives_inside_a_node_send_nothing_to_others(void **state) {
   ms_plan_summary summary;
   ms_traffic rank, node;
   must(ms_plan_summarize(p.plan, &summary, sizeof summary));
-  must(ms_plan_traffic(p.plan, SHARD, &rank, &node));
+  must(ms_plan_traffic(p.plan, SHARD, &rank, &node, sizeof(ms_traffic)));
   assert_true(rank.inside == summary.comm_bytes[SHARD] && rank.inside > 0);
   assert_true(node.inside == 2 * rank.inside);
   assert_true(node.sent == 0 && node.received == 0);
@@ -143,7 +143,7 @@ static void H3_collectives_inside_a_node_send_nothing_to_others(void **state) {
   must(ms_plan_unit_cost(p.plan, MS_PHASE_FIRST, 0, &cost, sizeof cost));
   assert_true(cost.gathered.sent == 0 && cost.gathered.inside > 0);
   assert_true(cost.reduced.sent > 0 && cost.reduced.sent == cost.reduced.received);
-  assert_fails(ms_plan_traffic(p.plan, 2, &rank, &node), MS_EINVAL, "dimension 2 | 0 to 1");
+  assert_fails(ms_plan_traffic(p.plan, 2, &rank, &node, sizeof(ms_traffic)), MS_EINVAL, "dimension 2 | 0 to 1");
   assert_fails(ms_plan_unit_cost(p.plan, MS_PHASE_FIRST, 99, &cost, sizeof cost), MS_EINVAL, "unit 99");
   drop(&p);
 }

@@ -12,8 +12,8 @@ enum { DIFFERENTIATE = 3, FUSE_EPILOGUES = 8, LOWER = 9, LAY_OUT = 10, SYNCHRONI
 
 static void read_passes(const ms_plan *plan, ms_plan_pass *pass) {
   int n;
-  must(ms_plan_passes(plan, MS_PLAN_PASSES, pass, &n));
-  assert_int_equal(n, MS_PLAN_PASSES);
+  must(ms_plan_list(plan, MS_PLAN_PASSES, pass, sizeof *pass, MS_COMPILER_PASSES, &n));
+  assert_int_equal(n, MS_COMPILER_PASSES);
 }
 
 static void every_pass_is_named_and_begins_where_the_last_one_ended(void **state) {
@@ -21,12 +21,12 @@ static void every_pass_is_named_and_begins_where_the_last_one_ended(void **state
   mlp_config c = mlp_default(2, 2, 1);
   ms_plan_config config = planned_config();
   planned p = plan_with(&c, &config);
-  ms_plan_pass pass[MS_PLAN_PASSES];
+  ms_plan_pass pass[MS_COMPILER_PASSES];
   ms_plan_summary summary;
   double ms = 0;
   read_passes(p.plan, pass);
   must(ms_plan_summarize(p.plan, &summary, sizeof summary));
-  for (int i = 0; i < MS_PLAN_PASSES; i++) {
+  for (int i = 0; i < MS_COMPILER_PASSES; i++) {
     assert_string_equal(pass[i].name, names[i]);
     assert_int_equal(pass[i].cached, 0);
     ms += pass[i].ms;
@@ -45,14 +45,14 @@ static void every_pass_is_named_and_begins_where_the_last_one_ended(void **state
   assert_int_equal(pass[LAY_OUT].instructions[1], pass[LOWER].instructions[1]);
   assert_true(pass[LAY_OUT].bytes[1] < pass[LAY_OUT].bytes[0]);
   assert_true(pass[SYNCHRONIZE].events[1] > 0);
-  assert_int_equal(pass[MS_PLAN_PASSES - 1].instructions[1], summary.instructions);
-  assert_true(pass[MS_PLAN_PASSES - 1].bytes[1] == summary.peak_bytes);
+  assert_int_equal(pass[MS_COMPILER_PASSES - 1].instructions[1], summary.instructions);
+  assert_true(pass[MS_COMPILER_PASSES - 1].bytes[1] == summary.peak_bytes);
   int n;
   ms_plan_pass one;
-  must(ms_plan_passes(p.plan, 1, &one, &n));
-  assert_fails(ms_plan_passes(p.plan, 1, NULL, &n), MS_EINVAL, "list is NULL");
+  must(ms_plan_list(p.plan, MS_PLAN_PASSES, &one, sizeof one, 1, &n));
+  assert_fails(ms_plan_list(p.plan, MS_PLAN_PASSES, NULL, sizeof one, 1, &n), MS_EINVAL, "rows is NULL");
   assert_string_equal(one.name, "trace");
-  assert_int_equal(n, MS_PLAN_PASSES);
+  assert_int_equal(n, MS_COMPILER_PASSES);
   drop(&p);
 }
 
@@ -62,11 +62,11 @@ static void a_second_plan_takes_the_graphs_of_the_first_and_is_the_same(void **s
   ms_plan_config config = planned_config();
   planned p = plan_with(&c, &config);
   ms_plan *again;
-  ms_plan_pass first[MS_PLAN_PASSES], second[MS_PLAN_PASSES];
+  ms_plan_pass first[MS_COMPILER_PASSES], second[MS_COMPILER_PASSES];
   must(ms_plan_compile(p.net.graph, &config, &again));
   read_passes(p.plan, first);
   read_passes(again, second);
-  for (int i = 0; i < MS_PLAN_PASSES; i++) assert_int_equal(second[i].cached, i <= FUSE_EPILOGUES);
+  for (int i = 0; i < MS_COMPILER_PASSES; i++) assert_int_equal(second[i].cached, i <= FUSE_EPILOGUES);
   assert_int_equal(second[0].nodes[0], first[FUSE_EPILOGUES].nodes[1]);
   assert_int_equal(second[LOWER].instructions[1], first[LOWER].instructions[1]);
   assert_true(again->fingerprint == p.plan->fingerprint);
@@ -74,7 +74,7 @@ static void a_second_plan_takes_the_graphs_of_the_first_and_is_the_same(void **s
   config.fuse = 0; /* other graphs */
   must(ms_plan_compile(p.net.graph, &config, &again));
   read_passes(again, second);
-  for (int i = 0; i < MS_PLAN_PASSES; i++) assert_int_equal(second[i].cached, 0);
+  for (int i = 0; i < MS_COMPILER_PASSES; i++) assert_int_equal(second[i].cached, 0);
   ms_free(again);
   drop(&p);
 }
@@ -86,7 +86,7 @@ static int takes(const mlp_config *c, const mlp_config *other) {
   planned p = plan_with(c, &config), fresh = plan_with(other, &config);
   mlp net = mlp_make(other);
   ms_plan *plan;
-  ms_plan_pass pass[MS_PLAN_PASSES];
+  ms_plan_pass pass[MS_COMPILER_PASSES];
   int taken, again;
   must(ms_graph_take_compiled(net.graph, p.net.graph, &taken));
   must(ms_graph_take_compiled(net.graph, p.net.graph, &again));
@@ -94,7 +94,7 @@ static int takes(const mlp_config *c, const mlp_config *other) {
   drop(&p); /* nothing that was taken belongs to the first model */
   must(ms_plan_compile(net.graph, &config, &plan));
   read_passes(plan, pass);
-  for (int i = 0; i < MS_PLAN_PASSES; i++) assert_int_equal(pass[i].cached, taken && i <= FUSE_EPILOGUES);
+  for (int i = 0; i < MS_COMPILER_PASSES; i++) assert_int_equal(pass[i].cached, taken && i <= FUSE_EPILOGUES);
   assert_true(plan->fingerprint == fresh.plan->fingerprint);
   const char *text, *expected;
   must(ms_plan_dump(plan, 1, &text));

@@ -273,8 +273,9 @@ static void private_buffers_use_communicated_memory(void **state) {
     if (buffer->category == MS_CAT_COMMUNICATION) assert_int_equal(buffer->arena, MS_ARENA_COMM);
   }
   assert_true(inside > 0);
-  ms_peak peak;
-  must(ms_plan_peak_use(p.plan, &peak, 0, NULL));
+  ms_plan_summary summary;
+  must(ms_plan_summarize(p.plan, &summary, sizeof summary));
+  const struct ms_peak peak = summary.peak;
   assert_true(peak.total_bytes <= peak.least_bytes);
   assert_true(peak.least_bytes <= ms_plan_peak(p.plan));
   assert_true((double)ms_plan_peak(p.plan) <= 1.05 * (double)peak.least_bytes);
@@ -334,8 +335,9 @@ static void gradient_chunks_lend_their_bytes(void **state) {
       ms_gradients_begin(p.plan, phase, begin);
       for (int u = 0; u < p.plan->model->units; u++) assert_int_equal(begin[u], 0);
     }
-    ms_peak peak;
-    must(ms_plan_peak_use(p.plan, &peak, 0, NULL));
+    ms_plan_summary summary;
+    must(ms_plan_summarize(p.plan, &summary, sizeof summary));
+    const struct ms_peak peak = summary.peak;
     assert_true(peak.total_bytes <= peak.least_bytes && peak.least_bytes <= ms_plan_peak(p.plan));
     free(begin);
     drop(&p);

@@ -292,7 +292,7 @@ static void E4_a_price_has_the_critical_paths_of_its_phases(void **state) {
     int n;
     const int runs = price.phase[phase].runs;
     if (!runs) continue;
-    must(ms_plan_timeline(p.plan, &cluster, phase, 4096, event, &n));
+    must(ms_plan_timeline(p.plan, &cluster, phase, event, sizeof *event, 4096, &n));
     assert_true(n <= 4096);
     for (int i = 0; i < n; i++)
       if (event[i].critical) *(event[i].kind ? &collectives : &kernels) += runs * (event[i].end - event[i].begin);
@@ -311,7 +311,7 @@ static void E2_the_critical_path_has_no_gaps_but_those_of_the_host(void **state)
   const ms_cluster cluster = cluster_of(MS_DEVICE_CPU);
   ms_price_event event[512];
   int n, critical = 0;
-  must(ms_plan_timeline(p.plan, &cluster, MS_PHASE_FIRST, 512, event, &n));
+  must(ms_plan_timeline(p.plan, &cluster, MS_PHASE_FIRST, event, sizeof *event, 512, &n));
   assert_true(n > 10 && n <= 512);
   for (int i = 0; i < n; i++) {
     critical += event[i].critical;

@@ -30,10 +30,8 @@ local optional = {
   ms_rules_new = "policy", ms_rules_add = "where", ms_rules_resolve = "names decided",
   ms_model_add_param = "dims", ms_model_set_reshard = "reshard_size",
   ms_model_set_prefetch_order = "units", ms_graph_set_scope = "path",
-  ms_graph_set_recompute = "ops", ms_graph_op = "attrs inputs", ms_graph_input = "dims", ms_plan_exposed = "list",
-  ms_plan_passes = "list", ms_plan_conversions = "list",
-  ms_plan_chunked_losses = "list", ms_profile_items = "list",
-  ms_plan_peak_use = "buffer", ms_exec_run = "inputs outputs",
+  ms_graph_set_recompute = "ops", ms_graph_op = "attrs inputs", ms_graph_input = "dims", ms_plan_list = "rows",
+  ms_profile_items = "rows", ms_exec_run = "inputs outputs",
   ms_world_join = "config",
   ms_state_gather = "out", ms_state_scatter = "full", ms_state_read = "out", ms_state_write = "values",
   ms_safetensors_open = "tensors", ms_safetensors_read = "view out bytes", ms_safetensors_write = "view data",
@@ -42,7 +40,7 @@ local optional = {
   ms_save_new = "pieces",
   ms_initial_values = "out",
   ms_mesh_slice = "names", ms_cluster_collective_time = "link",
-  ms_plan_timeline = "list",
+  ms_plan_timeline = "cluster rows",
 }
 local function is_optional(f, name)
   return f.returns == "void" or (" " .. (optional[f.name] or "") .. " "):find(" " .. name .. " ", 1, true) ~= nil

@@ -30,8 +30,9 @@ end
 -- The arenas, the least of each memory, and the most that is in use at one instruction. Where a CPU has no bf16, its
 -- kernels convert whole weights in workspace, which fills at other times than the rest: here it is not of interest.
 local function bytes_of(plan)
-  local peak, list = ffi.new("ms_peak"), ffi.new("ms_peak_buffer[1]")
-  engine.check(C.ms_plan_peak_use(plan.handle, peak, 0, list))
+  local numbers = ffi.new("ms_plan_summary")
+  engine.check(C.ms_plan_summarize(plan.handle, numbers, ffi.sizeof(numbers)))
+  local peak = numbers.peak
   local summary = plan:summary()
   local converted = precision.cpu_has_bf16() and 0 or summary.fullest.workspace
   return summary.peak_bytes - converted, tonumber(peak.least_bytes), tonumber(peak.total_bytes)
