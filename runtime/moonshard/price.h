@@ -43,7 +43,7 @@ enum ms_kernel_variant {
   MS_VARIANT_BACKWARD = 64
 };
 
-/* What the time of a kernel depends on. */
+/* What the time of a kernel depends on; of a measured one, that time, too. */
 typedef struct ms_kernel_work {
   int op;       /* its number: ms_op_find */
   int shape;    /* enum ms_kernel_shape */
@@ -53,13 +53,8 @@ typedef struct ms_kernel_work {
   double flops; /* as the op table counts them */
   double bytes; /* read and written, each once */
   double size[4];
+  double seconds; /* that it was measured to take (ms_cluster.point); else 0 */
 } ms_kernel_work;
-
-/* A measured kernel. */
-typedef struct ms_kernel_point {
-  ms_kernel_work work;
-  double seconds;
-} ms_kernel_point;
 
 /* Ways in which the ranks of a group communicate; a collective takes the fastest. `passes` is 2 for all_reduce, which
  * sums and then gathers, and 1 for the others; a step is the time from a rank to the next one. */
@@ -71,32 +66,6 @@ enum ms_link_algorithm {
 };
 /* Kinds of collectives. Links are for the first three; an all_to_all takes those of reduce_scatter. */
 enum { MS_LINK_ALL_GATHER = 1, MS_LINK_REDUCE_SCATTER = 2, MS_LINK_ALL_REDUCE = 4, MS_LINK_ALL_TO_ALL = 8 };
-
-/* seconds = start + (latency^p + transfer^p)^(1/p), with p = 1 / (1 - hidden). The latency is that of all steps. The
- * transfer is the time of the bytes at the slower of the rates inside and between nodes (HOSTS: at one after the
- * other). What one algorithm does by several protocols (a fast one for few bytes, another for many) is several links.
- *
- * A rank moves passes * bytes * (ranks - 1) / ranks, as does a node. Exceptions: through a switch a rank moves all
- * bytes once in an all_reduce, and a node passes * bytes * (nodes - 1) / nodes; in an all_to_all a rank sends each of
- * the others its part of `bytes` directly, so a node sends what all of its ranks have for other nodes; through memory,
- * the bytes that the work says. */
-typedef struct ms_link {
-  int algorithm;        /* enum ms_link_algorithm */
-  int kinds;            /* flags MS_LINK_ALL_GATHER ...: collectives that can take it */
-  int nodes_most;       /* the most nodes that it can span; 0: any number */
-  double start;         /* of a collective */
-  double start_between; /* more, if it spans several nodes */
-  double step_inside;   /* from a rank to one of the same node */
-  double step_between;  /* to one of another node */
-  double hidden;        /* how far steps and transfer overlap: 0: they add up; towards 1: the longer one alone counts */
-  double inside;        /* bytes/s of a rank, inside a node */
-  double inside_pair;   /* where each two ranks of a node have their own wires, bytes/s of those; 0: no limit */
-  double between;       /* bytes/s of a node, in each direction: of all its ranks together; unused if nodes_most is 1 */
-  double between_rank;  /* the most that one of its ranks can use; 0: all of it */
-  double log_between;   /* what each doubling of the nodes beyond two adds to the transfer between them, as a part */
-  double processor;     /* HOSTS: processor time that a byte of the work's `wire` takes of its node, seconds: threads
-                           that move bytes share the cores with those that compute; 0: none */
-} ms_link;
 
 enum { MS_MAX_LINKS = 8 };
 
@@ -134,16 +103,41 @@ typedef struct ms_cluster {
   double overlap;      /* the part of a kernel's rate that collectives in flight take: 0 to 0.9 */
   double step_gap;     /* of a step outside its phases: batches, records */
 
-  ms_link link[8];
+  /* seconds = start + (latency^p + transfer^p)^(1/p), with p = 1 / (1 - hidden). The latency is that of all steps. The
+   * transfer is the time of the bytes at the slower of the rates inside and between nodes (HOSTS: at one after the
+   * other). What one algorithm does by several protocols (a fast one for few bytes, another for many) is several links.
+   *
+   * A rank moves passes * bytes * (ranks - 1) / ranks, as does a node. Exceptions: through a switch a rank moves all
+   * bytes once in an all_reduce, and a node passes * bytes * (nodes - 1) / nodes; in an all_to_all a rank sends each of
+   * the others its part of `bytes` directly, so a node sends what all of its ranks have for other nodes; through
+   * memory, the bytes that the work says. */
+  struct ms_link {
+    int algorithm;        /* enum ms_link_algorithm */
+    int kinds;            /* flags MS_LINK_ALL_GATHER ...: collectives that can take it */
+    int nodes_most;       /* the most nodes that it can span; 0: any number */
+    double start;         /* of a collective */
+    double start_between; /* more, if it spans several nodes */
+    double step_inside;   /* from a rank to one of the same node */
+    double step_between;  /* to one of another node */
+    double hidden;      /* how far steps and transfer overlap: 0: they add up; towards 1: the longer one alone counts */
+    double inside;      /* bytes/s of a rank, inside a node */
+    double inside_pair; /* where each two ranks of a node have their own wires, bytes/s of those; 0: no limit */
+    double between;     /* bytes/s of a node, in each direction: of all its ranks together; unused if nodes_most is 1 */
+    double between_rank; /* the most that one of its ranks can use; 0: all of it */
+    double log_between;  /* what each doubling of the nodes beyond two adds to the transfer between them, as a part */
+    double processor;    /* HOSTS: processor time that a byte of the work's `wire` takes of its node, seconds: threads
+                            that move bytes share the cores with those that compute; 0: none */
+  } link[8];
   int links;
-  const ms_kernel_point *point; /* [points] measured kernels; read during the call */
+  const ms_kernel_work *point; /* [points] measured kernels, with their seconds; read during the call */
   int points;
+  int point_size; /* sizeof *point of the program; not needed without points */
 } ms_cluster;
 
 /* The work of a kernel of a phase, by its number in ms_plan_dump; MS_EINVAL if that is not a kernel. */
 MS_API int ms_plan_kernel_work(const ms_plan *plan, int phase, int instruction, ms_kernel_work *work, int size);
 /* Seconds of a kernel on a device that runs nothing else. */
-MS_API int ms_cluster_kernel_time(const ms_cluster *cluster, const ms_kernel_work *work, double *seconds);
+MS_API int ms_cluster_kernel_time(const ms_cluster *cluster, const ms_kernel_work *work, int size, double *seconds);
 
 /* A collective: of `ranks` ranks, the same number on each of `nodes` nodes. */
 typedef struct ms_collective_work {
@@ -156,8 +150,8 @@ typedef struct ms_collective_work {
 } ms_collective_work;
 /* Seconds of a collective whose ranks enter it at once: 0 for one rank. link: the index of the fastest, -1 for one
  * rank; may be NULL. MS_EUNSUPPORTED if no link can carry it. */
-MS_API int ms_cluster_collective_time(const ms_cluster *cluster, const ms_collective_work *work, double *seconds,
-                                      int *link);
+MS_API int ms_cluster_collective_time(const ms_cluster *cluster, const ms_collective_work *work, int size,
+                                      double *seconds, int *link);
 
 /* ---- price ------------------------------------------------------------------------------------------------------ */
 

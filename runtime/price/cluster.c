@@ -2,6 +2,8 @@
 #include <math.h>
 #include <stdio.h>
 
+#include <stddef.h>
+
 #include "base/config.h"
 #include "base/numbers/dtype.h"
 #include "price/price.h"
@@ -89,11 +91,16 @@ int ms_links_check(const ms_cluster *cluster) {
 static int check_points(const ms_cluster *c) {
   if (c->points < 0 || (c->points && !c->point))
     return MS_FAIL(MS_EINVAL, "cluster: %d measured kernels, and no list of them", c->points);
+  const int least = (int)(offsetof(ms_kernel_work, seconds) + sizeof c->point->seconds);
+  if (c->points && c->point_size < least)
+    return MS_FAIL(MS_EINVAL, "cluster: point_size is %d: give the sizeof of a measured kernel", c->point_size);
   for (int i = 0; i < c->points; i++) {
-    MS_TRY(ms_kernel_work_check(&c->point[i].work));
-    if (!(c->point[i].seconds >= 1e-12 && c->point[i].seconds <= 1e6))
+    ms_kernel_work point;
+    MS_TRY(ms_info_take(&point, sizeof point, ms_cluster_point(c, i), c->point_size, "cluster: measured kernels"));
+    MS_TRY(ms_kernel_work_check(&point));
+    if (!(point.seconds >= 1e-12 && point.seconds <= 1e6))
       return MS_FAIL(MS_EINVAL, "cluster: measured kernel %d takes %g seconds; it must be from 1e-12 to 1e6", i,
-                     c->point[i].seconds);
+                     point.seconds);
   }
   return MS_OK;
 }

@@ -159,14 +159,17 @@ int ms_collective_time_of(const ms_cluster *cluster, const ms_collective_work *w
   return MS_OK;
 }
 
-int ms_cluster_collective_time(const ms_cluster *cluster, const ms_collective_work *work, double *seconds, int *link) {
+int ms_cluster_collective_time(const ms_cluster *cluster, const ms_collective_work *work, int size, double *seconds,
+                               int *link) {
   MS_GIVEN(cluster);
   MS_GIVEN(work);
   MS_GIVEN(seconds);
   MS_TAKE_CONFIG(ms_cluster, own, cluster);
   MS_TRY(ms_links_check(&own));
+  ms_collective_work collective;
   ms_collective_time time;
-  MS_TRY(ms_collective_time_of(&own, work, &time));
+  MS_TAKE_INFO(collective, work, size);
+  MS_TRY(ms_collective_time_of(&own, &collective, &time));
   *seconds = time.seconds;
   if (link) *link = time.link;
   return MS_OK;

@@ -94,11 +94,11 @@ static int correction(const ms_cluster *c, const ms_kernel_work *work, double *f
   static const double SAME = 1e-4; /* octaves squared; keeps the weight of an equal size finite */
   double weights = 0, sum = 0;
   for (int i = 0; i < c->points; i++) {
-    const ms_kernel_point *point = &c->point[i];
+    const ms_kernel_work *point = ms_cluster_point(c, i);
     double expected;
-    if (!is_alike(&point->work, work)) continue;
-    MS_TRY(roofline(c, &point->work, &expected));
-    const double d = distance(&point->work, work) + SAME, weight = 1 / (d * d);
+    if (!is_alike(point, work)) continue;
+    MS_TRY(roofline(c, point, &expected));
+    const double d = distance(point, work) + SAME, weight = 1 / (d * d);
     weights += weight;
     sum += weight * log(point->seconds / expected);
   }
@@ -116,13 +116,15 @@ int ms_kernel_time_of(const ms_cluster *cluster, const ms_kernel_work *work, dou
   return MS_OK;
 }
 
-int ms_cluster_kernel_time(const ms_cluster *cluster, const ms_kernel_work *work, double *seconds) {
+int ms_cluster_kernel_time(const ms_cluster *cluster, const ms_kernel_work *work, int size, double *seconds) {
   MS_GIVEN(cluster);
   MS_GIVEN(work);
   MS_GIVEN(seconds);
   MS_TAKE_CLUSTER(own, cluster);
   MS_TRY(ms_cluster_check(&own));
-  MS_TRY(ms_kernel_work_check(work));
+  ms_kernel_work kernel;
+  MS_TAKE_INFO(kernel, work, size);
+  MS_TRY(ms_kernel_work_check(&kernel));
   double joined;
-  return ms_kernel_time_of(&own, work, seconds, &joined);
+  return ms_kernel_time_of(&own, &kernel, seconds, &joined);
 }

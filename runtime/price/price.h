@@ -11,6 +11,8 @@
 #include "base/config.h"
 #include "plan/plan.h"
 
+typedef struct ms_link ms_link; /* a part of ms_cluster */
+
 /* What the kernels of an op are counted in: enum ms_kernel_shape; -1: there is no such op. */
 int ms_op_kernel_shape(int op);
 
@@ -21,6 +23,10 @@ int ms_op_kernel_shape(int op);
 int ms_cluster_check(const ms_cluster *cluster);
 int ms_link_check(const ms_link *link, int number);
 int ms_links_check(const ms_cluster *cluster);
+/* The i-th measured kernel, which is as long as the caller says. */
+static inline const ms_kernel_work *ms_cluster_point(const ms_cluster *cluster, int i) {
+  return (const ms_kernel_work *)(const void *)((const char *)cluster->point + (int64_t)i * cluster->point_size);
+}
 
 /* What an instruction takes. */
 typedef struct ms_cost {

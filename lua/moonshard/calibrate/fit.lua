@@ -112,14 +112,16 @@ end
 
 -- ---- rates --------------------------------------------------------------------------------------------------------
 
+local WORK_BYTES = ffi.sizeof("ms_kernel_work")
+
 local function array_of(points)
-  local array = ffi.new("ms_kernel_point[?]", #points)
+  local array = ffi.new("ms_kernel_work[?]", #points)
   for i, point in ipairs(points) do
-    local work = array[i - 1].work
+    local work = array[i - 1]
     work.op, work.shape, work.dtype = C.ms_op_find(point.op), point.shape, point.dtype
     work.variant, work.threads, work.flops, work.bytes = point.variant, point.threads, point.flops, point.bytes
     for k = 1, 4 do work.size[k - 1] = point.size[k] end
-    array[i - 1].seconds = point.seconds
+    work.seconds = point.seconds
   end
   return array
 end
@@ -128,7 +130,7 @@ end
 local function distance(cluster, array, n)
   local seconds, sum = ffi.new("double[1]"), 0
   for i = 0, n - 1 do
-    check(C.ms_cluster_kernel_time(cluster, array[i].work, seconds))
+    check(C.ms_cluster_kernel_time(cluster, array[i], WORK_BYTES, seconds))
     sum = sum + math.abs(math.log(seconds[0] / array[i].seconds))
   end
   return sum / n
@@ -208,14 +210,14 @@ local TOLD_BY_OTHERS = 0.04
 ---@return moonshard.CalibrationPoint[]
 function calibration_fit.thin(points, rates)
   local array, seconds, kept = array_of(points), ffi.new("double[1]"), {}
-  local own, last = ffi.new("ms_kernel_point"), ffi.sizeof("ms_kernel_point")
+  local own, last = ffi.new("ms_kernel_work"), WORK_BYTES
   local n = #points
-  rates.point = array
+  rates.point, rates.point_size = array, WORK_BYTES
   for i = #points - 1, 0, -1 do
     ffi.copy(own, array + i, last)
     ffi.copy(array + i, array + n - 1, last) -- the first n - 1 are the others
     rates.points = n - 1
-    check(C.ms_cluster_kernel_time(rates, own.work, seconds))
+    check(C.ms_cluster_kernel_time(rates, own, WORK_BYTES, seconds))
     if math.abs(math.log(seconds[0] / own.seconds)) < TOLD_BY_OTHERS then
       n = n - 1
     else

@@ -119,7 +119,7 @@ local function build(self, read)
   fill_links(self, to, read)
   local points = read.kernels and read.kernels.points or {}
   self.points = kernel_points.array(points)
-  to.point, to.points = self.points, #points
+  to.point, to.points, to.point_size = self.points, #points, ffi.sizeof("ms_kernel_work")
   check_numbers(self, to)
   return to
 end

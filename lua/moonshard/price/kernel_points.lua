@@ -109,15 +109,15 @@ end
 
 ---Measured kernels as the engine takes them.
 ---@param points moonshard.KernelPoint[]
----@return ffi.cdata* ms_kernel_point [#points]
+---@return ffi.cdata* ms_kernel_work [#points]
 function kernel_points.array(points)
-  local array = ffi.new("ms_kernel_point[?]", math.max(1, #points))
+  local array = ffi.new("ms_kernel_work[?]", math.max(1, #points))
   for i, point in ipairs(points) do
     local to = array[i - 1]
-    to.work.op, to.work.shape = C.ms_op_find(point.op), SHAPES[point.shape]
-    to.work.dtype, to.work.variant, to.work.threads = dtypes.id(point.dtype), point.variant, point.threads
-    to.work.flops, to.work.bytes = point.flops, point.bytes
-    for k = 1, 4 do to.work.size[k - 1] = point.size[k] end
+    to.op, to.shape = C.ms_op_find(point.op), SHAPES[point.shape]
+    to.dtype, to.variant, to.threads = dtypes.id(point.dtype), point.variant, point.threads
+    to.flops, to.bytes = point.flops, point.bytes
+    for k = 1, 4 do to.size[k - 1] = point.size[k] end
     to.seconds = quantity.read(point.time, "time")
   end
   return array

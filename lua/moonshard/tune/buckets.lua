@@ -36,7 +36,7 @@ return function(sharding, cluster, block_bytes, most)
   local function rate(bytes)
     work.bytes, work.inside = bytes, bytes * (work.ranks - 1) / work.ranks
     work.wire = work.nodes > 1 and work.inside * work.groups or 0
-    check(C.ms_cluster_collective_time(cluster:struct(), work, seconds, nil))
+    check(C.ms_cluster_collective_time(cluster:struct(), work, ffi.sizeof(work), seconds, nil))
     return bytes / seconds[0]
   end
   local highest, blocks = rate(LARGEST), 1

@@ -158,7 +158,7 @@ end
 
 local seconds = ffi.new("double[1]")
 local function predict(cluster, row)
-  engine.check(C.ms_cluster_collective_time(cluster, row.work, seconds, nil))
+  engine.check(C.ms_cluster_collective_time(cluster, row.work, ffi.sizeof(row.work), seconds, nil))
   return seconds[0]
 end
 

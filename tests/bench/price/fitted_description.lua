@@ -100,7 +100,7 @@ local function write_kernels(w, c)
   for i, op in ipairs(training_clusters.UNFUSED) do
     local point = c.point[i - 1]
     w.line('      { op = %q, shape = "other", dtype = "bf16", variant = 0, threads = 1, size = { 1, 1, 1, 1 },', op)
-    w.line("        flops = 0, bytes = %.0f, time = %s },", point.work.bytes, time(point.seconds))
+    w.line("        flops = 0, bytes = %.0f, time = %s },", point.bytes, time(point.seconds))
   end
   w.line("    },")
   w.line("  },")

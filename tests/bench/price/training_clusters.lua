@@ -37,9 +37,9 @@ end
 -- kernels take. A cluster says that as measured kernels, which belong to the cluster that is made.
 training_clusters.UNFUSED = { "cross_entropy_step", "cross_entropy", "cross_entropy_backward" }
 local n = #training_clusters.UNFUSED
-local points, seconds = ffi.new("ms_kernel_point[?]", n), ffi.new("double[1]")
+local points, seconds = ffi.new("ms_kernel_work[?]", n), ffi.new("double[1]")
 for i, op in ipairs(training_clusters.UNFUSED) do
-  local work = points[i - 1].work
+  local work = points[i - 1]
   work.op, work.shape, work.dtype, work.threads = C.ms_op_find(op), C.MS_SHAPE_OTHER, C.MS_BF16, 1
   work.bytes = 1e9 -- large, so that its time is that of the memory rate
   for d = 0, 3 do work.size[d] = 1 end -- the only point of its op stands for all sizes
@@ -48,10 +48,10 @@ end
 local function lengthen_loss(cluster, factor)
   cluster.points = 0
   for i = 0, n - 1 do
-    check(C.ms_cluster_kernel_time(cluster, points[i].work, seconds))
+    check(C.ms_cluster_kernel_time(cluster, points[i], ffi.sizeof("ms_kernel_work"), seconds))
     points[i].seconds = factor * seconds[0]
   end
-  cluster.point, cluster.points = points, n
+  cluster.point, cluster.points, cluster.point_size = points, n, ffi.sizeof("ms_kernel_work")
 end
 
 ---A number that rows fit. `set` changes a copy of the description's ms_cluster.

@@ -23,7 +23,7 @@ end
 
 local function seconds(described, work)
   local out = ffi.new("double[1]")
-  engine.check(C.ms_cluster_kernel_time(described:struct(), work, out))
+  engine.check(C.ms_cluster_kernel_time(described:struct(), work, ffi.sizeof("ms_kernel_work"), out))
   return out[0]
 end
 
@@ -32,7 +32,7 @@ local function compared(first, second)
   local groups, order, all = {}, {}, {}
   for _, described in ipairs({ first, second }) do
     for i = 0, described:struct().points - 1 do
-      local work = described.points[i].work
+      local work = described.points[i]
       local name = ("%s, %d thread%s"):format(SHAPES[work.shape], work.threads, work.threads == 1 and "" or "s")
       if not groups[name] then groups[name], order[#order + 1] = {}, name end
       local row = { predicted = seconds(second, work), measured = seconds(first, work) }

@@ -12,26 +12,26 @@
 static const double US = 1e-6;
 
 /* 2 us a start, 10 more between nodes; 1 us a step inside a node, 5 us to another; 100 GB/s a rank, 40 GB/s a node. */
-static ms_link link_of(int algorithm) {
-  return (ms_link){.algorithm = algorithm,
-                   .kinds = MS_LINK_ALL_GATHER | MS_LINK_REDUCE_SCATTER | MS_LINK_ALL_REDUCE,
-                   .start = 2e-6,
-                   .start_between = 10e-6,
-                   .step_inside = 1e-6,
-                   .step_between = 5e-6,
-                   .inside = 100e9,
-                   .between = 40e9};
+static struct ms_link link_of(int algorithm) {
+  return (struct ms_link){.algorithm = algorithm,
+                          .kinds = MS_LINK_ALL_GATHER | MS_LINK_REDUCE_SCATTER | MS_LINK_ALL_REDUCE,
+                          .start = 2e-6,
+                          .start_between = 10e-6,
+                          .step_inside = 1e-6,
+                          .step_between = 5e-6,
+                          .inside = 100e9,
+                          .between = 40e9};
 }
 
 static ms_collective_work work_of(int kind, int ranks, int nodes, double bytes) {
   return (ms_collective_work){.kind = kind, .ranks = ranks, .nodes = nodes, .groups = 1, .bytes = bytes};
 }
 
-static double seconds_on(ms_link link, ms_collective_work work) {
+static double seconds_on(struct ms_link link, ms_collective_work work) {
   ms_cluster cluster = {.struct_size = sizeof cluster, .link = {link}, .links = 1};
   double seconds = -1;
   int index = -2;
-  must(ms_cluster_collective_time(&cluster, &work, &seconds, &index));
+  must(ms_cluster_collective_time(&cluster, &work, sizeof(ms_collective_work), &seconds, &index));
   assert_int_equal(index, work.ranks == 1 ? -1 : 0);
   return seconds;
 }
@@ -45,7 +45,7 @@ static void assert_seconds(double seconds, double expected) {
 /* 8 MB over 8 ranks: 7 MB past each of them, which takes 70 us at 100 GB/s and 175 us at 40 GB/s. */
 static void E5_a_ring_takes_its_steps_and_its_bytes(void **state) {
   (void)state;
-  const ms_link ring = link_of(MS_LINK_RING);
+  const struct ms_link ring = link_of(MS_LINK_RING);
   assert_seconds(seconds_on(ring, work_of(MS_LINK_ALL_GATHER, 8, 1, 8e6)), (2 + 7 + 70) * US);
   assert_seconds(seconds_on(ring, work_of(MS_LINK_REDUCE_SCATTER, 8, 1, 8e6)), (2 + 7 + 70) * US);
   assert_seconds(seconds_on(ring, work_of(MS_LINK_ALL_REDUCE, 8, 1, 8e6)), (2 + 14 + 140) * US);
@@ -58,7 +58,7 @@ static void E5_a_ring_takes_its_steps_and_its_bytes(void **state) {
 /* 8 nodes are 3 levels. */
 static void E5_a_tree_goes_up_and_down(void **state) {
   (void)state;
-  const ms_link tree = link_of(MS_LINK_TREE);
+  const struct ms_link tree = link_of(MS_LINK_TREE);
   assert_seconds(seconds_on(tree, work_of(MS_LINK_ALL_REDUCE, 8, 1, 8e6)), (2 + 14 + 140) * US);
   assert_seconds(seconds_on(tree, work_of(MS_LINK_ALL_REDUCE, 32, 8, 0)), (12 + 2 * (3 + 3 * 5)) * US);
   assert_seconds(seconds_on(tree, work_of(MS_LINK_ALL_GATHER, 8, 8, 8e6)), (12 + 15 + 175) * US);
@@ -67,7 +67,7 @@ static void E5_a_tree_goes_up_and_down(void **state) {
 /* Each rank sends its bytes to the switch once, whatever the number of ranks; sums alone leave the node. */
 static void E5_a_switch_takes_a_step_a_pass(void **state) {
   (void)state;
-  const ms_link nvls = link_of(MS_LINK_SWITCH);
+  const struct ms_link nvls = link_of(MS_LINK_SWITCH);
   assert_seconds(seconds_on(nvls, work_of(MS_LINK_ALL_REDUCE, 4, 1, 8e6)), (2 + 2 + 80) * US);
   assert_seconds(seconds_on(nvls, work_of(MS_LINK_ALL_REDUCE, 8, 1, 8e6)), (2 + 2 + 80) * US);
   assert_seconds(seconds_on(nvls, work_of(MS_LINK_ALL_GATHER, 8, 1, 8e6)), (2 + 1 + 70) * US);
@@ -79,7 +79,7 @@ static void E5_a_switch_takes_a_step_a_pass(void **state) {
  * 16 MB of all four ranks, where a ring's neighbours pass on 7 MB. */
 static void E5_an_all_to_all_sends_what_every_rank_has_for_other_nodes(void **state) {
   (void)state;
-  ms_link ring = link_of(MS_LINK_RING);
+  struct ms_link ring = link_of(MS_LINK_RING);
   ring.kinds = MS_LINK_REDUCE_SCATTER;
   assert_seconds(seconds_on(ring, work_of(MS_LINK_ALL_TO_ALL, 8, 1, 8e6)), (2 + 7 + 70) * US);
   assert_seconds(seconds_on(ring, work_of(MS_LINK_ALL_TO_ALL, 8, 2, 8e6)), (12 + 6 + 5 + 400) * US);
@@ -93,7 +93,7 @@ static void E5_an_all_to_all_sends_what_every_rank_has_for_other_nodes(void **st
 /* Through memory and then over the network: the bytes are the plan's, of all groups of the node. */
 static void E5_hosts_read_memory_then_send(void **state) {
   (void)state;
-  const ms_link hosts = link_of(MS_LINK_HOSTS);
+  const struct ms_link hosts = link_of(MS_LINK_HOSTS);
   ms_collective_work work = work_of(MS_LINK_ALL_GATHER, 4, 1, 8e6);
   work.inside = 6e6;
   work.wire = 4e6;
@@ -107,7 +107,7 @@ static void E5_hosts_read_memory_then_send(void **state) {
 
 static void E1_groups_share_the_links_of_their_node(void **state) {
   (void)state;
-  ms_link ring = link_of(MS_LINK_RING);
+  struct ms_link ring = link_of(MS_LINK_RING);
   ms_collective_work work = work_of(MS_LINK_ALL_REDUCE, 2, 2, 4e6);
   assert_seconds(seconds_on(ring, work), (12 + 10 + 100) * US);
   work.groups = 4;
@@ -123,7 +123,7 @@ static void E1_groups_share_the_links_of_their_node(void **state) {
 /* Wires of 30 GB/s from each rank to each: a group of two has one, of four three, 90 GB/s. */
 static void E1_ranks_with_wires_to_each_other_use_those_of_their_group(void **state) {
   (void)state;
-  ms_link ring = link_of(MS_LINK_RING);
+  struct ms_link ring = link_of(MS_LINK_RING);
   ring.inside_pair = 30e9;
   assert_seconds(seconds_on(ring, work_of(MS_LINK_ALL_GATHER, 2, 1, 6e6)), (2 + 1 + 100) * US);
   assert_seconds(seconds_on(ring, work_of(MS_LINK_ALL_GATHER, 4, 1, 12e6)), (2 + 3 + 100) * US);
@@ -132,7 +132,7 @@ static void E1_ranks_with_wires_to_each_other_use_those_of_their_group(void **st
 
 static void E1_more_nodes_congest_the_links_between_them(void **state) {
   (void)state;
-  ms_link ring = link_of(MS_LINK_RING);
+  struct ms_link ring = link_of(MS_LINK_RING);
   ring.log_between = 0.25;
   assert_seconds(seconds_on(ring, work_of(MS_LINK_ALL_GATHER, 2, 2, 8e6)), (12 + 5 + 100) * US);
   assert_seconds(seconds_on(ring, work_of(MS_LINK_ALL_GATHER, 8, 8, 8e6)), (12 + 35 + 175 * 1.5) * US);
@@ -141,7 +141,7 @@ static void E1_more_nodes_congest_the_links_between_them(void **state) {
 /* Equal parts of a and b that overlap by a half take a * sqrt(2); the longer one alone is what remains at the end. */
 static void E1_bytes_hide_steps(void **state) {
   (void)state;
-  ms_link ring = link_of(MS_LINK_RING);
+  struct ms_link ring = link_of(MS_LINK_RING);
   ring.hidden = 0.5;
   assert_seconds(seconds_on(ring, work_of(MS_LINK_ALL_GATHER, 8, 1, 8e5)), (2 + 7 * sqrt(2)) * US);
   assert_seconds(seconds_on(ring, work_of(MS_LINK_ALL_GATHER, 8, 1, 0)), (2 + 7) * US);
@@ -159,7 +159,7 @@ static void E1_more_bytes_or_ranks_never_take_less(void **state) {
   (void)state;
   for (int algorithm = MS_LINK_RING; algorithm <= MS_LINK_SWITCH; algorithm++)
     for (int kind = 0; kind < 4; kind++) {
-      ms_link link = link_of(algorithm);
+      struct ms_link link = link_of(algorithm);
       link.hidden = 0.3;
       link.log_between = 0.1;
       link.between_rank = 5e9;
@@ -191,7 +191,7 @@ static void E1_more_bytes_or_ranks_never_take_less(void **state) {
 static void E1_units_agree(void **state) {
   (void)state;
   for (int algorithm = MS_LINK_RING; algorithm <= MS_LINK_SWITCH; algorithm++) {
-    ms_link link = link_of(algorithm), fast = link;
+    struct ms_link link = link_of(algorithm), fast = link;
     ms_collective_work work = work_of(MS_LINK_ALL_REDUCE, 64, 8, 3e7);
     work.inside = 1e7;
     work.wire = 2e7;
@@ -207,7 +207,7 @@ static void E1_units_agree(void **state) {
 
 static void E1_one_rank_takes_no_time_and_one_node_no_network(void **state) {
   (void)state;
-  ms_link ring = link_of(MS_LINK_RING);
+  struct ms_link ring = link_of(MS_LINK_RING);
   assert_true(seconds_on(ring, work_of(MS_LINK_ALL_GATHER, 1, 1, 1e9)) == 0);
   const double before = seconds_on(ring, work_of(MS_LINK_ALL_GATHER, 8, 1, 1e9));
   ring.start_between = ring.step_between = 7;
@@ -242,11 +242,11 @@ static void E1_the_fastest_link_that_may_carry_it_counts(void **state) {
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     double seconds, least = INFINITY;
     int link;
-    must(ms_cluster_collective_time(&cluster, &cases[i].work, &seconds, &link));
+    must(ms_cluster_collective_time(&cluster, &cases[i].work, sizeof(ms_collective_work), &seconds, &link));
     assert_int_equal(link, cases[i].link);
     for (int k = 0; k < 2; k++) least = fmin(least, seconds_on(cluster.link[k], cases[i].work));
     assert_true(seconds <= least);
-    must(ms_cluster_collective_time(&cluster, &cases[i].work, &seconds, NULL));
+    must(ms_cluster_collective_time(&cluster, &cases[i].work, sizeof(ms_collective_work), &seconds, NULL));
   }
 }
 
@@ -273,34 +273,35 @@ static void E1_the_transfer_is_a_part_of_the_time(void **state) {
 
 static void E1_numbers_out_of_range_are_named(void **state) {
   (void)state;
-  const ms_link right = link_of(MS_LINK_RING);
+  const struct ms_link right = link_of(MS_LINK_RING);
   const struct {
     size_t field;
     double value;
     const char *facts;
-  } wrong[] = {{offsetof(ms_link, start), -1e-6, "start | link 3 | -1e-06"},
-               {offsetof(ms_link, start_between), NAN, "start_between | link 3 | nan"},
-               {offsetof(ms_link, step_inside), 5e6, "step_inside | link 3 | 5e+06"},
-               {offsetof(ms_link, step_between), INFINITY, "step_between | link 3 | inf"},
-               {offsetof(ms_link, hidden), 1, "hidden | link 3 | 0.95"},
-               {offsetof(ms_link, inside), 0, "inside | link 3 | 0"},
-               {offsetof(ms_link, inside_pair), -1, "inside_pair | link 3 | -1"},
-               {offsetof(ms_link, between), 0, "between | link 3 | 0"},
-               {offsetof(ms_link, between_rank), -5, "between_rank | link 3 | -5"},
-               {offsetof(ms_link, log_between), -0.1, "log_between | link 3 | -0.1"},
-               {offsetof(ms_link, processor), 2, "processor | link 3 | 2"}};
+  } wrong[] = {{offsetof(struct ms_link, start), -1e-6, "start | link 3 | -1e-06"},
+               {offsetof(struct ms_link, start_between), NAN, "start_between | link 3 | nan"},
+               {offsetof(struct ms_link, step_inside), 5e6, "step_inside | link 3 | 5e+06"},
+               {offsetof(struct ms_link, step_between), INFINITY, "step_between | link 3 | inf"},
+               {offsetof(struct ms_link, hidden), 1, "hidden | link 3 | 0.95"},
+               {offsetof(struct ms_link, inside), 0, "inside | link 3 | 0"},
+               {offsetof(struct ms_link, inside_pair), -1, "inside_pair | link 3 | -1"},
+               {offsetof(struct ms_link, between), 0, "between | link 3 | 0"},
+               {offsetof(struct ms_link, between_rank), -5, "between_rank | link 3 | -5"},
+               {offsetof(struct ms_link, log_between), -0.1, "log_between | link 3 | -0.1"},
+               {offsetof(struct ms_link, processor), 2, "processor | link 3 | 2"}};
   must(ms_link_check(&right, 3));
   for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-    ms_link link = right;
+    struct ms_link link = right;
     memcpy((char *)&link + wrong[i].field, &wrong[i].value, sizeof(double));
     assert_fails(ms_link_check(&link, 3), MS_EINVAL, wrong[i].facts);
     ms_cluster cluster = {.struct_size = sizeof cluster, .link = {right, link}, .links = 2};
     ms_collective_work work = work_of(MS_LINK_ALL_GATHER, 2, 1, 1);
     double seconds;
-    assert_int_equal(ms_cluster_collective_time(&cluster, &work, &seconds, NULL), MS_EINVAL);
+    assert_int_equal(ms_cluster_collective_time(&cluster, &work, sizeof(ms_collective_work), &seconds, NULL),
+                     MS_EINVAL);
     ms_error_clear();
   }
-  ms_link link = right;
+  struct ms_link link = right;
   link.algorithm = 4;
   assert_fails(ms_link_check(&link, 0), MS_EINVAL, "algorithm | link 0 | 4");
   link = right;
@@ -326,15 +327,20 @@ static void E1_work_that_no_group_does_is_refused(void **state) {
                {{.kind = MS_LINK_ALL_GATHER, .ranks = 8, .nodes = 2, .groups = 1, .bytes = -1}, "bytes | -1"},
                {{.kind = MS_LINK_ALL_GATHER, .ranks = 8, .nodes = 2, .groups = 1, .wire = NAN}, "wire | nan"}};
   for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
-    assert_fails(ms_cluster_collective_time(&cluster, &wrong[i].work, &seconds, NULL), MS_EINVAL, wrong[i].facts);
-  assert_fails(ms_cluster_collective_time(NULL, &right, &seconds, NULL), MS_EINVAL, "cluster");
-  assert_fails(ms_cluster_collective_time(&cluster, NULL, &seconds, NULL), MS_EINVAL, "work");
-  assert_fails(ms_cluster_collective_time(&cluster, &right, NULL, NULL), MS_EINVAL, "seconds");
+    assert_fails(ms_cluster_collective_time(&cluster, &wrong[i].work, sizeof(ms_collective_work), &seconds, NULL),
+                 MS_EINVAL, wrong[i].facts);
+  assert_fails(ms_cluster_collective_time(NULL, &right, sizeof(ms_collective_work), &seconds, NULL), MS_EINVAL,
+               "cluster");
+  assert_fails(ms_cluster_collective_time(&cluster, NULL, sizeof(ms_collective_work), &seconds, NULL), MS_EINVAL,
+               "work");
+  assert_fails(ms_cluster_collective_time(&cluster, &right, sizeof(ms_collective_work), NULL, NULL), MS_EINVAL,
+               "seconds");
   cluster.link[0].nodes_most = 1;
-  assert_fails(ms_cluster_collective_time(&cluster, &right, &seconds, NULL), MS_EUNSUPPORTED,
-               "all_gather | 2 nodes | nodes_most");
+  assert_fails(ms_cluster_collective_time(&cluster, &right, sizeof(ms_collective_work), &seconds, NULL),
+               MS_EUNSUPPORTED, "all_gather | 2 nodes | nodes_most");
   cluster.links = 9;
-  assert_fails(ms_cluster_collective_time(&cluster, &right, &seconds, NULL), MS_EINVAL, "9 links | 8");
+  assert_fails(ms_cluster_collective_time(&cluster, &right, sizeof(ms_collective_work), &seconds, NULL), MS_EINVAL,
+               "9 links | 8");
 }
 
 int main(void) {

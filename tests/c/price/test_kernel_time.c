@@ -17,7 +17,7 @@ static ms_kernel_work product_of(double m, double n, double k) {
 
 static double time_of(const ms_cluster *cluster, const ms_kernel_work *work) {
   double seconds = -1;
-  must(ms_cluster_kernel_time(cluster, work, &seconds));
+  must(ms_cluster_kernel_time(cluster, work, sizeof *work, &seconds));
   assert_true(seconds > 0 && seconds < INFINITY);
   return seconds;
 }
@@ -32,7 +32,7 @@ static void E1_a_product_takes_its_arithmetic_or_its_bytes(void **state) {
   assert_true(fabs(time_of(&c, &square) - (1e-6 + 4e9 / 1e12)) < 1e-12);
   square.dtype = MS_BF16;
   double seconds;
-  assert_fails(ms_cluster_kernel_time(&c, &square, &seconds), MS_EUNSUPPORTED, "bf16 | matmul | peak");
+  assert_fails(ms_cluster_kernel_time(&c, &square, sizeof square, &seconds), MS_EUNSUPPORTED, "bf16 | matmul | peak");
 }
 
 /* 100 tiles run at once: the 101st takes a wave of its own. */
@@ -67,13 +67,15 @@ static void E1_measured_kernels_correct_the_model_near_their_sizes(void **state)
   const ms_kernel_work near = product_of(110, 100, 100);
   ms_kernel_work other = product_of(100, 100, 100);
   const double plain = time_of(&c, &other), plain_near = time_of(&c, &near);
-  ms_kernel_point points[] = {{product_of(100, 100, 100), 3 * plain}, {product_of(8000, 8000, 8000), 1}};
-  points[1].seconds = time_of(&c, &points[1].work);
+  ms_kernel_work points[] = {product_of(100, 100, 100), product_of(8000, 8000, 8000)};
+  points[0].seconds = 3 * plain;
+  points[1].seconds = time_of(&c, &points[1]);
   c.point = points;
+  c.point_size = sizeof *points;
   c.points = 2;
   assert_true(fabs(time_of(&c, &other) / plain - 3) < 1e-3);
   assert_true(fabs(time_of(&c, &near) / plain_near - 3) < 0.1);
-  assert_true(fabs(time_of(&c, &points[1].work) / points[1].seconds - 1) < 1e-3);
+  assert_true(fabs(time_of(&c, &points[1]) / points[1].seconds - 1) < 1e-3);
   other.op = ms_op_find("matmul_gelu");
   assert_true(fabs(time_of(&c, &other) - plain) < 1e-12);
 }
@@ -106,9 +108,11 @@ static void E1_a_kernel_out_of_range_is_refused(void **state) {
   wrong[4].shape = MS_SHAPES;
   wrong[5].op = ms_op_find("add"); /* not counted as a product */
   for (int i = 0; i < 6; i++) {
-    ms_kernel_point point = {wrong[i], 1e-3};
-    assert_fails(ms_cluster_kernel_time(&c, &wrong[i], &seconds), MS_EINVAL, "kernel");
+    ms_kernel_work point = wrong[i];
+    point.seconds = 1e-3;
+    assert_fails(ms_cluster_kernel_time(&c, &wrong[i], sizeof wrong[i], &seconds), MS_EINVAL, "kernel");
     c.point = &point;
+    c.point_size = sizeof point;
     c.points = 1;
     assert_fails(ms_config_check("ms_cluster", &c), MS_EINVAL, "kernel");
     c.points = 0;

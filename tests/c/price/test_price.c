@@ -86,7 +86,8 @@ static void E2_without_communication_a_phase_is_the_sum_of_its_kernels(void **st
       ms_simulated simulated = {0};
       ms_cost *cost;
       double sum = 0;
-      cluster.link[0] = (ms_link){.algorithm = cluster.link[0].algorithm, .kinds = 7, .inside = 1e18, .between = 1e18};
+      cluster.link[0] =
+          (struct ms_link){.algorithm = cluster.link[0].algorithm, .kinds = 7, .inside = 1e18, .between = 1e18};
       must(ms_price_costs(p.plan, &cluster, phases[k], &cost));
       for (int i = 0; i < p.plan->phase[phases[k]].n; i++)
         if (p.plan->phase[phases[k]].instr[i].kind == MS_INSTR_KERNEL) sum += cost[i].work;

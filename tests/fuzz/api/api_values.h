@@ -220,7 +220,7 @@ static void *cluster(void) {
   c.product = (struct ms_product_rate){.efficiency = 1, .half_tile = 1, .k_half = 32};
   c.attention = (struct ms_attention_rate){.forward = 1, .backward = 1, .keys_half = 64, .causal = 1};
   c.links = 1;
-  c.link[0] = (ms_link){.algorithm = MS_LINK_HOSTS, .kinds = 7, .inside = 1e9, .between = 1e8};
+  c.link[0] = (struct ms_link){.algorithm = MS_LINK_HOSTS, .kinds = 7, .inside = 1e9, .between = 1e8};
   double *const numbers[] = {&c.cores,       &c.memory,         &c.clock,           &c.memory_rate,
                              &c.memory_half, &c.kernel_start,   &c.issue,           &c.overlap,
                              &c.step_gap,    &c.product.tile_m, &c.product.k_half,  &c.attention.causal,

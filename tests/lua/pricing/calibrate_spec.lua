@@ -41,7 +41,7 @@ end
 
 local function seconds(described, work)
   local out = ffi.new("double[1]")
-  engine.check(C.ms_cluster_kernel_time(described:struct(), work, out))
+  engine.check(C.ms_cluster_kernel_time(described:struct(), work, ffi.sizeof("ms_kernel_work"), out))
   return out[0]
 end
 
@@ -49,7 +49,7 @@ end
 local function ratios(a, b)
   local list = {}
   for i = 0, a:struct().points - 1 do
-    local work = a.points[i].work
+    local work = a.points[i]
     local one, other = seconds(a, work), seconds(b, work)
     list[i + 1] = math.max(one, other) / math.min(one, other)
   end

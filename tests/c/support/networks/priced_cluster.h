@@ -18,14 +18,14 @@ static inline ms_cluster cluster_of(int device) {
   c.memory_rate = 100e9;
   c.kernel_start = 1e-6;
   c.links = 1;
-  c.link[0] = (ms_link){.algorithm = device == MS_DEVICE_CPU ? MS_LINK_HOSTS : MS_LINK_RING,
-                        .kinds = MS_LINK_ALL_GATHER | MS_LINK_REDUCE_SCATTER | MS_LINK_ALL_REDUCE,
-                        .start = 5e-6,
-                        .start_between = 20e-6,
-                        .step_inside = 1e-6,
-                        .step_between = 4e-6,
-                        .inside = 10e9,
-                        .between = 4e9};
+  c.link[0] = (struct ms_link){.algorithm = device == MS_DEVICE_CPU ? MS_LINK_HOSTS : MS_LINK_RING,
+                               .kinds = MS_LINK_ALL_GATHER | MS_LINK_REDUCE_SCATTER | MS_LINK_ALL_REDUCE,
+                               .start = 5e-6,
+                               .start_between = 20e-6,
+                               .step_inside = 1e-6,
+                               .step_between = 4e-6,
+                               .inside = 10e9,
+                               .between = 4e9};
   must(ms_config_check("ms_cluster", &c));
   return c;
 }
