@@ -90,6 +90,11 @@ enum ms_op_id {
   MS_OP_COUNT
 };
 
+/* The rows of a micro-batch: row i is row first + i * step of the step's global batch. */
+typedef struct ms_axis_part {
+  int64_t first, step;
+} ms_axis_part;
+
 /* Values that change from step to step. One per executor; kernels read them through the call. */
 typedef struct ms_scalars {
   double lr;

@@ -1,6 +1,7 @@
 /* engine.c - public functions that belong to no single floor: those that join two floors that do not include each
  * other, and those of the lowest floor, in the public header's types.
  */
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/config.h"
@@ -20,12 +21,30 @@ int ms_dtype_describe(int dtype, ms_dtype_info *info, int size) {
   MS_GIVE_INFO(info, size, row->info);
 }
 
-int ms_config_check(const char *type, const void *config) {
+/* The caller's struct as this library knows it. A group has no struct_size. */
+static int take_settings(const ms_settings *of, const void *config, int size, void *own) {
+  if (of->row[0].kind != MS_SETTING_SIZE) return ms_info_take(own, (int)of->bytes, config, size, "ms_config_check");
+  MS_TRY(ms_settings_give(of, own, (int)of->bytes));
+  return ms_config_take(own, (int)of->bytes, config, of->type);
+}
+
+int ms_config_check(const char *type, const void *config, int size) {
   MS_GIVEN(type);
   MS_GIVEN(config);
-  if (!strcmp(type, "ms_cluster")) return ms_cluster_check(config);
-  if (!ms_settings_of(type)) return MS_FAIL(MS_ENAME, "no struct of settings is called '%s'", type);
-  return ms_settings_check(type, config);
+  const ms_settings *of = ms_settings_of(type);
+  const int is_cluster = !strcmp(type, "ms_cluster");
+  if (!of && !is_cluster) return MS_FAIL(MS_ENAME, "no struct of settings is called '%s'", type);
+  int given = size;
+  if (is_cluster || of->row[0].kind == MS_SETTING_SIZE) memcpy(&given, config, sizeof given);
+  if (given != size || size < 1)
+    return MS_FAIL(MS_EINVAL, "the struct_size of a %s is %d, and its size %d: call ms_config_default first", type,
+                   given, size);
+  if (is_cluster) return ms_cluster_check(config);
+  void *own = ms_calloc((int64_t)of->bytes, 1);
+  int rc = own ? take_settings(of, config, size, own) : MS_ENOMEM;
+  if (!rc) rc = ms_settings_check(type, own);
+  free(own);
+  return rc;
 }
 
 int ms_world_describe(const ms_world *world, ms_world_info *info, int size) {

@@ -39,11 +39,13 @@
  * their defaults. With an older library it works as long as it leaves fields that the library does not know at their
  * defaults; other values are MS_EUNSUPPORTED. A struct that was not initialised is MS_EINVAL.
  *
- * Structs that the library fills. The call takes their size: ms_mesh_describe(mesh, &info, sizeof info). It fills as
- * many fields as the program knows, and zeros those that the library does not know, so that programs work with newer
- * and older libraries here, too. Texts and lists that a field points to belong to the object that was described, and
- * stay valid as long as it does. A list of structs gets as many as there is room for; the call says how many there
- * are in all.
+ * Other structs. A struct that the library fills, and one without struct_size that it reads, go with their size:
+ * ms_mesh_describe(mesh, &info, sizeof info). The library fills as many fields as the program knows, and zeros those
+ * that it does not know itself; of what it reads, fields that the program does not know are 0. So programs work with
+ * newer and older libraries here, too. The size is also the distance between the structs of a list. A list that is
+ * filled gets as many as there is room for; the call says how many there are in all. A struct inside another one has no
+ * size of its own and never grows. Texts and lists that a field points to belong to the object that was described, and
+ * stay valid as long as it does.
  *
  * Handles. Handles can be released in any order, and more than once. An object keeps the objects that it was made from
  * (a plan keeps its model). Some objects work on another one: an exec and a save on their state; states, profiles and
@@ -77,7 +79,7 @@
  *     ms_world *world = NULL; ms_mesh *mesh = NULL; ms_model *model = NULL; ms_graph *graph = NULL;
  *     ms_plan *plan = NULL; ms_state *state = NULL; ms_exec *exec = NULL;
  *     ms_world_info all; ms_unit_config unit; ms_param_config param; ms_model_dims dims; ms_plan_config config;
- *     ms_step_inputs step = {0.1, 1, 1, 0, {0, 1}, 0}; ms_step_outputs result = {0};
+ *     ms_step_inputs step; ms_step_outputs result = {0};
  *     int u, w, in[2], logits[2], loss[3];
  *     TRY(ms_world_join(NULL, &world)); TRY(ms_world_describe(world, &all, sizeof all));
  *     TRY(ms_mesh_new(MS_DEVICE_CPU, 1, all_ranks, NULL, all.size, 0, NULL, &mesh));
@@ -94,9 +96,11 @@
  *     TRY(ms_config_default("ms_plan_config", &config, sizeof config)); TRY(ms_plan_compile(graph, &config, &plan));
  *     TRY(ms_state_new(world, model, &config, 1, &state)); TRY(ms_exec_new(state, plan, &exec));
  *     memcpy(ms_exec_input(exec, "x"), x, sizeof x), memcpy(ms_exec_input(exec, "y"), y, sizeof y);
- *     for (; step.step <= 200; step.step++) {
- *       TRY(ms_exec_run(exec, MS_PHASE_FIRST, &step, NULL)); TRY(ms_exec_run(exec, MS_PHASE_NORM, &step, &result));
- *       TRY(ms_exec_run(exec, MS_PHASE_UPDATE, &step, NULL));
+ *     TRY(ms_config_default("ms_step_inputs", &step, sizeof step));
+ *     for (step.lr = 0.1; step.step <= 200; step.step++) {
+ *       TRY(ms_exec_run(exec, MS_PHASE_FIRST, &step, NULL, 0));
+ *       TRY(ms_exec_run(exec, MS_PHASE_NORM, &step, &result, sizeof result));
+ *       TRY(ms_exec_run(exec, MS_PHASE_UPDATE, &step, NULL, 0));
  *     }
  *     if (all.rank == 0) printf("loss %.4f on %d ranks\n", result.loss, all.size);
  *     TRY(ms_world_finish(world));

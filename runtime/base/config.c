@@ -31,7 +31,7 @@ int ms_config_take(void *own, int known, const void *given, const char *type) {
   return MS_OK;
 }
 
-static int check_size(int size, const char *function) {
+int ms_info_check(int size, const char *function) {
   if (size >= 1 && size <= MOST_BYTES) return MS_OK;
   return MS_FAIL(MS_EINVAL, "%s: size is %d: give the sizeof of the struct that it takes or fills", function, size);
 }
@@ -42,13 +42,13 @@ static void give(void *to, int size, const void *info, int known) {
 }
 
 int ms_info_give(void *to, int size, const void *info, int known, const char *function) {
-  MS_TRY(check_size(size, function));
+  MS_TRY(ms_info_check(size, function));
   give(to, size, info, known);
   return MS_OK;
 }
 
 int ms_info_take(void *own, int known, const void *given, int size, const char *function) {
-  MS_TRY(check_size(size, function));
+  MS_TRY(ms_info_check(size, function));
   for (int i = known; i < size; i++)
     if (((const char *)given)[i])
       return MS_FAIL(MS_EUNSUPPORTED,
@@ -64,7 +64,7 @@ int ms_rows_open(ms_row_list *rows, void *at, int size, int capacity, const char
   if (capacity < 0) return MS_FAIL(MS_EINVAL, "%s: capacity is %d; it must be 0 or more", function, capacity);
   if (!capacity) return MS_OK;
   if (!at) return MS_FAIL(MS_EINVAL, "%s: rows is NULL", function);
-  return check_size(size, function);
+  return ms_info_check(size, function);
 }
 
 void ms_rows_add(ms_row_list *rows, const void *row, int known) {

@@ -14,6 +14,8 @@ int ms_config_give(void *to, int size, const void *defaults, int known, const ch
 /* Copies the caller's struct over `own`, which contains `known` bytes of defaults. */
 int ms_config_take(void *own, int known, const void *given, const char *type);
 
+/* Checks the size of a caller's struct. */
+int ms_info_check(int size, const char *function);
 /* Fills a caller's struct of `size` bytes from `info`, of `known` bytes: as many as fit, and zeros after them. */
 int ms_info_give(void *to, int size, const void *info, int known, const char *function);
 

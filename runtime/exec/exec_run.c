@@ -183,15 +183,28 @@ static int run_phase(ms_exec *exec, int phase, const ms_step_inputs *inputs) {
   return rc;
 }
 
-int ms_exec_run(ms_exec *exec, int phase, const ms_step_inputs *inputs, ms_step_outputs *outputs) {
+/* Of NORM and EVALUATE, also when what they report is not finite. */
+static int report(const ms_exec *exec, int phase, ms_step_outputs *outputs, int size) {
+  ms_step_outputs own = {0};
+  const int rc = phase == MS_PHASE_NORM ? ms_exec_report_norm(exec, outputs ? &own : NULL)
+                                        : ms_exec_report_evaluation(exec, outputs ? &own : NULL);
+  if (outputs && (!rc || rc == MS_ENONFINITE)) MS_TRY(ms_info_give(outputs, size, &own, sizeof own, "ms_exec_run"));
+  return rc;
+}
+
+int ms_exec_run(ms_exec *exec, int phase, const ms_step_inputs *inputs, ms_step_outputs *outputs, int size) {
   MS_HANDLE(exec, EXEC);
+  ms_step_inputs own;
+  if (outputs) MS_TRY(ms_info_check(size, __func__));
+  if (inputs) MS_TRY(ms_exec_take_inputs(inputs, &own));
+  inputs = inputs ? &own : NULL;
   MS_TRY(ms_exec_admit(exec, phase, inputs));
   if (ms_resident_is_due(exec->state, exec->plan, phase)) MS_TRY(run_phase(exec, MS_PHASE_GATHER, inputs));
   MS_TRY(run_phase(exec, phase, inputs));
   if (phase == MS_PHASE_GATHER) return MS_OK;
-  if (phase == MS_PHASE_NORM) return ms_exec_report_norm(exec, outputs);
+  if (phase == MS_PHASE_NORM) return report(exec, phase, outputs, size);
   if (phase != MS_PHASE_UPDATE && phase != MS_PHASE_OUTER) exec->graph_phase = phase;
-  return phase == MS_PHASE_EVALUATE ? ms_exec_report_evaluation(exec, outputs) : MS_OK;
+  return phase == MS_PHASE_EVALUATE ? report(exec, phase, outputs, size) : MS_OK;
 }
 
 /* ---- reading ---- */

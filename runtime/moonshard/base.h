@@ -72,8 +72,9 @@ MS_API void ms_free(void *object);
  * sizeof. MS_ENAME if no struct is called so. */
 MS_API int ms_config_default(const char *type, void *config, int size);
 /* Checks the values in an ms_cluster or a struct of moonshard/settings.h, and that those that are set go together, as
- * every call that takes one does before anything else. The error names the field. MS_ENAME for other structs. */
-MS_API int ms_config_check(const char *type, const void *config);
+ * every call that takes one does before anything else; size is its sizeof. The error names the field. MS_ENAME for
+ * other structs. */
+MS_API int ms_config_check(const char *type, const void *config, int size);
 
 /* ---- element types ---------------------------------------------------------------------------------------------- */
 

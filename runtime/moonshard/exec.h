@@ -52,18 +52,17 @@ MS_API int ms_state_all_gather_bytes(ms_state *state, const void *mine, int byte
 
 /* ---- execution -------------------------------------------------------------------------------------------------- */
 
-/* The rows of a micro-batch: row i is row first + i * step of the step's global batch; step 0 means 1. */
-typedef struct ms_axis_part {
-  int64_t first, step;
-} ms_axis_part;
-
 typedef struct ms_step_inputs {
-  double lr;         /* learning rate of this step, 0 or more */
-  int64_t step;      /* from 1, at which averages begin, to 2^53 */
-  int micro_batches; /* how many phases FIRST, NEXT and LAST the step has, at most 2^24; gradients are divided by it */
-  uint64_t seed;     /* of dropout; must differ from step to step */
-  ms_axis_part rows; /* which rows of the global batch this micro-batch has; dropout depends on them */
-  double muon_lr;    /* that of parameters that take Muon */
+  int struct_size;   /* set by ms_config_default */
+  int micro_batches; /* how many phases FIRST, NEXT and LAST the step has, at most 2^24; gradients are divided by it;
+                        default 1 */
+  double lr;         /* learning rate of this step, 0 (default) or more */
+  double muon_lr;    /* that of parameters that take Muon; default 0 */
+  int64_t step;      /* from 1 (default), at which averages begin, to 2^53 */
+  uint64_t seed;     /* of dropout; must differ from step to step; default 0 */
+  /* Which rows of the global batch this micro-batch has: row i of it is row first_row + i * row_step (default 0 and 1).
+   * Dropout depends on them. */
+  int64_t first_row, row_step;
 } ms_step_inputs;
 
 typedef struct ms_step_outputs {
@@ -114,11 +113,11 @@ MS_API const void *ms_exec_output(ms_exec *exec, const char *name);
 MS_API int ms_exec_set_graph(ms_exec *exec, int on);
 /* Runs one phase. A step is FIRST, NEXT as often as needed (or LAST), NORM, UPDATE; another order is MS_EINVAL: NEXT,
  * LAST and NORM need a FIRST since the latest UPDATE or failed phase, and UPDATE must follow directly after NORM,
- * where ranks learn that no rank reads the old weights any more. inputs can be NULL (step 1 with one micro-batch and a
- * learning rate of 0), and so can outputs. On an
- * asynchronous device only NORM and EVALUATE wait for the result, and errors of earlier phases (a token outside the
- * vocabulary) are returned there. NORM returns MS_ENONFINITE before anything is updated. Collective. */
-MS_API int ms_exec_run(ms_exec *exec, int phase, const ms_step_inputs *inputs, ms_step_outputs *outputs);
+ * where ranks learn that no rank reads the old weights any more. inputs can be NULL: the defaults; and so can outputs,
+ * of `size` bytes, which NORM and EVALUATE fill, NORM also with MS_ENONFINITE. On an asynchronous device only NORM and
+ * EVALUATE wait for the result, and errors of earlier phases (a token outside the vocabulary) are returned there. NORM
+ * returns MS_ENONFINITE before anything is updated. Collective. */
+MS_API int ms_exec_run(ms_exec *exec, int phase, const ms_step_inputs *inputs, ms_step_outputs *outputs, int size);
 /* After MS_ENONFINITE: runs FIRST again on the same inputs, checks what every instruction writes, and returns a message
  * that names the first op or parameter with a NaN or an infinity. Collective. */
 MS_API int ms_exec_find_nonfinite(ms_exec *exec, const ms_step_inputs *inputs, const char **message);

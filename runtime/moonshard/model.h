@@ -139,18 +139,16 @@ MS_API int ms_model_describe(const ms_model *model, int param, ms_tensor_info *i
 /* These change settings for plans compiled from now on, over the same state; earlier plans keep theirs. After an error,
  * nothing has changed. reshard and reshard_size are [units], as in ms_unit_config; reshard_size can be NULL: zeros. */
 MS_API int ms_model_set_reshard(ms_model *model, const int *reshard, const int *reshard_size);
-/* How many units are gathered ahead while `unit` is the latest one that has started: 0, 1, ..., or -1: as
- * ms_plan_config says. */
-MS_API int ms_model_set_prefetch(ms_model *model, int unit, int depth);
-/* Which units are gathered ahead there, in order: units is [n], for forward (backward 0) or backward (1); n -1: by
- * number again. A unit that no other unit gathers ahead is gathered when it is needed. */
-MS_API int ms_model_set_prefetch_order(ms_model *model, int unit, int backward, int n, const int *units);
+/* Which units are gathered ahead while `unit` is the latest one that has started, in forward (backward 0) or backward
+ * (1): units is [n], in this order. units NULL: the next n by number; with n -1: as many as ms_plan_config says. A unit
+ * that no other unit gathers ahead is gathered when it is needed. */
+MS_API int ms_model_set_prefetch(ms_model *model, int unit, int backward, int n, const int *units);
 /* Sets ms_model_dims.sequence_parallel; on: 0 or 1. A traced graph keeps the setting that it was first compiled with:
  * trace again. */
 MS_API int ms_model_set_sequence_parallel(ms_model *model, int on);
-/* Replaces ms_param_config.group of all parameters: groups is [params]. MS_EUNSUPPORTED if parameters of one segment of
- * a `ragged` unit differ. */
-MS_API int ms_model_set_groups(ms_model *model, const ms_param_group *groups);
+/* Replaces ms_param_config.group of all parameters: groups is [params], `size` bytes each. MS_EUNSUPPORTED if
+ * parameters of one segment of a `ragged` unit differ. */
+MS_API int ms_model_set_groups(ms_model *model, const ms_param_group *groups, int size);
 /* Computes the initial elements [first, first + count) of a parameter from its name and distribution (enum ms_init, a,
  * b); out is [count]. The values depend only on the arguments, so any part of a tensor can be computed anywhere
  * (Philox4x32-10). */

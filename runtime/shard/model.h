@@ -91,6 +91,12 @@ typedef struct ms_dim_group {
   int *ranks;        /* world ranks, [size] */
 } ms_dim_group;
 
+/* What is gathered ahead while a unit runs. */
+typedef struct ms_ahead {
+  int *unit, n; /* a list of units, in this order; n -1: the next ones by number */
+  int depth;    /* how many of those; -1: as the plan's setting says */
+} ms_ahead;
+
 typedef struct ms_unit {
   char *name;
   ms_unit_config config;
@@ -108,10 +114,7 @@ typedef struct ms_unit {
   int64_t normed_count;    /* the leading part of them in the gradient norm: all but what is balanced */
   int64_t gathered_bytes, reduce_bytes;
   int64_t copy_bytes; /* of the copies that a rank keeps of its chunks in their wire dtype; 0: none */
-  int prefetch;       /* number of units to gather ahead while it runs; -1: the plan's setting */
-  struct {
-    int *unit, n; /* explicit list of units to gather ahead, in this order; n -1: use the number */
-  } ahead[2];     /* forward, backward */
+  ms_ahead ahead[2];  /* forward, backward */
 } ms_unit;
 
 struct ms_model {

@@ -113,7 +113,7 @@ int ms_model_add_unit(ms_model *model, const char *name, const ms_unit_config *g
   MS_TRY(ms_grow((void **)&model->unit, &model->unit_capacity, model->units + 1, sizeof *model->unit));
   ms_unit *u = &model->unit[model->units];
   memset(u, 0, sizeof *u);
-  u->prefetch = u->ahead[0].n = u->ahead[1].n = -1;
+  u->ahead[0] = u->ahead[1] = (ms_ahead){.n = -1, .depth = -1};
   u->config = *config;
   u->name = ms_strdup(name);
   if (!u->name) return MS_ENOMEM;

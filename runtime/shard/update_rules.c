@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/config.h"
 #include "shard/model.h"
 #include "shard/param_group.h"
 
@@ -36,39 +37,35 @@ static int check_unit(const ms_model *model, int unit) {
   return MS_FAIL(MS_EINVAL, "prefetch: unit %d does not exist; the model has %d units", unit, model->units);
 }
 
-int ms_model_set_prefetch(ms_model *model, int unit, int depth) {
-  MS_HANDLE(model, MODEL);
-  MS_TRY(check_unit(model, unit));
-  if (depth < -1)
-    return MS_FAIL(MS_EINVAL, "unit '%s': prefetch must be -1 (the plan's), 0 or more units, not %d",
-                   model->unit[unit].name, depth);
-  model->unit[unit].prefetch = depth;
-  return MS_OK;
-}
-
-int ms_model_set_prefetch_order(ms_model *model, int unit, int backward, int n, const int *units) {
-  MS_HANDLE(model, MODEL);
-  if (n > 0) MS_GIVEN(units);
-  int *order = NULL;
-  MS_TRY(check_unit(model, unit));
-  if (backward != 0 && backward != 1)
-    return MS_FAIL(MS_EINVAL, "unit '%s': backward must be 0 or 1, not %d", model->unit[unit].name, backward);
-  if (n < -1) return MS_FAIL(MS_EINVAL, "unit '%s': n must be -1 or more, not %d", model->unit[unit].name, n);
-  for (int i = 0; i < n; i++) {
+static int check_list(const ms_model *model, int unit, int n, const int *units) {
+  if (n < (units ? 0 : -1))
+    return MS_FAIL(MS_EINVAL, "unit '%s': prefetch: n must be 0 or more, or -1 without units, not %d",
+                   model->unit[unit].name, n);
+  for (int i = 0; units && i < n; i++) {
     MS_TRY(check_unit(model, units[i]));
     for (int earlier = 0; earlier < i; earlier++)
       if (units[earlier] == units[i])
         return MS_FAIL(MS_EINVAL, "unit '%s': units has %d twice, at %d and %d", model->unit[unit].name, units[i],
                        earlier, i);
   }
-  if (n > 0) {
+  return MS_OK;
+}
+
+int ms_model_set_prefetch(ms_model *model, int unit, int backward, int n, const int *units) {
+  MS_HANDLE(model, MODEL);
+  int *order = NULL;
+  MS_TRY(check_unit(model, unit));
+  if (backward != 0 && backward != 1)
+    return MS_FAIL(MS_EINVAL, "unit '%s': backward must be 0 or 1, not %d", model->unit[unit].name, backward);
+  MS_TRY(check_list(model, unit, n, units));
+  if (units && n > 0) {
     order = ms_calloc(n, sizeof *order);
     if (!order) return MS_ENOMEM;
     memcpy(order, units, (size_t)n * sizeof *order);
   }
-  free(model->unit[unit].ahead[backward != 0].unit);
-  model->unit[unit].ahead[backward != 0].unit = order;
-  model->unit[unit].ahead[backward != 0].n = n;
+  ms_ahead *ahead = &model->unit[unit].ahead[backward];
+  free(ahead->unit);
+  *ahead = units ? (ms_ahead){.unit = order, .n = n, .depth = -1} : (ms_ahead){.n = -1, .depth = n};
   return MS_OK;
 }
 
@@ -96,16 +93,31 @@ static int check_segment(const ms_model *model, const ms_unit *unit, const ms_se
   return MS_OK;
 }
 
-/* groups: [params]. Checks everything first, so that an error leaves the model as it was. */
-int ms_model_set_groups(ms_model *model, const ms_param_group *groups) {
+/* own: [params] */
+static int take_groups(const ms_model *model, const ms_param_group *given, int size, ms_param_group *own) {
+  for (int p = 0; p < model->params; p++) {
+    const void *row = (const char *)given + (int64_t)p * size;
+    MS_TRY(ms_info_take(&own[p], sizeof *own, row, size, "ms_model_set_groups"));
+    MS_TRY(ms_model_check_group(model->param[p].name, &own[p]));
+  }
+  return MS_OK;
+}
+
+/* Checks everything first, so that an error leaves the model as it was. */
+int ms_model_set_groups(ms_model *model, const ms_param_group *groups, int size) {
   MS_HANDLE(model, MODEL);
   MS_GIVEN(groups);
   MS_TRY(check_sharded(model));
-  for (int p = 0; p < model->params; p++) MS_TRY(ms_model_check_group(model->param[p].name, &groups[p]));
+  ms_param_group *own = ms_calloc(model->params, sizeof *own);
+  int rc = own ? MS_OK : MS_ENOMEM;
+  if (rc) return rc;
+  MS_GOTO(take_groups(model, groups, size, own));
   for (int u = 0; u < model->units; u++)
     for (int s = 0; s < model->unit[u].segments; s++)
       if (!model->unit[u].segment[s].frozen)
-        MS_TRY(check_segment(model, &model->unit[u], &model->unit[u].segment[s], groups));
-  for (int p = 0; p < model->params; p++) model->param[p].config.group = groups[p];
-  return MS_OK;
+        MS_GOTO(check_segment(model, &model->unit[u], &model->unit[u].segment[s], own));
+  for (int p = 0; p < model->params; p++) model->param[p].config.group = own[p];
+fail:
+  free(own);
+  return rc;
 }

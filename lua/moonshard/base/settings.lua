@@ -121,7 +121,7 @@ end
 ---@param names table<string, string>? by the engine's name
 ---@param values table<string, any>? by the engine's name, of dtypes
 function settings.check(who, type, config, names, values)
-  engine.check(C.ms_config_check(type, config), function(message)
+  engine.check(C.ms_config_check(type, config, engine.ffi.sizeof(type)), function(message)
     return who .. ": " .. settings.rename(quote_dtypes(message, type, values or {}), names or {})
   end)
 end

@@ -209,6 +209,11 @@ function batch_of.places(batch, micro_batches, place)
   return places
 end
 
+---Sets which rows a micro-batch has.
+---@param inputs ffi.cdata* ms_step_inputs
+---@param place { first: number, step: number } of batch_of.places
+function batch_of.place(inputs, place) inputs.first_row, inputs.row_step = place.first, place.step end
+
 ---Copies a micro-batch into a plan's inputs.
 ---@param exec moonshard.Exec
 ---@param specs moonshard.InputSpec[]

@@ -59,7 +59,7 @@ function exec.bind(state, compiled)
     step_inputs = ffi.new("ms_step_inputs"),
     step_outputs = ffi.new("ms_step_outputs"),
   }, Exec)
-  self.step_inputs.micro_batches = 1
+  check(C.ms_config_default("ms_step_inputs", self.step_inputs, ffi.sizeof(self.step_inputs)))
   print_notes()
   if device.graphs and compiled.mesh.device == "cuda" then check(C.ms_exec_set_graph(self.handle, 1)) end
   return self
@@ -99,7 +99,7 @@ end
 function Exec:try(phase)
   if READS_INPUTS[phase] then write_constants(self) end
   profile.attach_recorder(self)
-  return C.ms_exec_run(self.handle, PHASE[phase], self.step_inputs, self.step_outputs)
+  return C.ms_exec_run(self.handle, PHASE[phase], self.step_inputs, self.step_outputs, ffi.sizeof("ms_step_outputs"))
 end
 
 ---@param phase string

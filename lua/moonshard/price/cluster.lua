@@ -98,7 +98,7 @@ end
 
 -- Refuses numbers that only the engine finds out of range, such as a small part of a small rate, with their place.
 local function check_numbers(self, to)
-  local ok, raised = pcall(check, C.ms_config_check("ms_cluster", to))
+  local ok, raised = pcall(check, C.ms_config_check("ms_cluster", to, ffi.sizeof(to)))
   if ok then return end
   local message = raised.message:gsub("^cluster: ", "")
   message = message:gsub("^link (%d+)", function(number) return "links." .. self.link_names[tonumber(number) + 1] end)

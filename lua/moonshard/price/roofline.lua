@@ -39,7 +39,7 @@ function roofline.cluster(cluster)
   to.attention.forward, to.attention.backward, to.attention.keys_half = 1, 1, 0
   to.memory_half, to.kernel_start, to.overlap = 0, 0, 0
   to.point, to.points = nil, 0
-  engine.check(engine.C.ms_config_check("ms_cluster", to))
+  engine.check(engine.C.ms_config_check("ms_cluster", to, ffi.sizeof(to)))
   return { struct = function() return to end }
 end
 

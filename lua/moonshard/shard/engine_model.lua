@@ -147,7 +147,7 @@ end
 ---@return string bytes as describe_groups
 function engine_model.set_groups(self, handle, optimizer)
   local filled, bytes = settings_of(self, optimizer)
-  engine.check(C.ms_model_set_groups(handle, filled))
+  engine.check(C.ms_model_set_groups(handle, filled, ffi.sizeof("ms_param_group")))
   return bytes
 end
 

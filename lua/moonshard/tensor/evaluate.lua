@@ -107,7 +107,7 @@ return function(row, inputs, count, attrs)
   for i = 1, count do
     ffi.copy(C.ms_exec_input(entry.exec, input_names[i]), inputs[i].data, values.bytes(inputs[i]))
   end
-  check(C.ms_exec_run(entry.exec, C.MS_PHASE_EVALUATE, nil, nil))
+  check(C.ms_exec_run(entry.exec, C.MS_PHASE_EVALUATE, nil, nil, 0))
   local results = {}
   for i, output in ipairs(entry.outputs) do
     results[i] = values.copy(output.dtype, { unpack(output.shape) }, C.ms_exec_output(entry.exec, output_names[i]))

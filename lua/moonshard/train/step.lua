@@ -193,7 +193,7 @@ local function report_nonfinite(self, exec, specs, batch, places, message)
   local found
   for micro = 0, self.micro_batches - 1 do
     batch_of.feed(exec, specs, batch, micro)
-    exec.step_inputs.rows = places[micro + 1]
+    batch_of.place(exec.step_inputs, places[micro + 1])
     found = exec:find_nonfinite()
     local is_last, nothing = micro == self.micro_batches - 1, found:find("^every ")
     if not nothing and found:find(mean_of_targets.SCOPE, 1, true) then
@@ -209,7 +209,7 @@ local function run_phases(self, exec, specs, batch, places, number, given)
   for micro = 0, self.micro_batches - 1 do
     batch_of.feed(exec, specs, batch, micro)
     exec:draw_by(self.seed, number)
-    exec.step_inputs.rows = places[micro + 1]
+    batch_of.place(exec.step_inputs, places[micro + 1])
     world.training = true
     local closes = micro > 0 and micro == self.micro_batches - 1 and exec.plan.config.sync ~= C.MS_SYNC_EVERY
     exec:run(closes and "last" or micro == 0 and "first" or "next")

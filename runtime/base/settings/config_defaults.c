@@ -13,6 +13,7 @@ static const ms_cluster cluster = {.ranks_per_node = 1,
                                    .product = {.efficiency = 1, .half_tile = 1},
                                    .attention = {.forward = 1, .backward = 1, .causal = 1}};
 static const ms_safetensors_config safetensors_config = {.atomic = 1};
+static const ms_step_inputs step_inputs = {.step = 1, .micro_batches = 1, .row_step = 1};
 static const ms_safetensors_view safetensors_view = {.column_stride = 1};
 static const ms_tokenize_config tokenize_config = {.begin = -1, .end = -1};
 static const ms_save_config save_config = {0};
@@ -25,7 +26,7 @@ static const struct {
   int bytes;
 } others[] = {MS_DEFAULTS(world_config),       MS_DEFAULTS(model_dims),      MS_DEFAULTS(cluster),
               MS_DEFAULTS(safetensors_config), MS_DEFAULTS(tokenize_config), MS_DEFAULTS(save_config),
-              MS_DEFAULTS(safetensors_view)};
+              MS_DEFAULTS(safetensors_view),   MS_DEFAULTS(step_inputs)};
 
 int ms_config_default(const char *type, void *config, int size) {
   MS_GIVEN(type);

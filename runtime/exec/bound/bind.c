@@ -105,8 +105,12 @@ void ms_exec_rebind(ms_exec *exec) {
 void ms_exec_begin(ms_exec *exec, const ms_step_inputs *inputs) {
   exec->scalars = (ms_scalars){.step = 1, .micro_batches = 1};
   if (inputs)
-    exec->scalars =
-        (ms_scalars){inputs->lr, inputs->step, inputs->micro_batches, inputs->seed, inputs->rows, inputs->muon_lr};
+    exec->scalars = (ms_scalars){.lr = inputs->lr,
+                                 .step = inputs->step,
+                                 .micro_batches = inputs->micro_batches,
+                                 .seed = inputs->seed,
+                                 .rows = {inputs->first_row, inputs->row_step},
+                                 .muon_lr = inputs->muon_lr};
   if (!exec->scalars.rows.step) exec->scalars.rows.step = 1;
   ms_exec_rebind(exec);
   memset(exec->cursor, 0, sizeof exec->cursor);

@@ -315,6 +315,9 @@ int ms_exec_find_nonfinite(ms_exec *exec, const ms_step_inputs *inputs, const ch
   MS_HANDLE(exec, EXEC);
   MS_GIVEN(inputs);
   MS_GIVEN(message);
+  ms_step_inputs own;
+  MS_TRY(ms_exec_take_inputs(inputs, &own));
+  inputs = &own;
   MS_TRY(ms_exec_admit(exec, MS_PHASE_FIRST, inputs));
   ms_exec_finder finder = {.place.position = NOWHERE, .infinity.position = NOWHERE};
   ms_recorder_enter(exec->recorder, ms_recorder_number(exec->recorder, "searching for the first non-finite value"));

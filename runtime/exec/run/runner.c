@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/config.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "exec/tensors/moments.h"
@@ -38,9 +39,9 @@ static int check_inputs(int phase, const ms_step_inputs *inputs) {
     return MS_FAIL(MS_EINVAL, "step must be from 1 to %lld, not %lld", (long long)MOST_STEPS, (long long)inputs->step);
   if (inputs->micro_batches < 1 || inputs->micro_batches > MOST_MICRO_BATCHES)
     return MS_FAIL(MS_EINVAL, "micro_batches must be from 1 to %d, not %d", MOST_MICRO_BATCHES, inputs->micro_batches);
-  if (inputs->rows.first < 0 || inputs->rows.step < 0)
-    return MS_FAIL(MS_EINVAL, "rows.first and rows.step must be 0 or more, not %lld and %lld",
-                   (long long)inputs->rows.first, (long long)inputs->rows.step);
+  if (inputs->first_row < 0 || inputs->row_step < 0)
+    return MS_FAIL(MS_EINVAL, "first_row and row_step must be 0 or more, not %lld and %lld",
+                   (long long)inputs->first_row, (long long)inputs->row_step);
   return MS_OK;
 }
 
@@ -59,6 +60,12 @@ static int make_weights_whole(ms_exec *exec, int phase) {
 static int check_sealed(const ms_state *state) {
   for (int i = 0; state->unsealed && i < state->model->params; i++) MS_TRY(ms_stored_check_sealed(state, i));
   for (int i = 0; state->open_moments && i < state->model->params; i++) MS_TRY(ms_moments_check_sealed(state, i));
+  return MS_OK;
+}
+
+int ms_exec_take_inputs(const ms_step_inputs *given, ms_step_inputs *own) {
+  MS_TAKE_CONFIG(ms_step_inputs, taken, given);
+  *own = taken;
   return MS_OK;
 }
 

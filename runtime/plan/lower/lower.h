@@ -35,7 +35,7 @@ int ms_unit_is_direct(const ms_model *model, int unit);
 int ms_plan_buffer(ms_plan *plan, int phase, int arena, int category, int64_t bytes, const char *label, int *buffer);
 /* Finds the plan's copy of a scope string, which it makes at the first use. */
 int ms_plan_own_scope(ms_plan *plan, const char *from, const char **own);
-/* Keeps what ms_plan_conversions tells. */
+/* Keeps what ms_plan_list tells of them. */
 int ms_plan_keep_conversions(ms_plan *plan, const ms_graph *graph);
 /* Appends an instruction to the phase's program and extends the lifetimes of the buffers it names. A kernel
  * without an element to write is appended, too: ranks that share memory must lay out their arenas alike. */

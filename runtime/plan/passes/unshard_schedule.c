@@ -84,11 +84,11 @@ static int by_need(const void *a, const void *b) {
 /* 1 when `unit`, as it starts, gathers `wanted`, which is needed `distance` units later. *rank: position of `wanted`
  * among the units that it gathers. */
 static int gathers_ahead(const ms_unit *unit, int backward, int wanted, int distance, int prefetch, int *rank) {
-  int n = unit->ahead[backward].n;
+  const ms_ahead *ahead = &unit->ahead[backward];
   *rank = distance;
-  if (n < 0) return distance <= (unit->prefetch < 0 ? prefetch : unit->prefetch);
-  for (*rank = 0; *rank < n; ++*rank)
-    if (unit->ahead[backward].unit[*rank] == wanted) return 1;
+  if (ahead->n < 0) return distance <= (ahead->depth < 0 ? prefetch : ahead->depth);
+  for (*rank = 0; *rank < ahead->n; ++*rank)
+    if (ahead->unit[*rank] == wanted) return 1;
   return 0;
 }
 

@@ -102,7 +102,7 @@ static void measure(ms_world *world, const char *name) {
   for (int s = 0; s < MS_NAMED_STREAMS; s++) instructions += b.exec->phase[MS_PHASE_EVALUATE].stream[s].n;
   for (int i = 0; i < REPEATS; i++) {
     double began = ms_clock();
-    must(ms_exec_run(b.exec, MS_PHASE_EVALUATE, NULL, NULL));
+    must(ms_exec_run(b.exec, MS_PHASE_EVALUATE, NULL, NULL, 0));
     double between = ms_clock();
     call_kernels(&b);
     double ended = ms_clock();

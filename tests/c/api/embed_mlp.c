@@ -77,18 +77,17 @@ static int train(ms_exec *exec, double *first, double *last) {
   ms_step_inputs inputs;
   ms_step_outputs outputs;
   int step;
-  memset(&inputs, 0, sizeof inputs);
+  CHECK(ms_config_default("ms_step_inputs", &inputs, sizeof inputs));
   inputs.lr = 0.03;
-  inputs.micro_batches = 1;
   for (step = 1; step <= STEPS; step++) {
     inputs.step = step;
-    CHECK(ms_exec_run(exec, MS_PHASE_FIRST, &inputs, NULL));
-    CHECK(ms_exec_run(exec, MS_PHASE_NORM, &inputs, &outputs));
-    CHECK(ms_exec_run(exec, MS_PHASE_UPDATE, &inputs, NULL));
+    CHECK(ms_exec_run(exec, MS_PHASE_FIRST, &inputs, NULL, 0));
+    CHECK(ms_exec_run(exec, MS_PHASE_NORM, &inputs, &outputs, sizeof(ms_step_outputs)));
+    CHECK(ms_exec_run(exec, MS_PHASE_UPDATE, &inputs, NULL, 0));
     if (step == 1) *first = outputs.loss;
     *last = outputs.loss;
   }
-  CHECK(ms_exec_run(exec, MS_PHASE_EVALUATE, &inputs, &outputs));
+  CHECK(ms_exec_run(exec, MS_PHASE_EVALUATE, &inputs, &outputs, sizeof(ms_step_outputs)));
   return fabs(outputs.loss - *last) > 0.05;
 }
 

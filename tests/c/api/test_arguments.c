@@ -43,27 +43,27 @@ static void wrong_inputs_of_a_step_are_refused(void **state) {
   mlp_config c = mlp_default(1, 1, 0);
   mlp m = mlp_make(&c);
   bound b = bind_one(&m);
-  const ms_step_inputs right = {.lr = 0, .step = 1, .micro_batches = 1};
+  const ms_step_inputs right = {.struct_size = sizeof(ms_step_inputs), .lr = 0, .step = 1, .micro_batches = 1};
   ms_step_inputs inputs = right;
   inputs.lr = -1e-3;
-  assert_fails(ms_exec_run(b.exec, MS_PHASE_FIRST, &inputs, NULL), MS_EINVAL, "lr | 0 | -0.001");
+  assert_fails(ms_exec_run(b.exec, MS_PHASE_FIRST, &inputs, NULL, 0), MS_EINVAL, "lr | 0 | -0.001");
   inputs.lr = NAN;
-  assert_fails(ms_exec_run(b.exec, MS_PHASE_FIRST, &inputs, NULL), MS_EINVAL, "lr | 0");
+  assert_fails(ms_exec_run(b.exec, MS_PHASE_FIRST, &inputs, NULL, 0), MS_EINVAL, "lr | 0");
   inputs = right;
   inputs.step = 0;
-  assert_fails(ms_exec_run(b.exec, MS_PHASE_FIRST, &inputs, NULL), MS_EINVAL, "step | 1 | 0");
+  assert_fails(ms_exec_run(b.exec, MS_PHASE_FIRST, &inputs, NULL, 0), MS_EINVAL, "step | 1 | 0");
   inputs.step = ((int64_t)1 << 53) + 1;
-  assert_fails(ms_exec_run(b.exec, MS_PHASE_FIRST, &inputs, NULL), MS_EINVAL,
+  assert_fails(ms_exec_run(b.exec, MS_PHASE_FIRST, &inputs, NULL, 0), MS_EINVAL,
                "step | 9007199254740992 | 9007199254740993");
   inputs = right;
-  inputs.rows.first = -1;
-  assert_fails(ms_exec_run(b.exec, MS_PHASE_FIRST, &inputs, NULL), MS_EINVAL, "rows.first | -1");
+  inputs.first_row = -1;
+  assert_fails(ms_exec_run(b.exec, MS_PHASE_FIRST, &inputs, NULL, 0), MS_EINVAL, "first_row | -1");
   inputs = right;
   inputs.micro_batches = 0;
-  assert_fails(ms_exec_run(b.exec, MS_PHASE_FIRST, &inputs, NULL), MS_EINVAL, "micro_batches | 1 | 0");
+  assert_fails(ms_exec_run(b.exec, MS_PHASE_FIRST, &inputs, NULL, 0), MS_EINVAL, "micro_batches | 1 | 0");
   inputs.micro_batches = (1 << 24) + 1;
-  assert_fails(ms_exec_run(b.exec, MS_PHASE_FIRST, &inputs, NULL), MS_EINVAL, "micro_batches | 16777216 | 16777217");
-  must(ms_exec_run(b.exec, MS_PHASE_FIRST, &right, NULL)); /* nothing is left half-way */
+  assert_fails(ms_exec_run(b.exec, MS_PHASE_FIRST, &inputs, NULL, 0), MS_EINVAL, "micro_batches | 16777216 | 16777217");
+  must(ms_exec_run(b.exec, MS_PHASE_FIRST, &right, NULL, 0)); /* nothing is left half-way */
   unbind(&b);
   mlp_free(&m);
 }
@@ -87,9 +87,10 @@ static void counts_and_kinds_out_of_range_are_refused(void **state) {
   assert_fails(ms_rules_resolve(rules, 2, names, decided), MS_EINVAL, "NULL");
   assert_fails(ms_mesh_slice(m.mesh, 1, names, &mesh), MS_EINVAL, "NULL");
   assert_fails(ms_mesh_new(7, 1, (int[]){1}, NULL, 1, 0, NULL, &mesh), MS_EINVAL, "ms_device_kind | 7");
-  assert_fails(ms_model_set_prefetch_order(m.model, 0, 7, 0, NULL), MS_EINVAL, "backward | 7");
-  assert_fails(ms_model_set_prefetch_order(m.model, 0, 0, -2, NULL), MS_EINVAL, "n | -2");
-  assert_fails(ms_model_set_prefetch_order(m.model, 0, 1, 2, (int[]){1, 1}), MS_EINVAL, "1 twice");
+  assert_fails(ms_model_set_prefetch(m.model, 0, 7, 0, NULL), MS_EINVAL, "backward | 7");
+  assert_fails(ms_model_set_prefetch(m.model, 0, 0, -2, NULL), MS_EINVAL, "n | -2");
+  assert_fails(ms_model_set_prefetch(m.model, 0, 0, -1, (int[]){0}), MS_EINVAL, "n | -1");
+  assert_fails(ms_model_set_prefetch(m.model, 0, 1, 2, (int[]){1, 1}), MS_EINVAL, "1 twice");
   assert_fails(ms_initial_values(1, "w", MS_INIT_NORMAL, NAN, 1, 0, 1, out), MS_EINVAL, "finite");
   assert_fails(ms_initial_values(1, "w", MS_INIT_NORMAL, 0, 1, INT64_MAX, 1, out), MS_EINVAL, "2^53");
   assert_fails(ms_initial_values(1, "w", MS_INIT_NORMAL, 0, 1, 0, 1, NULL), MS_EINVAL, "out is NULL");
@@ -184,10 +185,10 @@ static void wrong_rates_of_a_sharded_model_are_refused(void **state) {
   for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
     group[2] = right;
     memcpy((char *)&group[2] + wrong[i].field, &wrong[i].value, sizeof(double));
-    assert_fails(ms_model_set_groups(m.model, group), MS_EINVAL, wrong[i].message);
+    assert_fails(ms_model_set_groups(m.model, group, sizeof(ms_param_group)), MS_EINVAL, wrong[i].message);
   }
   group[2] = right;
-  must(ms_model_set_groups(m.model, group));
+  must(ms_model_set_groups(m.model, group, sizeof(ms_param_group)));
   mlp_free(&m);
 }
 
@@ -221,7 +222,7 @@ static void settings_that_an_optimizer_does_not_have_are_refused(void **state) {
     config.optimizer = cases[i].optimizer;
     for (int p = 0; p < 64; p++) group[p] = none;
     memcpy((char *)&group[2] + cases[i].field, &cases[i].value, sizeof(double));
-    must(ms_model_set_groups(m.model, group));
+    must(ms_model_set_groups(m.model, group, sizeof(ms_param_group)));
     if (cases[i].message) {
       assert_fails(ms_plan_compile(m.graph, &config, &plan), MS_EINVAL, cases[i].message);
       assert_fails(ms_state_new(world, m.model, &config, 1, &made), MS_EINVAL, cases[i].message);

@@ -17,7 +17,7 @@ static void openmp_settings_of_the_program_are_kept(void **state) {
   ms_exec *exec;
   float one;
   const char *message;
-  const ms_step_inputs step = {.lr = 0, .step = 1, .micro_batches = 1};
+  const ms_step_inputs step = {.struct_size = sizeof(ms_step_inputs), .lr = 0, .step = 1, .micro_batches = 1};
   const int before = omp_get_max_threads(), dynamic = omp_get_dynamic(), levels = omp_get_max_active_levels();
   must(ms_config_default("ms_plan_config", &config, sizeof config));
   config.threads = 2;
@@ -34,10 +34,10 @@ static void openmp_settings_of_the_program_are_kept(void **state) {
   KEEPS(ms_state_new(world, m.model, &config, 1, &made));
   KEEPS(ms_exec_new(made, plan, &exec));
   for (int round = 0; round < 2; round++) {
-    KEEPS(ms_exec_run(exec, MS_PHASE_FIRST, &step, NULL));
-    KEEPS(ms_exec_run(exec, MS_PHASE_NORM, &step, NULL));
-    KEEPS(ms_exec_run(exec, MS_PHASE_UPDATE, &step, NULL));
-    KEEPS(ms_exec_run(exec, MS_PHASE_EVALUATE, &step, NULL));
+    KEEPS(ms_exec_run(exec, MS_PHASE_FIRST, &step, NULL, 0));
+    KEEPS(ms_exec_run(exec, MS_PHASE_NORM, &step, NULL, 0));
+    KEEPS(ms_exec_run(exec, MS_PHASE_UPDATE, &step, NULL, 0));
+    KEEPS(ms_exec_run(exec, MS_PHASE_EVALUATE, &step, NULL, 0));
   }
   KEEPS(ms_exec_find_nonfinite(exec, &step, &message));
   KEEPS(ms_state_read(made, 0, MS_TENSOR_PARAM, 0, 1, &one));
@@ -56,7 +56,7 @@ static void a_success_keeps_the_recorded_error(void **state) {
   mlp_config c = mlp_default(1, 1, 0);
   mlp m = mlp_make(&c);
   float one;
-  const ms_step_inputs step = {.lr = 0, .step = 1, .micro_batches = 1};
+  const ms_step_inputs step = {.struct_size = sizeof(ms_step_inputs), .lr = 0, .step = 1, .micro_batches = 1};
   assert_int_equal(ms_config_default("no such struct", &one, sizeof one), MS_ENAME);
   char message[256], where[64];
   snprintf(message, sizeof message, "%s", ms_error_message());
@@ -64,7 +64,7 @@ static void a_success_keeps_the_recorded_error(void **state) {
   bound b = bind_one(&m);
   for (int phase = MS_PHASE_FIRST; phase <= MS_PHASE_UPDATE; phase++)
     if (phase != MS_PHASE_NEXT && phase != MS_PHASE_LAST)
-      assert_int_equal(ms_exec_run(b.exec, phase, &step, NULL), MS_OK);
+      assert_int_equal(ms_exec_run(b.exec, phase, &step, NULL, 0), MS_OK);
   assert_int_equal(ms_state_read(b.state, 0, MS_TENSOR_PARAM, 0, 1, &one), MS_OK);
   assert_int_equal(ms_world_barrier(b.world), MS_OK);
   assert_int_equal(ms_error_code(), MS_ENAME);

@@ -169,13 +169,13 @@ static void use_rules_and_files(everything *e) {
 
 static void use_state(everything *e) {
   const int on_world = !e->released[WORLD], on_state = on_world && !e->released[STATE];
-  const ms_step_inputs inputs = {.lr = 1e-3, .step = 1, .micro_batches = 1};
+  const ms_step_inputs inputs = {.struct_size = sizeof(ms_step_inputs), .lr = 1e-3, .step = 1, .micro_batches = 1};
   float one;
   expect(on_world, ms_world_barrier(e->world));
   expect(on_state, ms_state_read(e->state, 0, MS_TENSOR_PARAM, 0, 1, &one));
   for (int phase = MS_PHASE_FIRST; phase <= MS_PHASE_UPDATE; phase++)
     if (phase != MS_PHASE_NEXT && phase != MS_PHASE_LAST)
-      expect(on_state && !e->released[EXEC], ms_exec_run(e->exec, phase, &inputs, NULL));
+      expect(on_state && !e->released[EXEC], ms_exec_run(e->exec, phase, &inputs, NULL, 0));
   expect(on_state && !e->released[SAVE], ms_save_wait(e->save, MS_SAVE_WRITTEN, 0));
   expect(on_world && !e->released[PROFILE], ms_profile_mark(e->profile, "here", 0));
 }

@@ -36,7 +36,7 @@ static void defaults_are_in_range(void **state) {
   int settings = 0;
   for (int t = 1; t < TYPES; t++) {
     any_config config = defaults_of(types[t]);
-    must(ms_config_check(types[t], &config));
+    must(ms_config_check(types[t], &config, sizeof config));
     const ms_settings *of = ms_settings_of(types[t]);
     for (int i = 0; i < of->rows; i++) {
       if (!ms_setting_is_number(&of->row[i])) continue;
@@ -131,11 +131,11 @@ static void what_excludes_each_other_is_refused(void **state) {
     }
     char facts[128];
     snprintf(facts, sizeof facts, "%s | %s", s->name, other ? other->name : "needs");
-    assert_fails(ms_config_check(exclusions[i].type, &config), exclusions[i].status, facts);
+    assert_fails(ms_config_check(exclusions[i].type, &config, sizeof config), exclusions[i].status, facts);
     if (other) continue;
     give_needs(&config, exclusions[i].type, s->name);
     ms_error_clear();
-    must(ms_config_check(exclusions[i].type, &config));
+    must(ms_config_check(exclusions[i].type, &config, sizeof config));
   }
 }
 
@@ -145,17 +145,17 @@ static void one_value_of_an_exclusion_is_allowed_alone(void **state) {
   must(ms_config_default("ms_param_config", &p, sizeof p));
   p.gather_dtype = MS_I8;
   p.fp8 = MS_FP8_ROWWISE;
-  must(ms_config_check("ms_param_config", &p));
+  must(ms_config_check("ms_param_config", &p, sizeof p));
   p.fp8 = MS_FP8_TENSORWISE;
-  assert_fails(ms_config_check("ms_param_config", &p), MS_EUNSUPPORTED, "gather_dtype i8 | fp8 tensorwise");
+  assert_fails(ms_config_check("ms_param_config", &p, sizeof p), MS_EUNSUPPORTED, "gather_dtype i8 | fp8 tensorwise");
   ms_plan_config c;
   must(ms_config_default("ms_plan_config", &c, sizeof c));
   c.sgd.nesterov = 1;
-  assert_fails(ms_config_check("ms_plan_config", &c), MS_EINVAL, "sgd.nesterov 1 | needs sgd.momentum");
+  assert_fails(ms_config_check("ms_plan_config", &c, sizeof c), MS_EINVAL, "sgd.nesterov 1 | needs sgd.momentum");
   c.sgd.momentum = 0.9;
-  must(ms_config_check("ms_plan_config", &c));
-  assert_fails(ms_config_check("ms_world_config", &c), MS_ENAME, "ms_world_config");
-  assert_fails(ms_config_check("ms_plan_config", NULL), MS_EINVAL, "config is NULL");
+  must(ms_config_check("ms_plan_config", &c, sizeof c));
+  assert_fails(ms_config_check("ms_world_config", &c, sizeof c), MS_ENAME, "ms_world_config");
+  assert_fails(ms_config_check("ms_plan_config", NULL, sizeof c), MS_EINVAL, "config is NULL");
 }
 
 static void defaults_are_of_a_struct_by_name(void **state) {

@@ -204,12 +204,12 @@ static void disturb(ms_world *world, rank_engine *engine, const training_config 
   engine_feed(engine, config, rank, 99, 0);
   if (rank == stopped) {
     ms_interrupt_set(step % 2);
-    if (step % 2) assert_fails(ms_exec_run(engine->exec, MS_PHASE_FIRST, NULL, NULL), MS_EINTERRUPT, "interrupted");
+    if (step % 2) assert_fails(ms_exec_run(engine->exec, MS_PHASE_FIRST, NULL, NULL, 0), MS_EINTERRUPT, "interrupted");
     ms_interrupt_set(0);
     ms_world_abort(world, "stopped");
   } else {
-    assert_fails(ms_exec_run(engine->exec, MS_PHASE_FIRST, NULL, NULL), MS_EPEER, "stopped");
-    assert_fails(ms_exec_run(engine->exec, MS_PHASE_FIRST, NULL, NULL), MS_EINVAL, "ms_world_recover");
+    assert_fails(ms_exec_run(engine->exec, MS_PHASE_FIRST, NULL, NULL, 0), MS_EPEER, "stopped");
+    assert_fails(ms_exec_run(engine->exec, MS_PHASE_FIRST, NULL, NULL, 0), MS_EINVAL, "ms_world_recover");
   }
   must(ms_world_recover(world));
 }

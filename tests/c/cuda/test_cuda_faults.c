@@ -13,14 +13,14 @@
 
 static int run_steps(ms_exec *exec, rank_engine *engine, const training_config *config, int steps) {
   for (int step = 0; step < steps; step++) {
-    ms_step_inputs inputs = {.lr = 0.02, .step = step + 1, .micro_batches = 1};
+    ms_step_inputs inputs = {.struct_size = sizeof(ms_step_inputs), .lr = 0.02, .step = step + 1, .micro_batches = 1};
     ms_step_outputs out;
     engine_feed(engine, config, 0, step, 0);
-    MS_TRY(ms_exec_run(exec, MS_PHASE_FIRST, &inputs, NULL));
-    MS_TRY(ms_exec_run(exec, MS_PHASE_NORM, &inputs, &out));
-    MS_TRY(ms_exec_run(exec, MS_PHASE_UPDATE, &inputs, NULL));
+    MS_TRY(ms_exec_run(exec, MS_PHASE_FIRST, &inputs, NULL, 0));
+    MS_TRY(ms_exec_run(exec, MS_PHASE_NORM, &inputs, &out, sizeof(ms_step_outputs)));
+    MS_TRY(ms_exec_run(exec, MS_PHASE_UPDATE, &inputs, NULL, 0));
   }
-  MS_TRY(ms_exec_run(exec, MS_PHASE_EVALUATE, NULL, &(ms_step_outputs){0}));
+  MS_TRY(ms_exec_run(exec, MS_PHASE_EVALUATE, NULL, &(ms_step_outputs){0}, sizeof(ms_step_outputs)));
   if (!ms_exec_output(exec, "logits")) return ms_error_code();
   ms_state_memory_info memory;
   MS_TRY(ms_state_memory(engine->state, NULL, &memory, sizeof memory));
@@ -226,15 +226,15 @@ static void A4_an_error_in_a_kernel_is_reported_with_the_norm(void **state) {
   training_config config = training_default(1, 1);
   rank_engine engine;
   ms_world *world;
-  ms_step_inputs inputs = {.lr = 0.02, .step = 1, .micro_batches = 1};
+  ms_step_inputs inputs = {.struct_size = sizeof(ms_step_inputs), .lr = 0.02, .step = 1, .micro_batches = 1};
   emulate_failure("");
   config.plan.device = MS_DEVICE_CUDA;
   must(ms_world_join_alone(&world));
   engine_open(world, &config, &engine);
   engine_feed(&engine, &config, 0, 0, 0);
   ((int32_t *)ms_exec_input(engine.exec, "y"))[3] = 1000;
-  must(ms_exec_run(engine.exec, MS_PHASE_FIRST, &inputs, NULL));
-  assert_fails(ms_exec_run(engine.exec, MS_PHASE_NORM, &inputs, NULL), MS_EINVAL, "cross_entropy");
+  must(ms_exec_run(engine.exec, MS_PHASE_FIRST, &inputs, NULL, 0));
+  assert_fails(ms_exec_run(engine.exec, MS_PHASE_NORM, &inputs, NULL, 0), MS_EINVAL, "cross_entropy");
   engine_step(&engine, &config, 0, 0, &(ms_step_outputs){0}); /* reported once */
   engine_close(&engine);
   ms_free(world);

@@ -88,7 +88,7 @@ static void A5_updates_of_every_optimizer_share_launches(void **state) {
       group[0].lr_scale = 0.5;
       if (groups && cases[i].op == MS_OP_sgd) group[1].momentum = 0;
       else if (groups) group[1].beta2 = 0.5;
-      must(ms_model_set_groups(net.model, group));
+      must(ms_model_set_groups(net.model, group, sizeof(ms_param_group)));
       must(ms_plan_compile(net.graph, &config, &plan));
       count_updates(plan, cases[i].op, &updates, &launches);
       assert_true(updates > 4);

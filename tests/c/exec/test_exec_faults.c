@@ -75,7 +75,7 @@ static int grow_between_runs(ms_world *world, void *context) {
   abort_on_failed_checks();
   engine_open(world, small, &engine);
   engine_feed(&engine, small, rank, 7, 0);
-  must(ms_exec_run(engine.exec, MS_PHASE_EVALUATE, NULL, &before));
+  must(ms_exec_run(engine.exec, MS_PHASE_EVALUATE, NULL, &before, sizeof(ms_step_outputs)));
   int64_t bytes, grown;
   bytes = ms_state_arena_bytes(engine.state);
 
@@ -93,12 +93,12 @@ static int grow_between_runs(ms_world *world, void *context) {
   grown = ms_state_arena_bytes(engine.state);
   assert_true(grown > bytes);
   engine_feed(&wide, &large, rank, 7, 0);
-  must(ms_exec_run(wide.exec, MS_PHASE_EVALUATE, NULL, &evaluated));
+  must(ms_exec_run(wide.exec, MS_PHASE_EVALUATE, NULL, &evaluated, sizeof(ms_step_outputs)));
   assert_true(evaluated.loss != before.loss && isfinite(evaluated.loss));
-  assert_fails(ms_exec_run(wide.exec, MS_PHASE_FIRST, NULL, NULL), MS_EINVAL, "phase | first");
+  assert_fails(ms_exec_run(wide.exec, MS_PHASE_FIRST, NULL, NULL, 0), MS_EINVAL, "phase | first");
 
   engine_feed(&engine, small, rank, 7, 0);
-  must(ms_exec_run(engine.exec, MS_PHASE_EVALUATE, NULL, &after));
+  must(ms_exec_run(engine.exec, MS_PHASE_EVALUATE, NULL, &after, sizeof(ms_step_outputs)));
   assert_true(after.loss == before.loss);
   const float *logits = ms_exec_output(engine.exec, "logits");
   assert_non_null(logits);
@@ -174,7 +174,7 @@ static void spoil_parameter(rank_engine *engine, float value) {
 static int run_into_fault(ms_world *world, void *context) {
   const fault_case *fault = context;
   rank_engine engine;
-  ms_step_inputs inputs = {.lr = 0.02, .step = 12, .micro_batches = 1};
+  ms_step_inputs inputs = {.struct_size = sizeof(ms_step_inputs), .lr = 0.02, .step = 12, .micro_batches = 1};
   ms_step_outputs out;
   const char *message;
   float before[16];
@@ -191,19 +191,20 @@ static int run_into_fault(ms_world *world, void *context) {
   float *x = ms_exec_input(engine.exec, "x");
   if (fault->fault == INF_INPUT && rank == ms_world_size(world) - 1) x[3] = -INFINITY;
   for (int i = 0; fault->fault == OVERFLOW && i < 6 * 12; i++) x[i] *= 100;
-  must(ms_exec_run(engine.exec, MS_PHASE_FIRST, &inputs, NULL));
-  assert_fails(ms_exec_run(engine.exec, MS_PHASE_NORM, &inputs, &out), MS_ENONFINITE, "step 12");
+  must(ms_exec_run(engine.exec, MS_PHASE_FIRST, &inputs, NULL, 0));
+  assert_fails(ms_exec_run(engine.exec, MS_PHASE_NORM, &inputs, &out, sizeof(ms_step_outputs)), MS_ENONFINITE,
+               "step 12");
   assert_true(!isfinite(out.loss) || !isfinite(out.grad_norm));
   /* The search is no part of the step: no profile records it, and no update may follow it. */
   ms_profile *profile;
   must(ms_profile_new(world, &profile));
   ms_exec_set_profile(engine.exec, profile);
-  inputs.rows.first = -1;
-  assert_fails(ms_exec_find_nonfinite(engine.exec, &inputs, &message), MS_EINVAL, "rows.first | -1");
-  inputs.rows.first = 0;
+  inputs.first_row = -1;
+  assert_fails(ms_exec_find_nonfinite(engine.exec, &inputs, &message), MS_EINVAL, "first_row | -1");
+  inputs.first_row = 0;
   must(ms_exec_find_nonfinite(engine.exec, &inputs, &message));
   ms_free(profile);
-  assert_fails(ms_exec_run(engine.exec, MS_PHASE_UPDATE, &inputs, NULL), MS_EINVAL, "update | norm");
+  assert_fails(ms_exec_run(engine.exec, MS_PHASE_UPDATE, &inputs, NULL, 0), MS_EINVAL, "update | norm");
   snprintf(fault->messages + 512 * rank, 512, "%s", message);
   assert_memory_equal(before, mine.data, sizeof before);
   engine_close(&engine);
@@ -275,9 +276,9 @@ static int stall(ms_world *world, void *context) {
     while (__atomic_load_n(still_waiting, __ATOMIC_SEQ_CST)) usleep(1000);
   } else {
     ms_world_set_timeout(world, 0.2);
-    assert_fails(ms_exec_run(engine.exec, MS_PHASE_FIRST, NULL, NULL), MS_ETIMEOUT,
+    assert_fails(ms_exec_run(engine.exec, MS_PHASE_FIRST, NULL, NULL, 0), MS_ETIMEOUT,
                  "all_gather root | rank 0 | 0.2 s | rank 1");
-    assert_fails(ms_exec_run(engine.exec, MS_PHASE_FIRST, NULL, NULL), MS_EINVAL, "phase | failed");
+    assert_fails(ms_exec_run(engine.exec, MS_PHASE_FIRST, NULL, NULL, 0), MS_EINVAL, "phase | failed");
     __atomic_fetch_sub(still_waiting, 1, __ATOMIC_SEQ_CST);
   }
   engine_close(&engine);
@@ -300,7 +301,7 @@ static int leave_early(ms_world *world, void *context) {
   abort_on_failed_checks();
   engine_open(world, config, &engine);
   if (rank != 1) {
-    assert_int_equal(ms_exec_run(engine.exec, MS_PHASE_FIRST, NULL, NULL), MS_EPEER);
+    assert_int_equal(ms_exec_run(engine.exec, MS_PHASE_FIRST, NULL, NULL, 0), MS_EPEER);
     if (!rank) assert_has(ms_error_message(), "rank 1 | rank 0");
     ms_error_clear();
   }
@@ -323,9 +324,9 @@ static int feed_wrong_class(ms_world *world, void *context) {
   engine_feed(&engine, config, 0, 0, 0);
   int32_t *y = ms_exec_input(engine.exec, "y");
   y[1] = 77;
-  assert_fails(ms_exec_run(engine.exec, MS_PHASE_FIRST, NULL, NULL), MS_EINVAL, "head | cross_entropy");
+  assert_fails(ms_exec_run(engine.exec, MS_PHASE_FIRST, NULL, NULL, 0), MS_EINVAL, "head | cross_entropy");
   y[1] = 2;
-  must(ms_exec_run(engine.exec, MS_PHASE_FIRST, NULL, NULL)); /* alone, no rank was left inside a collective */
+  must(ms_exec_run(engine.exec, MS_PHASE_FIRST, NULL, NULL, 0)); /* alone, no rank was left inside a collective */
   engine_close(&engine);
   return MS_OK;
 }
@@ -342,18 +343,18 @@ static int misuse(ms_world *world, void *context) {
   ms_tensor_info info;
   abort_on_failed_checks();
   engine_open(world, config, &engine);
-  assert_fails(ms_exec_run(engine.exec, 9, NULL, NULL), MS_EINVAL, "phase | 9");
-  assert_fails(ms_exec_run(engine.exec, MS_PHASE_NEXT, NULL, NULL), MS_EINVAL, "phase | next | accumulate = 1");
+  assert_fails(ms_exec_run(engine.exec, 9, NULL, NULL, 0), MS_EINVAL, "phase | 9");
+  assert_fails(ms_exec_run(engine.exec, MS_PHASE_NEXT, NULL, NULL, 0), MS_EINVAL, "phase | next | accumulate = 1");
   assert_fails(ms_state_describe(engine.state, 0, MS_TENSOR_KINDS, &info, sizeof info), MS_EINVAL,
                "ms_tensor_kind | 12");
   assert_fails(ms_state_describe(engine.state, 99, MS_TENSOR_PARAM, &info, sizeof info), MS_EINVAL, "99 | parameter");
-  ms_step_inputs inputs = {.lr = 0.01, .step = 1, .micro_batches = 1};
+  ms_step_inputs inputs = {.struct_size = sizeof(ms_step_inputs), .lr = 0.01, .step = 1, .micro_batches = 1};
   engine_feed(&engine, config, 0, 0, 0);
-  must(ms_exec_run(engine.exec, MS_PHASE_FIRST, &inputs, NULL));
-  assert_fails(ms_exec_run(engine.exec, MS_PHASE_UPDATE, &inputs, NULL), MS_EINVAL, "update | norm");
-  must(ms_exec_run(engine.exec, MS_PHASE_NORM, &inputs, NULL));
-  must(ms_exec_run(engine.exec, MS_PHASE_EVALUATE, &inputs, NULL));
-  assert_fails(ms_exec_run(engine.exec, MS_PHASE_UPDATE, &inputs, NULL), MS_EINVAL, "update | norm");
+  must(ms_exec_run(engine.exec, MS_PHASE_FIRST, &inputs, NULL, 0));
+  assert_fails(ms_exec_run(engine.exec, MS_PHASE_UPDATE, &inputs, NULL, 0), MS_EINVAL, "update | norm");
+  must(ms_exec_run(engine.exec, MS_PHASE_NORM, &inputs, NULL, 0));
+  must(ms_exec_run(engine.exec, MS_PHASE_EVALUATE, &inputs, NULL, 0));
+  assert_fails(ms_exec_run(engine.exec, MS_PHASE_UPDATE, &inputs, NULL, 0), MS_EINVAL, "update | norm");
   ms_state *bare;
   ms_exec *exec;
   ms_plan_config other = config->plan;

@@ -31,7 +31,7 @@ static int run_apart(ms_world *world, void *context) {
   static float before[TRAINING_ELEMENTS], after[TRAINING_ELEMENTS];
   rank_engine engine;
   ms_step_outputs out;
-  ms_step_inputs inputs = {.lr = 0.1, .step = 2, .micro_batches = 1};
+  ms_step_inputs inputs = {.struct_size = sizeof(ms_step_inputs), .lr = 0.1, .step = 2, .micro_batches = 1};
   ms_plan_config other_config = a->config.plan;
   ms_plan *other_plan;
   ms_exec *other;
@@ -49,9 +49,9 @@ static int run_apart(ms_world *world, void *context) {
   int phase = a->what == OTHER_EVALUATION ? MS_PHASE_EVALUATE : MS_PHASE_FIRST;
   if (differs && a->what == OTHER_PHASE) phase = MS_PHASE_EVALUATE;
   if (a->what == SAME) {
-    must(ms_exec_run(mine, phase, &inputs, &out));
+    must(ms_exec_run(mine, phase, &inputs, &out, sizeof(ms_step_outputs)));
   } else {
-    assert_fails(ms_exec_run(mine, phase, &inputs, &out), MS_EMISMATCH, a->facts);
+    assert_fails(ms_exec_run(mine, phase, &inputs, &out, sizeof(ms_step_outputs)), MS_EMISMATCH, a->facts);
     read_param(&engine, after, &count);
     assert_memory_equal(before, after, (size_t)count * sizeof *before);
   }

@@ -51,9 +51,9 @@ static int write_and_seal(ms_world *world, void *context) {
   must(ms_model_set_reshard(engine.net.model, always, NULL));
   must(ms_state_write(engine.state, param, MS_TENSOR_PARAM, kept.first, kept.count, values));
   engine_feed(&engine, c, rank, 2, 0);
-  const ms_step_inputs inputs = {.lr = 0.01, .step = 3, .micro_batches = 1};
+  const ms_step_inputs inputs = {.struct_size = sizeof(ms_step_inputs), .lr = 0.01, .step = 3, .micro_batches = 1};
   if (kept.count && engine.plan->phase[MS_PHASE_GATHER].present)
-    assert_fails(ms_exec_run(engine.exec, MS_PHASE_FIRST, &inputs, NULL), MS_EINVAL, "fc1.weight | ms_state_seal");
+    assert_fails(ms_exec_run(engine.exec, MS_PHASE_FIRST, &inputs, NULL, 0), MS_EINVAL, "fc1.weight | ms_state_seal");
   must(ms_state_seal(engine.state));
   engine_step(&engine, c, rank, 2, &out);
   assert_true(gathers(&engine) == 2 * once);

@@ -196,7 +196,7 @@ static int change_masters(ms_world *world, void *context) {
     for (int64_t i = 0; i < n; i++) masters[i] = 0.7f * (float)(first + i);
     ms_progress_set(engine.state, MS_COPIES_BEHIND, 1);
     engine_feed(&engine, config, rank, 0, 0);
-    must(ms_exec_run(engine.exec, MS_PHASE_EVALUATE, NULL, NULL));
+    must(ms_exec_run(engine.exec, MS_PHASE_EVALUATE, NULL, NULL, 0));
     check_copies(world, engine.state);
     assert_false(ms_progress_has(engine.state, MS_COPIES_BEHIND));
   }

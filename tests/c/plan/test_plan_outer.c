@@ -132,14 +132,14 @@ static void H12_outer_follows_update_and_states_restart(void **state) {
   mlp m = mlp_make(&c);
   ms_plan_config config = settings(0, BOTH);
   bound b = bind_with(&m, &config);
-  const ms_step_inputs inputs = {.lr = 0.1, .step = 1, .micro_batches = 1};
+  const ms_step_inputs inputs = {.struct_size = sizeof(ms_step_inputs), .lr = 0.1, .step = 1, .micro_batches = 1};
   float before[16], after[16];
-  must(ms_exec_run(b.exec, MS_PHASE_FIRST, &inputs, NULL));
-  must(ms_exec_run(b.exec, MS_PHASE_NORM, &inputs, NULL));
-  assert_fails(ms_exec_run(b.exec, MS_PHASE_OUTER, &inputs, NULL), MS_EINVAL, "outer | right after update");
-  must(ms_exec_run(b.exec, MS_PHASE_UPDATE, &inputs, NULL));
-  must(ms_exec_run(b.exec, MS_PHASE_OUTER, &inputs, NULL));
-  assert_fails(ms_exec_run(b.exec, MS_PHASE_OUTER, &inputs, NULL), MS_EINVAL, "outer | right after update");
+  must(ms_exec_run(b.exec, MS_PHASE_FIRST, &inputs, NULL, 0));
+  must(ms_exec_run(b.exec, MS_PHASE_NORM, &inputs, NULL, 0));
+  assert_fails(ms_exec_run(b.exec, MS_PHASE_OUTER, &inputs, NULL, 0), MS_EINVAL, "outer | right after update");
+  must(ms_exec_run(b.exec, MS_PHASE_UPDATE, &inputs, NULL, 0));
+  must(ms_exec_run(b.exec, MS_PHASE_OUTER, &inputs, NULL, 0));
+  assert_fails(ms_exec_run(b.exec, MS_PHASE_OUTER, &inputs, NULL, 0), MS_EINVAL, "outer | right after update");
   must(ms_state_read(b.state, 0, MS_TENSOR_SYNCED, 0, 16, before));
   must(ms_state_read(b.state, 0, MS_TENSOR_PARAM, 0, 16, after));
   assert_memory_equal(before, after, sizeof before);
@@ -169,15 +169,16 @@ static int fail_in_a_sync(ms_world *world, void *context) {
   rank_engine engine;
   ms_step_outputs out;
   engine_open(world, &config, &engine);
-  const ms_step_inputs inputs = {.lr = 0.1, .step = 1, .micro_batches = 1};
+  const ms_step_inputs inputs = {.struct_size = sizeof(ms_step_inputs), .lr = 0.1, .step = 1, .micro_batches = 1};
   engine_step(&engine, &config, rank, 0, &out);
   if (rank == 1) ms_world_abort(world, "a mistake in a line");
-  else EXPECT_FAILS(ms_exec_run(engine.exec, MS_PHASE_OUTER, &inputs, NULL), MS_EPEER, "a mistake in a line");
+  else EXPECT_FAILS(ms_exec_run(engine.exec, MS_PHASE_OUTER, &inputs, NULL, 0), MS_EPEER, "a mistake in a line");
   MS_TRY(ms_world_recover(world));
-  if (rank == 0) EXPECT_FAILS(ms_exec_run(engine.exec, MS_PHASE_FIRST, &inputs, NULL), MS_EINVAL, "sync | checkpoint");
+  if (rank == 0)
+    EXPECT_FAILS(ms_exec_run(engine.exec, MS_PHASE_FIRST, &inputs, NULL, 0), MS_EINVAL, "sync | checkpoint");
   MS_TRY(ms_state_restart(engine.state, MS_TENSOR_SYNCED));
   engine_step(&engine, &config, rank, 1, &out);
-  MS_TRY(ms_exec_run(engine.exec, MS_PHASE_OUTER, &inputs, NULL));
+  MS_TRY(ms_exec_run(engine.exec, MS_PHASE_OUTER, &inputs, NULL, 0));
   engine_close(&engine);
   return MS_OK;
 }

@@ -84,15 +84,15 @@ static void E1_a_description_out_of_range_is_refused_by_name(void **state) {
   (void)state;
   ms_cluster c = cluster_of(MS_DEVICE_CPU);
   c.memory_rate = 0;
-  assert_fails(ms_config_check("ms_cluster", &c), MS_EINVAL, "memory_rate");
+  assert_fails(ms_config_check("ms_cluster", &c, sizeof c), MS_EINVAL, "memory_rate");
   c.memory_rate = 1e-300; /* sums of a step would be infinite */
-  assert_fails(ms_config_check("ms_cluster", &c), MS_EINVAL, "memory_rate");
+  assert_fails(ms_config_check("ms_cluster", &c, sizeof c), MS_EINVAL, "memory_rate");
   c = cluster_of(MS_DEVICE_CPU);
   c.overlap = NAN;
-  assert_fails(ms_config_check("ms_cluster", &c), MS_EINVAL, "overlap");
+  assert_fails(ms_config_check("ms_cluster", &c, sizeof c), MS_EINVAL, "overlap");
   c = cluster_of(MS_DEVICE_CPU);
   c.struct_size = 0;
-  assert_fails(ms_config_check("ms_cluster", &c), MS_EINVAL, "ms_cluster");
+  assert_fails(ms_config_check("ms_cluster", &c, sizeof c), MS_EINVAL, "ms_cluster");
 }
 
 static void E1_a_kernel_out_of_range_is_refused(void **state) {
@@ -114,7 +114,7 @@ static void E1_a_kernel_out_of_range_is_refused(void **state) {
     c.point = &point;
     c.point_size = sizeof point;
     c.points = 1;
-    assert_fails(ms_config_check("ms_cluster", &c), MS_EINVAL, "kernel");
+    assert_fails(ms_config_check("ms_cluster", &c, sizeof c), MS_EINVAL, "kernel");
     c.points = 0;
   }
 }

@@ -78,7 +78,7 @@ static void a_model_without_parameters_computes(void **state) {
   growth = ms_state_growth(training, plan);
   assert_int_equal(growth, 0);
   memcpy(ms_exec_input(exec, "x"), (float[]){1, 2, 3}, 3 * sizeof(float));
-  must(ms_exec_run(exec, MS_PHASE_EVALUATE, NULL, NULL));
+  must(ms_exec_run(exec, MS_PHASE_EVALUATE, NULL, NULL, 0));
   const float *out = ms_exec_output(exec, "y");
   assert_true(out[0] == 3 && out[1] == 5 && out[2] == 7);
   ms_free(exec);
@@ -179,17 +179,17 @@ static void R4_groups_change_where_segments_allow_it(void **state) {
     int weight = ms_model_find_param(net.model, "layers.1.fc1.weight");
     group[weight].lr_scale = 0.5;
     if (layout == MS_LAYOUT_ROWS) {
-      must(ms_model_set_groups(net.model, group));
+      must(ms_model_set_groups(net.model, group, sizeof(ms_param_group)));
       summarize(&net, &after);
       assert_true(after.fingerprint != before.fingerprint);
       assert_int_equal(after.instructions, before.instructions); /* a pass a parameter, whatever its group */
       const uint64_t fingerprint = after.fingerprint;
       group[weight].beta2 = 0.99;
-      must(ms_model_set_groups(net.model, group));
+      must(ms_model_set_groups(net.model, group, sizeof(ms_param_group)));
       summarize(&net, &after);
       assert_true(after.fingerprint != fingerprint);
     } else {
-      assert_fails(ms_model_set_groups(net.model, group), MS_EUNSUPPORTED,
+      assert_fails(ms_model_set_groups(net.model, group, sizeof(ms_param_group)), MS_EUNSUPPORTED,
                    "layers.1.fc1.weight | layers.1.fc2.weight | layers.1");
       summarize(&net, &after);
       assert_true(after.fingerprint == before.fingerprint);
@@ -213,11 +213,11 @@ static void R4_groups_of_muon_have_its_momentum_and_no_betas(void **state) {
   for (int p = 0; p < net.model->params; p++) group[p] = net.model->param[p].config.group;
   summarize(&net, &before);
   group[matrix].momentum = 0.5;
-  must(ms_model_set_groups(net.model, group));
+  must(ms_model_set_groups(net.model, group, sizeof(ms_param_group)));
   summarize(&net, &after);
   assert_true(after.fingerprint != before.fingerprint);
   group[matrix].beta2 = 0.5;
-  must(ms_model_set_groups(net.model, group));
+  must(ms_model_set_groups(net.model, group, sizeof(ms_param_group)));
   ms_plan *plan;
   ms_plan_config config;
   must(ms_config_default("ms_plan_config", &config, sizeof config));
@@ -230,7 +230,8 @@ static void R4_rules_of_a_model_that_is_not_sharded_are_not_changed(void **state
   ms_model *model;
   must(ms_model_new(0, &model));
   assert_fails(ms_model_set_reshard(model, (int[]){0}, NULL), MS_EINVAL, "sharded");
-  assert_fails(ms_model_set_groups(model, &(ms_param_group){.lr_scale = 1}), MS_EINVAL, "sharded");
+  assert_fails(ms_model_set_groups(model, &(ms_param_group){.lr_scale = 1}, sizeof(ms_param_group)), MS_EINVAL,
+               "sharded");
   assert_fails(ms_model_set_sequence_parallel(model, 1), MS_EINVAL, "sharded");
   ms_free(model);
 }
@@ -264,17 +265,23 @@ static void S17_gathers_ahead_by_rule(void **state) {
   must(ms_plan_compile(net.graph, &config, &plan));
   assert_string_equal(gather_order(plan, 0), "r0.1.2.r");
   ms_free(plan);
-  for (int u = 0; u < 4; u++) must(ms_model_set_prefetch(net.model, u, 0));
-  must(ms_model_set_prefetch(net.model, 1, 2));
+  for (int u = 0; u < 4; u++)
+    for (int backward = 0; backward < 2; backward++)
+      must(ms_model_set_prefetch(net.model, u, backward, u == 1 ? 2 : 0, NULL));
   must(ms_plan_compile(net.graph, &config, &plan));
   assert_string_equal(gather_order(plan, 0), "r.012.r");
   ms_free(plan);
-  must(ms_model_set_prefetch_order(net.model, 0, 0, 2, (int[]){3, 1}));
+  must(ms_model_set_prefetch(net.model, 0, 0, 2, (int[]){3, 1}));
   must(ms_plan_compile(net.graph, &config, &plan));
   assert_string_equal(gather_order(plan, 0), "r20.1.r");
   ms_free(plan);
-  assert_fails(ms_model_set_prefetch_order(net.model, 0, 1, 1, (int[]){9}), MS_EINVAL, "unit | 9");
-  assert_fails(ms_model_set_prefetch(net.model, 0, -2), MS_EINVAL, "root | prefetch | -1");
+  must(ms_model_set_prefetch(net.model, 0, 0, -1, NULL));
+  must(ms_model_set_prefetch(net.model, 1, 0, 0, (int[]){0}));
+  must(ms_plan_compile(net.graph, &config, &plan));
+  assert_string_equal(gather_order(plan, 0), "r0.1.2.r");
+  ms_free(plan);
+  assert_fails(ms_model_set_prefetch(net.model, 0, 1, 1, (int[]){9}), MS_EINVAL, "unit | 9");
+  assert_fails(ms_model_set_prefetch(net.model, 0, 0, -2, NULL), MS_EINVAL, "root | prefetch | -1");
   mlp_free(&net);
 }
 

@@ -128,12 +128,13 @@ DEFINE_LIST(reals, double, a_real())
 static void *step_inputs(void) {
   static ms_step_inputs s;
   if (chance(12)) return NULL;
+  ms_config_default("ms_step_inputs", &s, sizeof s);
   s.lr = chance(4) ? a_real() : 0.01;
   s.step = chance(4) ? a_long() : 1;
   s.micro_batches = chance(4) ? an_int() : 1;
   s.seed = (uint64_t)random_below(INT_MAX);
-  s.rows.first = chance(4) ? a_long() : 0;
-  s.rows.step = chance(4) ? a_long() : 0;
+  s.first_row = chance(4) ? a_long() : 0;
+  s.row_step = chance(4) ? a_long() : 0;
   return &s;
 }
 

@@ -29,7 +29,7 @@ local optional = {
   ms_mesh_new = "names ranks", ms_mesh_unflatten = "names", ms_mesh_check_nodes = "names",
   ms_rules_new = "policy", ms_rules_add = "where", ms_rules_resolve = "names decided",
   ms_model_add_param = "dims", ms_model_set_reshard = "reshard_size",
-  ms_model_set_prefetch_order = "units", ms_graph_set_scope = "path",
+  ms_model_set_prefetch = "units", ms_graph_set_scope = "path",
   ms_graph_set_recompute = "ops", ms_graph_op = "attrs inputs", ms_graph_input = "dims", ms_plan_list = "rows",
   ms_profile_items = "rows", ms_exec_run = "inputs outputs",
   ms_world_join = "config",

@@ -56,10 +56,10 @@ function prefetch.reader(names)
   end
 end
 
-local function set_order(handle, unit, backward, list, indices)
-  local units = ffi.new("int[?]", list and #list + 1 or 1)
+local function set_ahead(handle, unit, backward, list, depth, indices)
+  local units = list and ffi.new("int[?]", #list + 1) or nil
   for i, name in ipairs(list or {}) do units[i - 1] = indices[name] end
-  engine.check(C.ms_model_set_prefetch_order(handle, unit, backward, list and #list or -1, units))
+  engine.check(C.ms_model_set_prefetch(handle, unit, backward, list and #list or depth or -1, units))
 end
 
 ---Sets the prefetch decisions in the engine's model, for plans compiled from now on.
@@ -71,9 +71,8 @@ function prefetch.set(sharding, handle, decisions)
   for i, unit in ipairs(sharding.units) do indices[unit.name] = i - 1 end
   for i, unit in ipairs(sharding.units) do
     local value = decisions[unit.name].value or {}
-    engine.check(C.ms_model_set_prefetch(handle, i - 1, value.depth or -1))
-    set_order(handle, i - 1, 0, value.forward, indices)
-    set_order(handle, i - 1, 1, value.backward, indices)
+    set_ahead(handle, i - 1, 0, value.forward, value.depth, indices)
+    set_ahead(handle, i - 1, 1, value.backward, value.depth, indices)
   end
 end
 

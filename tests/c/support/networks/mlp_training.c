@@ -74,14 +74,15 @@ static int phase_of(const training_config *config, int micro_batch) {
 }
 
 void engine_step(rank_engine *engine, const training_config *config, int rank, int step, ms_step_outputs *outputs) {
-  ms_step_inputs inputs = {.lr = 0.02, .step = step + 1, .micro_batches = config->micro_batches};
+  ms_step_inputs inputs = {
+      .struct_size = sizeof(ms_step_inputs), .lr = 0.02, .step = step + 1, .micro_batches = config->micro_batches};
   for (int m = 0; m < config->micro_batches; m++) {
     engine_feed(engine, config, rank, step, m);
     inputs.seed = (uint64_t)(step * config->micro_batches + m);
-    must(ms_exec_run(engine->exec, phase_of(config, m), &inputs, NULL));
+    must(ms_exec_run(engine->exec, phase_of(config, m), &inputs, NULL, 0));
   }
-  must(ms_exec_run(engine->exec, MS_PHASE_NORM, &inputs, outputs));
-  must(ms_exec_run(engine->exec, MS_PHASE_UPDATE, &inputs, NULL));
+  must(ms_exec_run(engine->exec, MS_PHASE_NORM, &inputs, outputs, sizeof(ms_step_outputs)));
+  must(ms_exec_run(engine->exec, MS_PHASE_UPDATE, &inputs, NULL, 0));
 }
 
 /* Every rank gathers, rank 0 keeps. */
@@ -138,7 +139,7 @@ static int train_rank(ms_world *world, void *context) {
   double evaluated = 0;
   for (int m = 0; m < config->micro_batches; m++) {
     engine_feed(&engine, config, rank, TRAINING_STEPS, m);
-    must(ms_exec_run(engine.exec, MS_PHASE_EVALUATE, NULL, &out));
+    must(ms_exec_run(engine.exec, MS_PHASE_EVALUATE, NULL, &out, sizeof(ms_step_outputs)));
     evaluated += out.loss / config->micro_batches;
   }
   if (rank == 0) {

@@ -26,7 +26,7 @@ static inline ms_cluster cluster_of(int device) {
                                .step_between = 4e-6,
                                .inside = 10e9,
                                .between = 4e9};
-  must(ms_config_check("ms_cluster", &c));
+  must(ms_config_check("ms_cluster", &c, sizeof c));
   return c;
 }
 
