@@ -23,9 +23,10 @@ int ms_dtype_describe(int dtype, ms_dtype_info *info, int size) {
 
 /* The caller's struct as this library knows it. A group has no struct_size. */
 static int take_settings(const ms_settings *of, const void *config, int size, void *own) {
-  if (of->row[0].kind != MS_SETTING_SIZE) return ms_info_take(own, (int)of->bytes, config, size, "ms_config_check");
-  MS_TRY(ms_settings_give(of, own, (int)of->bytes));
-  return ms_config_take(own, (int)of->bytes, config, of->type);
+  const int known = (int)of->bytes;
+  ms_settings_default(of, own);
+  return of->row[0].kind == MS_SETTING_SIZE ? ms_config_take(own, known, config, of->type)
+                                            : ms_info_take(own, known, config, size, "ms_config_check");
 }
 
 int ms_config_check(const char *type, const void *config, int size) {

@@ -41,11 +41,11 @@
  *
  * Other structs. A struct that the library fills, and one without struct_size that it reads, go with their size:
  * ms_mesh_describe(mesh, &info, sizeof info). The library fills as many fields as the program knows, and zeros those
- * that it does not know itself; of what it reads, fields that the program does not know are 0. So programs work with
- * newer and older libraries here, too. The size is also the distance between the structs of a list. A list that is
- * filled gets as many as there is room for; the call says how many there are in all. A struct inside another one has no
- * size of its own and never grows. Texts and lists that a field points to belong to the object that was described, and
- * stay valid as long as it does.
+ * that it does not know itself; of what it reads, fields that the program does not know have their defaults, or are 0.
+ * So programs work with newer and older libraries here, too. The size is also the distance between the structs of a
+ * list. A list that is filled gets as many as there is room for; the call says how many there are in all. A struct
+ * inside another one has no size of its own and never grows. Texts and lists that a field points to belong to the
+ * object that was described, and stay valid as long as it does.
  *
  * Handles. Handles can be released in any order, and more than once. An object keeps the objects that it was made from
  * (a plan keeps its model). Some objects work on another one: an exec and a save on their state; states, profiles and

@@ -55,7 +55,7 @@ int ms_info_take(void *own, int known, const void *given, int size, const char *
                      "%s: a struct of %d bytes sets a field that this library does not know (its own has %d bytes): "
                      "install a newer libmoonshard",
                      function, size, known);
-  give(own, known, given, size);
+  memcpy(own, given, (size_t)(size < known ? size : known));
   return MS_OK;
 }
 

@@ -22,16 +22,16 @@ int ms_info_give(void *to, int size, const void *info, int known, const char *fu
 /* Ends a public function that describes something: `info` is a struct, and `to` the caller's, of `size` bytes. */
 #define MS_GIVE_INFO(to, size, info) return ms_info_give(to, size, &(info), (int)sizeof(info), __func__)
 
-/* Copies a caller's struct of `size` bytes to `own`, which has `known`: what the caller does not know is 0.
- * MS_EUNSUPPORTED if it sets fields that are not known here. */
+/* Copies a caller's struct of `size` bytes over `own`, which contains `known` bytes of defaults. MS_EUNSUPPORTED if it
+ * sets fields that are not known here. */
 int ms_info_take(void *own, int known, const void *given, int size, const char *function);
 
-/* Copies a caller's struct of `size` bytes to `own`; returns MS_EINVAL or MS_EUNSUPPORTED if that fails. */
-#define MS_TAKE_INFO(own, given, size)                                     \
-  do {                                                                     \
-    MS_GIVEN(given);                                                       \
-    MS_TRY(ms_info_take(&(own), (int)sizeof(own), given, size, __func__)); \
-  } while (0)
+/* Declares `own`, of zeros, and copies the caller's struct of `size` bytes to it; returns MS_EINVAL or MS_EUNSUPPORTED
+ * if that fails. */
+#define MS_TAKE_INFO(type, own, given, size) \
+  type own = {0};                            \
+  MS_GIVEN(given);                           \
+  MS_TRY(ms_info_take(&own, (int)sizeof own, given, size, __func__))
 
 /* A caller's list that the engine fills: rows of `size` bytes each, of which there is room for `capacity`. */
 typedef struct ms_row_list {

@@ -95,7 +95,7 @@ static int check_points(const ms_cluster *c) {
   if (c->points && c->point_size < least)
     return MS_FAIL(MS_EINVAL, "cluster: point_size is %d: give the sizeof of a measured kernel", c->point_size);
   for (int i = 0; i < c->points; i++) {
-    ms_kernel_work point;
+    ms_kernel_work point = {0};
     MS_TRY(ms_info_take(&point, sizeof point, ms_cluster_point(c, i), c->point_size, "cluster: measured kernels"));
     MS_TRY(ms_kernel_work_check(&point));
     if (!(point.seconds >= 1e-12 && point.seconds <= 1e6))

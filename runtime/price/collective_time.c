@@ -166,9 +166,8 @@ int ms_cluster_collective_time(const ms_cluster *cluster, const ms_collective_wo
   MS_GIVEN(seconds);
   MS_TAKE_CONFIG(ms_cluster, own, cluster);
   MS_TRY(ms_links_check(&own));
-  ms_collective_work collective;
   ms_collective_time time;
-  MS_TAKE_INFO(collective, work, size);
+  MS_TAKE_INFO(ms_collective_work, collective, work, size);
   MS_TRY(ms_collective_time_of(&own, &collective, &time));
   *seconds = time.seconds;
   if (link) *link = time.link;

@@ -122,8 +122,7 @@ int ms_cluster_kernel_time(const ms_cluster *cluster, const ms_kernel_work *work
   MS_GIVEN(seconds);
   MS_TAKE_CLUSTER(own, cluster);
   MS_TRY(ms_cluster_check(&own));
-  ms_kernel_work kernel;
-  MS_TAKE_INFO(kernel, work, size);
+  MS_TAKE_INFO(ms_kernel_work, kernel, work, size);
   MS_TRY(ms_kernel_work_check(&kernel));
   double joined;
   return ms_kernel_time_of(&own, &kernel, seconds, &joined);

@@ -175,13 +175,14 @@ int ms_plan_price(const ms_plan *plan, const ms_cluster *cluster, int micro_batc
 
 static void describe(const ms_plan *plan, int phase, int i, ms_price_event *event) {
   const ms_instr *instr = &plan->phase[phase].instr[i];
-  *event = (ms_price_event){.instruction = i,
-                            .stream = instr->stream,
-                            .kind = instr->kind != MS_INSTR_KERNEL,
-                            .mesh_dim = mesh_dim_of(plan, instr),
-                            .unit = instr->coll ? instr->coll->unit : -1,
-                            .cause = -1,
-                            .scope = instr->scope};
+  memset(event, 0, sizeof *event); /* what is between its fields, too: programs compare rows */
+  event->instruction = i;
+  event->stream = instr->stream;
+  event->kind = instr->kind != MS_INSTR_KERNEL;
+  event->mesh_dim = mesh_dim_of(plan, instr);
+  event->unit = instr->coll ? instr->coll->unit : -1;
+  event->cause = -1;
+  event->scope = instr->scope;
   if (instr->coll) {
     event->name = ms_coll_name(instr->coll->kind);
     event->bytes = instr->coll->bytes + instr->coll->also_bytes;

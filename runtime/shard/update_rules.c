@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/config.h"
+#include "base/settings/settings.h"
 #include "shard/model.h"
 #include "shard/param_group.h"
 
@@ -97,6 +98,7 @@ static int check_segment(const ms_model *model, const ms_unit *unit, const ms_se
 static int take_groups(const ms_model *model, const ms_param_group *given, int size, ms_param_group *own) {
   for (int p = 0; p < model->params; p++) {
     const void *row = (const char *)given + (int64_t)p * size;
+    ms_settings_default(ms_settings_of("ms_param_group"), &own[p]);
     MS_TRY(ms_info_take(&own[p], sizeof *own, row, size, "ms_model_set_groups"));
     MS_TRY(ms_model_check_group(model->param[p].name, &own[p]));
   }

@@ -79,13 +79,13 @@ double ms_setting_value(const ms_setting *setting, const void *config) {
   return setting->kind == MS_SETTING_INT ? *(const int *)at : *(const double *)at;
 }
 
-static void set_defaults(const ms_settings *settings, void *config) {
+void ms_settings_default(const ms_settings *settings, void *config) {
   for (int i = 0; i < settings->rows; i++) {
     const ms_setting *s = &settings->row[i];
     char *at = (char *)config + s->at;
     if (s->kind == MS_SETTING_INT) *(int *)at = (int)s->initial;
     if (s->kind == MS_SETTING_DOUBLE) *(double *)at = s->initial;
-    if (s->kind == MS_SETTING_PART) set_defaults(ms_settings_of(s->part), at);
+    if (s->kind == MS_SETTING_PART) ms_settings_default(ms_settings_of(s->part), at);
   }
 }
 
@@ -93,6 +93,6 @@ int ms_settings_give(const ms_settings *settings, void *config, int size) {
   enum { MOST_BYTES = 1024 };
   _Static_assert(sizeof(ms_plan_config) <= MOST_BYTES, "the largest struct fits");
   _Alignas(double) char defaults[MOST_BYTES] = {0};
-  set_defaults(settings, defaults);
+  ms_settings_default(settings, defaults);
   return ms_config_give(config, size, defaults, (int)settings->bytes, settings->type);
 }

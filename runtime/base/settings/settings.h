@@ -50,6 +50,8 @@ static inline int ms_setting_is_number(const ms_setting *setting) {
   return setting->kind == MS_SETTING_INT || setting->kind == MS_SETTING_DOUBLE;
 }
 
+/* Sets all settings of a struct of the library's own size to their defaults. */
+void ms_settings_default(const ms_settings *settings, void *config);
 /* Fills a caller's struct of `size` bytes with the defaults (base/config.h). */
 int ms_settings_give(const ms_settings *settings, void *config, int size);
 /* Checks every value, then what excludes what. The messages name the setting; the caller puts whose it is before. */

@@ -171,8 +171,7 @@ int ms_state_load(ms_state *state, int param, int what, int64_t first, int64_t c
                   int size, int64_t *bytes) {
   MS_HANDLE(state, STATE);
   MS_GIVEN(bytes);
-  ms_saved_piece own;
-  MS_TAKE_INFO(own, piece, size);
+  MS_TAKE_INFO(ms_saved_piece, own, piece, size);
   piece = &own;
   MS_HANDLE(piece->file, SAFETENSORS);
   loading l = {

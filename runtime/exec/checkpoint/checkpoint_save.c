@@ -276,7 +276,7 @@ int ms_save_new(ms_state *state, int n, const ms_save_piece *pieces, int size, m
   save->at = ms_calloc(n + 1, sizeof *save->at);
   if (!save->piece || !save->division || !save->at) MS_GOTO(MS_ENOMEM);
   for (int i = 0; i < n; i++) {
-    ms_save_piece piece;
+    ms_save_piece piece = {0};
     save->n = i + 1;
     MS_GOTO(ms_info_take(&piece, sizeof piece, (const char *)pieces + (int64_t)i * size, size, __func__));
     MS_GOTO(copy_piece(state, &save->piece[i], &piece));

@@ -1,5 +1,7 @@
 /* profile_list.c - a profile as lists of numbers, for programs that compute with what was measured.
  */
+#include <string.h>
+
 #include "base/config.h"
 #include "exec/profile/profile.h"
 
@@ -9,18 +11,19 @@ static void describe(const ms_profile_event *event, int stream, ms_profile_item 
   const int collective = event->kind == MS_PROFILE_COLLECTIVE;
   /* The flight recorder does not know when the ranks met if this one was the last. */
   const uint64_t met = event->met > event->begin ? event->met : event->begin;
-  *item = (ms_profile_item){.phase = event->phase,
-                            .instruction = event->source,
-                            .stream = stream,
-                            .collective = collective,
-                            .run = event->run,
-                            .name = collective ? ms_coll_name(event->op) : ms_op_row_of(event->op)->name,
-                            .begin = seconds(event->begin),
-                            .end = seconds(event->end),
-                            .met = seconds(met),
-                            .bytes = event->bytes,
-                            .inside = event->inside,
-                            .wire = event->wire};
+  memset(item, 0, sizeof *item); /* what is between its fields, too: programs compare rows */
+  item->phase = event->phase;
+  item->instruction = event->source;
+  item->stream = stream;
+  item->collective = collective;
+  item->run = event->run;
+  item->name = collective ? ms_coll_name(event->op) : ms_op_row_of(event->op)->name;
+  item->begin = seconds(event->begin);
+  item->end = seconds(event->end);
+  item->met = seconds(met);
+  item->bytes = event->bytes;
+  item->inside = event->inside;
+  item->wire = event->wire;
 }
 
 int ms_profile_items(const ms_profile *profile, ms_profile_item *rows, int size, int capacity, int *n) {

@@ -356,8 +356,14 @@ static void describe_peak(const ms_plan *plan, const program *p, int position, c
     if (!memory_of(b, 0) || !b->bytes || !in_use_of(plan, i, peak->phase, begin, &first, &last)) continue;
     if (position < first || position > last) continue;
     peak->bytes[b->category] += b->bytes;
-    const ms_peak_buffer row = {b->category, b->bytes, b->label, maker_of(p, b)};
-    if (rows) ms_rows_add(rows, &row, sizeof row);
+    if (!rows) continue;
+    ms_peak_buffer row;
+    memset(&row, 0, sizeof row); /* what is between its fields, too: programs compare rows */
+    row.category = b->category;
+    row.bytes = b->bytes;
+    row.label = b->label;
+    row.scope = maker_of(p, b);
+    ms_rows_add(rows, &row, sizeof row);
   }
 }
 

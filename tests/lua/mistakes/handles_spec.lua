@@ -36,8 +36,8 @@ local optional = {
   ms_state_gather = "out", ms_state_scatter = "full", ms_state_read = "out", ms_state_write = "values",
   ms_safetensors_open = "tensors", ms_safetensors_read = "view out bytes", ms_safetensors_write = "view data",
   ms_tokens_open = "count", ms_safetensors_create = "tensors config", ms_tokens_read = "out",
-  ms_tokenizer_encode = "text", ms_tokenizer_decode = "ids", ms_tokenize_files = "config bytes tokens width",
-  ms_save_new = "pieces",
+  ms_tokenizer_encode = "text", ms_tokenizer_decode = "ids", ms_save_new = "pieces",
+  ms_tokenize_files = "config bytes tokens width", -- prose: names of parameters
   ms_initial_values = "out",
   ms_mesh_slice = "names", ms_cluster_collective_time = "link",
   ms_plan_timeline = "cluster rows",
@@ -189,6 +189,26 @@ local function each_argument(visit)
   end
   assert.is_true(visited > 90, "the header was not understood")
 end
+
+describe("structs", function()
+  -- One that begins with its size is a config; of every other one, and of the rows of a list, the call says it.
+  it("go with their size", function()
+    local is_config, found = {}, 0
+    for name, body in require("moonshard.cdef"):gmatch("typedef struct (ms_[%w_]+) (%b{})") do
+      is_config[name] = body:find("^{%s*int struct_size;") ~= nil
+    end
+    for _, f in ipairs(read_header()) do
+      for i, parameter in ipairs(f.parameters) do
+        local next_one, second = f.parameters[i + 1] or {}, f.parameters[i + 2] or {}
+        if is_config[parameter.type:match("^%s*c?o?n?s?t? ?(ms_[%w_]+) %*$")] == false then
+          assert.is_true(next_one.name == "size" or second.name == "size", f.name .. ": " .. parameter.name)
+          found = found + 1
+        end
+      end
+    end
+    assert.is_true(found > 25, "the header was not understood: " .. found)
+  end)
+end)
 
 describe("handles", function()
   local live
