@@ -22,8 +22,8 @@ local log = {
 }
 
 local metrics = { file = nil, events = nil }
--- Trainers are numbered as they are made; by trainer, and by the metrics of a step.
-local numbers, trainers = setmetatable({}, { __mode = "k" }), 0
+-- Trainers are numbered as they are made; by trainer, and by the metrics of a step. And the trainer's step, by these.
+local numbers, trainers, steps = setmetatable({}, { __mode = "k" }), 0, setmetatable({}, { __mode = "k" })
 local watch = { spikes = spikes.new() }
 
 ---Sets the thresholds of spikes, or with false turns them off. A spike is a step whose gradient norm or loss exceeds a
@@ -73,16 +73,16 @@ local function write(step, m)
     errors.invalid("ms.log: the step must be a whole number of at least 0, not %s", options.describe(step))
   end
   for name, value in pairs(m) do check_metric(name, value) end
-  if m.trainer ~= nil then
-    errors.invalid("ms.log: trainer of the metrics is the trainer's number, which --metrics has itself: give yours "
-      .. "another name")
+  if m.trainer ~= nil or m.trainer_step ~= nil then
+    errors.invalid("ms.log: %s of the metrics is the trainer's, which --metrics has itself: give yours another name",
+      m.trainer ~= nil and "trainer" or "trainer_step")
   end
   if world.rank ~= 0 then return end
   local trainer = numbers[m] or 1
   local past = history_of(trainer)
   history.add(past.train, step, m.loss)
   if m.valid_loss then history.add(past.valid, step, m.valid_loss) end
-  if metrics.file then metrics.file:add(step, m, trainer) end
+  if metrics.file then metrics.file:add(step, m, trainer, steps[m]) end
   if metrics.events then metrics.events:add(step, m, trainer) end
   progress.show(step, m)
   local spike = watch.spikes and watch.spikes:check(step, m, trainer)
@@ -108,7 +108,7 @@ end
 ---Notes whose step metrics are of.
 ---@param m moonshard.StepMetrics
 ---@param train moonshard.Trainer
-function log.note(m, train) numbers[m] = numbers[train] end
+function log.note(m, train) numbers[m], steps[m] = numbers[train], train.steps_done end
 
 ---A print that does not collide with the progress line.
 function log.print(...)

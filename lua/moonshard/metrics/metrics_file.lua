@@ -23,7 +23,7 @@ local KEYS = {
   "plan_bytes", "comm_bytes", "wire_bytes", "waits_ms", "grad_norms", "valid_loss", "save_ms", "snapshot_bytes",
 }
 
-local KNOWN = { outside_bytes = true, trainer = true }
+local KNOWN = { outside_bytes = true, trainer = true, trainer_step = true }
 for _, key in ipairs(KEYS) do KNOWN[key] = true end
 
 -- Names of further numbers in the metrics, added by the recipe; sorted.
@@ -96,6 +96,7 @@ local function lines_up_to(path, step, trainer)
   local file = assert(io.open(path, "rb"))
   for line in file:lines("*L") do
     local at, of = tonumber(line:match('^{"step":(%d+),.*}\n$')), tonumber(line:match('"trainer":(%d+)')) or 1
+    at = at and (tonumber(line:match('"trainer_step":(%d+)')) or at)
     read = read + #line
     whole = whole and at ~= nil and file:seek() == read
     if whole and at > (last[of] or -1) and (of ~= trainer or at <= step) then
@@ -124,7 +125,7 @@ function MetricsFile:resume(step, trainer)
     or (", %d later line%s removed"):format(rest, rest == 1 and "" or "s"))
 end
 
-local function line_of(step, m, trainer)
+local function line_of(step, m, trainer, own)
   local list = {}
   for i, key in ipairs(KEYS) do
     list[2 * i - 1], list[2 * i] = key, m[key]
@@ -139,6 +140,10 @@ local function line_of(step, m, trainer)
     list[n + 1], list[n + 2] = "trainer", trainer
     n = n + 2
   end
+  if own and own ~= step then
+    list[n + 1], list[n + 2] = "trainer_step", own
+    n = n + 2
+  end
   for _, key in ipairs(own_names(m)) do
     list[n + 1], list[n + 2] = key, m[key]
     n = n + 2
@@ -150,12 +155,13 @@ end
 ---@param step integer
 ---@param m table metrics returned by train:step
 ---@param trainer integer the trainer's number in this run
-function MetricsFile:add(step, m, trainer)
+---@param own integer? the trainer's own step, where the recipe counts otherwise
+function MetricsFile:add(step, m, trainer, own)
   if not self.size then
     if (self.file:seek("end") or 0) > 0 and not cut(self, 0) then fail(self, "it cannot be emptied") end
     self.size = 0
   end
-  put(self, line_of(step, m, trainer))
+  put(self, line_of(step, m, trainer, own))
 end
 
 ---Closes the file, which another run can write from then on; the end of the process does the same.

@@ -4,6 +4,7 @@
 
 local advice = require("moonshard.base.names.advice")
 local context = require("moonshard.base.context")
+local digest = require("moonshard.repl.digest")
 local errors = require("moonshard.base.error")
 local input_file = require("moonshard.base.files.input_file")
 local lexer = require("moonshard.repl.lexer")
@@ -95,7 +96,9 @@ function evaluate.new(rank)
   watch_output(self)
   rawset(os, "exit", function(code)
     local codes = { [true] = 0, [false] = 1 }
-    error(setmetatable({ code = codes[code] or tonumber(code) or 0 }, Quit), 0)
+    local status = codes[code] or tonumber(code) or 0
+    -- As the system has it: its last 8 bits.
+    error(setmetatable({ code = status - status == 0 and math.floor(status) % 256 or 0 }, Quit), 0)
   end)
   return self
 end
@@ -186,6 +189,7 @@ local function run_chunk(self, chunk, request, is_expression)
   end
   if values.n == 0 then return "" end
   self.environment._ = values[1]
+  self.digest = digest.of(values)
   return request.silent and "" or show.values(values)
 end
 
@@ -194,7 +198,7 @@ end
 ---@param stoppable fun(call: function, handler: function, presses: integer): boolean, any xpcall that Ctrl-C stops
 ---@return moonshard.Outcome
 function Evaluator:run(request, stoppable)
-  self.output, self.kept, self.ends_line = {}, 0, true
+  self.output, self.kept, self.ends_line, self.digest = {}, 0, true, 0
   local outcome
   local chunk, message, _, is_expression
   if request.kind == "file" then chunk, message = compile_file(request.text)
@@ -204,7 +208,7 @@ function Evaluator:run(request, stoppable)
     local ok, result = stoppable(function() return run_chunk(self, chunk, request, is_expression) end, adopt,
       request.presses)
     context.trace, context.path = nil, "" -- of a trace that did not end
-    outcome = ok and { kind = "ok", text = result } or outcome_of_error(result)
+    outcome = ok and { kind = "ok", text = result, digest = self.digest } or outcome_of_error(result)
   else
     outcome = { kind = "error", text = message }
   end

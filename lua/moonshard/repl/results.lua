@@ -10,14 +10,15 @@ local results = { INTERRUPTED = "interrupted" }
 ---@return string without zero bytes
 function results.encode(outcome)
   local text, output = outcome.text:gsub("%z", "\\0"), outcome.output:gsub("%z", "\\0")
-  return ("%s %d %d\n%s%s"):format(outcome.kind, outcome.code or 0, #text, text, output)
+  return ("%s %d %.0f %d\n%s%s"):format(outcome.kind, outcome.code or 0, outcome.digest or 0, #text, text, output)
 end
 
 ---@param encoded string
 ---@return moonshard.Outcome
 function results.decode(encoded)
-  local kind, code, length, rest = encoded:match("^(%a+) (%d+) (%d+)\n(.*)$")
-  return { kind = kind, code = tonumber(code), text = rest:sub(1, length), output = rest:sub(length + 1) }
+  local kind, code, number, length, rest = encoded:match("^(%a+) (%d+) (%d+) (%d+)\n(.*)$")
+  return { kind = kind, code = tonumber(code), digest = tonumber(number), text = rest:sub(1, length),
+    output = rest:sub(length + 1) }
 end
 
 -- ---- summaries -----------------------------------------------------------------------------------------------------
@@ -34,16 +35,20 @@ local function name_ranks(ranks)
   return (#ranks == 1 and "rank " or "ranks ") .. table.concat(parts, ", ")
 end
 
--- Groups ranks with the same text, ordered by first rank.
+-- Groups ranks with the same text, and the same values behind it, ordered by first rank. shown: the text is also that
+-- of an earlier group.
 local function group(outcomes, ranks, field)
-  local groups, by_text = {}, {}
+  local groups, by_key, texts = {}, {}, {}
   for _, rank in ipairs(ranks) do
-    local text = outcomes[rank + 1][field]
-    if not by_text[text] then
-      by_text[text] = { text = text, ranks = {} }
-      groups[#groups + 1] = by_text[text]
+    local outcome = outcomes[rank + 1]
+    local text = outcome[field]
+    local key = field == "text" and ("%.0f %s"):format(outcome.digest or 0, text) or text
+    if not by_key[key] then
+      by_key[key] = { text = text, ranks = {}, shown = texts[text] }
+      texts[text] = true
+      groups[#groups + 1] = by_key[key]
     end
-    table.insert(by_text[text].ranks, rank)
+    table.insert(by_key[key].ranks, rank)
   end
   return groups
 end
@@ -82,7 +87,9 @@ function results.merge(outcomes, ranks, field, apart)
   for i, one in ipairs(groups) do
     local name = name_ranks(one.ranks)
     local few = i > 1 and difference(one.text, groups[1].text)
-    if few then merged[#merged + 1] = name .. ": the same but " .. few
+    if one.shown then
+      merged[#merged + 1] = name .. ": shown alike, but digits, elements or entries that are left out differ"
+    elseif few then merged[#merged + 1] = name .. ": the same but " .. few
     elseif one.text ~= "" then merged[#merged + 1] = with_name(name, one.text) end
   end
   return merged

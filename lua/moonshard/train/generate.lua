@@ -48,8 +48,9 @@ local function read_stops(o)
   local ids = {}
   for i, token in ipairs(type(o.stop) == "table" and o.stop or { o.stop }) do
     if type(token) == "string" then
-      if not o.tokenizer then errors.invalid("ms.generate: stop needs a tokenizer") end
-      token = stop_of(o.tokenizer, token)
+      local id = token:find("^%d+$") and tonumber(token) -- as the command line gives one
+      if not o.tokenizer and not id then errors.invalid("ms.generate: stop needs a tokenizer") end
+      token = o.tokenizer and stop_of(o.tokenizer, token) or id
     elseif type(token) ~= "number" or token < 0 or token % 1 ~= 0 then
       errors.invalid("ms.generate: stop must be tokens, as texts or as their ids from 0; number %d is %s", i,
         options.describe(token))

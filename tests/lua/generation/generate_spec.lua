@@ -77,6 +77,10 @@ describe("generate", function()
       local got = message(function() ms.generate(model, o) end)
       has(got, text)
     end
+    local o = { prompt = "a", tokens = 30, temperature = 9, top_k = 0 }
+    local _, whole = ms.generate(model, o)
+    o.stop = tostring(whole[5]) -- as the command line gives an id
+    assert.equal(whole[5], whole[#select(2, ms.generate(model, o)) + 1])
     local of_tokens = ms.models.gpt2 { vocab = 257, layers = 1, dim = 8, heads = 2, seq = 8 }
     local got = message(function() ms.generate(of_tokens, { prompt = "a" }) end)
     has(got, "257 tokens | bytes | tokenizer")

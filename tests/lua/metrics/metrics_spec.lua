@@ -70,6 +70,14 @@ describe("the metrics file", function()
     write(path, line(1) .. '{"step":2,"lo')
     has(open(path):resume(2, 1), ("metrics: %s | step 2 | 1 later line"):format(path))
     assert.equal(line(1), read(path))
+    -- A recipe that counts the steps of all its stages: the trainer's own step decides.
+    write(path, "")
+    local stages = open(path)
+    for step = 11, 14 do stages:add(step, { loss = step }, 1, step - 10) end
+    local lines = read(path)
+    has(lines, '{"step":12,"loss":12 | "trainer_step":2')
+    has(open(path):resume(3, 1), ("metrics: %s | step 3 | 1 later line"):format(path))
+    assert.equal(lines:match("^(.-\n){\"step\":14"), read(path))
     -- What was logged before the first step stays, too.
     write(path, line(0) .. line(1) .. line(2))
     has(open(path):resume(1, 1), ("metrics: %s | step 1 | 1 later line"):format(path))

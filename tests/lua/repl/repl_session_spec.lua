@@ -100,6 +100,20 @@ describe("a session", function()
     assert.truthy(again.out:find("%[rank 1%] %S+\t41\t5\n"), again.out)
   end)
 
+  it("I1 tells ranks apart by what is not shown", function()
+    local out = repl(2, { "{ 1, 0.1 + 0.2 + rank * 1e-12 }", "x = ms.arange(100)",
+      "x = x + x:ge(50):cast('f32') * x:lt(51):cast('f32') * rank", "x",
+      "(function() local t = {} for i = 1, 500 do t[i] = i == 250 and rank or i end return t end)()",
+      "ms.arange(100)" })
+    assert.equal(3, select(2, out:gsub("rank 1: [^\n]*elements[^\n]*\n", "")), out)
+  end)
+
+  it("ends with the last 8 bits of any status", function()
+    for code, status in pairs({ ["-1"] = 255, ["257"] = 1, ["0/0"] = 0, ["2.9"] = 2 }) do
+      assert.equal(status, program.run({ "repl", "-n", "2" }, nil, ("os.exit(%s)\n"):format(code)).status)
+    end
+  end)
+
   it("I1 is saved with what lines make of the last result, with returns and labels", function()
     local saved = os.tmpname()
     local lines = { "function fact(n) return n <= 1 and 1 or n * fact(n - 1) end", "function none() end", "10 + 1",

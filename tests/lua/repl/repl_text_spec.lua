@@ -96,8 +96,9 @@ describe("values at the prompt", function()
     assert.equal("rank 1: x", failures[1])
     has(failures[2], "ranks 0, 2")
     assert.same({ "interrupted" }, results.summarize({ stopped, interrupted }).failures)
-    local outcome = { kind = "quit", code = 3, text = "a\0b\n", output = "c\nd" }
-    assert.same({ kind = "quit", code = 3, text = "a\\0b\n", output = "c\nd" }, results.decode(results.encode(outcome)))
+    local outcome = { kind = "quit", code = 3, digest = 2 ^ 52 - 1, text = "a\0b\n", output = "c\nd" }
+    assert.same({ kind = "quit", code = 3, digest = 2 ^ 52 - 1, text = "a\\0b\n", output = "c\nd" },
+      results.decode(results.encode(outcome)))
   end)
 end)
 
