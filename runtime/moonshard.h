@@ -79,8 +79,7 @@
  *     ms_world *world = NULL; ms_mesh *mesh = NULL; ms_model *model = NULL; ms_graph *graph = NULL;
  *     ms_plan *plan = NULL; ms_state *state = NULL; ms_exec *exec = NULL;
  *     ms_world_info all; ms_unit_config unit; ms_param_config param; ms_model_dims dims; ms_plan_config config;
- *     ms_step_inputs step; ms_step_outputs result = {0};
- *     int u, w, in[2], logits[2], loss[3];
+ *     ms_step_inputs step; ms_step_outputs result = {0}; int u, w, in[2], logits[2], loss[3];
  *     TRY(ms_world_join(NULL, &world)); TRY(ms_world_describe(world, &all, sizeof all));
  *     TRY(ms_mesh_new(MS_DEVICE_CPU, 1, all_ranks, NULL, all.size, 0, NULL, &mesh));
  *     TRY(ms_config_default("ms_unit_config", &unit, sizeof unit));

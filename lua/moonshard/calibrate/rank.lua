@@ -11,6 +11,7 @@ local mesh_of = require("moonshard.distributed.mesh")
 local models = require("moonshard.models")
 local optim = require("moonshard.train.optim")
 local output_file = require("moonshard.base.files.output_file")
+local permutation = require("moonshard.base.permutation")
 local re = require("moonshard.base.re")
 local rule_presets = require("moonshard.shard.rule_presets")
 local sharding = require("moonshard.shard.sharding")
@@ -62,16 +63,13 @@ end
 ---@param reader integer which of the ranks with rows of their own this is
 ---@return table<string, moonshard.Array>
 function calibration_rank.batch(t, reader)
-  local n, seed = t.batch * t.seq, 12345 + reader
-  local function rows()
-    local data = ffi.new("int32_t[?]", n)
-    for i = 0, n - 1 do
-      seed = (seed * 1103515245 + 12345) % 2 ^ 31
-      data[i] = math.floor(seed / 2 ^ 16) % t.vocab
-    end
+  local n = t.batch * t.seq
+  local function rows(field)
+    local data, key = ffi.new("int32_t[?]", n), permutation.key(reader, field)
+    for i = 0, n - 1 do data[i] = permutation.mix(key + i) % 2 ^ 32 % t.vocab end
     return { data = data, dtype = "i32", shape = { t.batch, t.seq } }
   end
-  return { tokens = rows(), targets = rows() }
+  return { tokens = rows(1), targets = rows(2) }
 end
 
 -- ---- the profile --------------------------------------------------------------------------------------------------

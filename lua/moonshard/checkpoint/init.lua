@@ -152,6 +152,7 @@ function checkpoint.load(target, path, o)
   if train and read.ema and not train.ema then about.ema = "; its averages are ignored: the trainer has no ema" end
   about.frozen = train and left_out(session, read)
   about.step, about.updates = read.step, read.updates or read.step
+  if train and not train.resuming then require("moonshard.metrics.log").loaded(read.step, train) end
   return about
 end
 

@@ -30,26 +30,40 @@ local windows = {}
 
 local function all_of(sample) return sample end
 
--- Blocks of a cycle, of which the last is for validation.
-local function period_of(valid_fraction) return math.max(2, math.floor(1 / valid_fraction + 0.5)) end
+local LONGEST_CYCLE = 20 -- blocks, of fractions that are not about 1/n
+
+-- Blocks of a cycle, and how many of them, the last, are for validation: 1 of n where that is the fraction within 5 %,
+-- and else as many of at most 20 as are nearest to it.
+local function share_of(valid_fraction)
+  local period, held = math.max(2, math.floor(1 / valid_fraction + 0.5)), 1
+  if math.abs(period * valid_fraction - 1) < 0.0499 then return period, held end
+  for blocks = 2, LONGEST_CYCLE do
+    local nearest = math.max(1, math.floor(blocks * valid_fraction + 0.5))
+    if math.abs(nearest / blocks - valid_fraction) < math.abs(held / period - valid_fraction) - 1e-9 then
+      period, held = blocks, nearest
+    end
+  end
+  return period, held
+end
 
 -- Divides `count` windows: the number of samples of each kind, and the window of each sample. In every cycle of
--- `period` blocks, the last block is for validation. The windows after the last full cycle are for training.
+-- `period` blocks, the last ones are for validation. The windows after the last full cycle are for training.
 local function divide(count, valid_fraction)
   if valid_fraction == 0 then return { train = count, valid = 0, train_window = all_of } end
-  local period = period_of(valid_fraction)
-  local block = math.max(1, math.min(LONGEST_BLOCK, math.floor(count / (4 * period))))
-  local cycle, kept = block * period, block * (period - 1)
+  local period, held = share_of(valid_fraction)
+  local cycles_wanted = held == 1 and 4 or 32 -- a longer cycle leaves more behind the last one
+  local block = math.max(1, math.min(LONGEST_BLOCK, math.floor(count / (cycles_wanted * period))))
+  local cycle, kept, out = block * period, block * (period - held), block * held
   local cycles = math.floor(count / cycle)
   return {
-    train = count - cycles * block,
-    valid = cycles * block,
+    train = count - cycles * out,
+    valid = cycles * out,
     train_window = function(sample)
       local full = math.min(math.floor(sample / kept), cycles)
       return full * cycle + (sample - full * kept)
     end,
     valid_window = function(sample)
-      return math.floor(sample / block) * cycle + kept + sample % block
+      return math.floor(sample / out) * cycle + kept + sample % out
     end,
   }
 end
@@ -68,10 +82,10 @@ local function samples_needed(o) return o.drop_last and o.batch * o.share.ranks 
 function windows.tokens_needed(o)
   local samples = samples_needed(o)
   if o.valid_fraction == 0 then return samples * o.seq + 1 end
-  -- Of c windows at most c (period - 1) / period + LONGEST_BLOCK are for training, and a cycle needs `period` of them:
-  -- no smaller count is enough, and the least one is a few windows away.
-  local period = period_of(o.valid_fraction)
-  local count = math.max(samples, period, math.floor((samples - LONGEST_BLOCK) * period / (period - 1)))
+  -- Of c windows at most c (period - held) / period + held * LONGEST_BLOCK are for training, and a cycle needs `period`
+  -- of them: no smaller count is enough, and the least one is a few windows away.
+  local period, held = share_of(o.valid_fraction)
+  local count = math.max(samples, period, math.floor((samples - held * LONGEST_BLOCK) * period / (period - held)))
   while divide(count, o.valid_fraction).train < samples do count = count + 1 end
   return count * o.seq + 1
 end
@@ -153,6 +167,13 @@ function windows.share(who, o)
   loader.check_tokens(who, o.seq, o.batch)
 end
 
+-- The share of the windows in fact.
+local function held_out_of(o)
+  if o.valid_fraction == 0 then return 0 end
+  local period, held = share_of(o.valid_fraction)
+  return held / period
+end
+
 local function make_loader(o, stream, n, window, restart)
   return loader.new({
     stream = stream,
@@ -166,7 +187,7 @@ local function make_loader(o, stream, n, window, restart)
     drop_last = o.drop_last and not restart,
     restart = restart,
     rows = o.rows,
-    held_out = o.valid_fraction > 0 and 1 / period_of(o.valid_fraction) or 0,
+    held_out = held_out_of(o),
     settings = o.settings, lacks = not restart and o.lacks or nil,
   })
 end

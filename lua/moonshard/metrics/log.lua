@@ -130,6 +130,14 @@ function log.resumed(step, train)
   if metrics.events and (numbers[train] or 1) == 1 then metrics.events:restart(step + 1) end
 end
 
+---A trainer goes on from a checkpoint that the recipe loaded: its later steps run again. The metrics file keeps the
+---lines of both, of which the last of a step counts.
+---@param step integer the last completed one
+---@param train moonshard.Trainer
+function log.loaded(step, train)
+  if metrics.events and (numbers[train] or 1) == 1 then metrics.events:restart(step + 1) end
+end
+
 ---@class moonshard.CurveOptions
 ---@field svg? string file for the curve, whose folders are made; "": none
 ---@field title? string

@@ -87,27 +87,46 @@ function metrics_file.open(path)
   return setmetatable({ path = path, file = file }, MetricsFile)
 end
 
+-- Of the lines of a file { text, at = step, of = trainer }, those that a trainer went back over are dropped: a lower
+-- step than the last one begins again there. The same step again is a second line of it.
+local function without_abandoned(list)
+  local past = {} -- by trainer: its lines that count, ascending
+  for _, line in ipairs(list) do
+    local own = past[line.of] or {}
+    past[line.of] = own
+    local last = own[#own]
+    local goes_back = last and last.at > line.at
+    while goes_back and own[1] and own[#own].at >= line.at do table.remove(own).is_dropped = true end
+    own[#own + 1] = line
+  end
+end
+
 -- The lines that stay when a trainer goes on after a step, those of others among them; the size in bytes of those
--- before the first that goes; and the number of lines that go. Steps of a trainer ascend; one out of order is of an
--- earlier run. Behind an incomplete line nothing stays. Lua drops zero bytes (after a power cut) from the lines that it
--- reads, so a line shorter than the number of bytes read is one, too.
+-- before the first that goes; and the number of lines that go. Behind an incomplete line nothing stays. Lua drops zero
+-- bytes (after a power cut) from the lines that it reads, so a line shorter than the number of bytes read is one, too.
 local function lines_up_to(path, step, trainer)
-  local kept, bytes, read, rest, whole, last = {}, 0, 0, 0, true, {}
+  local list, read, rest, whole = {}, 0, 0, true
   local file = assert(io.open(path, "rb"))
   for line in file:lines("*L") do
     local at, of = tonumber(line:match('^{"step":(%d+),.*}\n$')), tonumber(line:match('"trainer":(%d+)')) or 1
     at = at and (tonumber(line:match('"trainer_step":(%d+)')) or at)
     read = read + #line
     whole = whole and at ~= nil and file:seek() == read
-    if whole and at > (last[of] or -1) and (of ~= trainer or at <= step) then
-      kept[#kept + 1], last[of] = line, at
-      if rest == 0 then bytes = read end
+    if whole then list[#list + 1] = { text = line, at = at, of = of }
+    else rest = rest + 1 end
+  end
+  if rest == 0 and file:seek("end") > read then rest = 1 end
+  file:close()
+  without_abandoned(list)
+  local kept, bytes, ended = {}, 0, false
+  for _, line in ipairs(list) do
+    if line.is_dropped or line.of == trainer and line.at > step then
+      rest, ended = rest + 1, true
     else
-      rest = rest + 1
+      kept[#kept + 1] = line.text
+      if not ended then bytes = bytes + #line.text end
     end
   end
-  if rest == 0 and file:seek("end") > bytes then rest = 1 end
-  file:close()
   return table.concat(kept), bytes, rest
 end
 

@@ -47,7 +47,8 @@ local function median(values)
   local sorted = {}
   for i, value in ipairs(values) do sorted[i] = value end
   table.sort(sorted)
-  return sorted[math.floor(#sorted / 2) + 1]
+  local middle = math.floor(#sorted / 2)
+  return #sorted % 2 == 1 and sorted[middle + 1] or (sorted[middle] + sorted[middle + 1]) / 2
 end
 
 ---Checks a step and adds it to the window.

@@ -209,6 +209,19 @@ local function parse(defaults)
   return setmetatable(settings, Settings)
 end
 
+-- What recipes preset, before anything of the command line.
+local presets = 0
+
+---Sets a setting as the command line does, before what that sets: what the prompt saves begins with its session's.
+---@param text string "lr=0.5"
+function args.preset(text)
+  local key, value = tostring(text):match("^([%w_]+)=(.*)$")
+  if not key then errors.invalid("ms.args.preset: give a setting as on the command line, lr=0.5, not %s", text) end
+  if args.taken then errors.invalid("ms.args.preset: call it before ms.args") end
+  presets = presets + 1
+  table.insert(args.overrides, presets, { key = key, text = value })
+end
+
 ---Refuses overrides if the recipe never called ms.args. Called when a recipe has ended or its plan was made.
 function args.check_taken()
   local first = args.overrides[1]

@@ -1,6 +1,7 @@
 -- Records a session: the lines that succeeded, to be saved as a recipe that repeats them, and the losses of its steps,
 -- for a curve.
 
+local args = require("moonshard.recipe.args")
 local chart = require("moonshard.metrics.chart")
 local context = require("moonshard.base.context")
 local errors = require("moonshard.base.error")
@@ -47,7 +48,21 @@ end
 
 local function source_of_file(path)
   local source = input_file.text(path)
-  return source and ("-- %s\n%s"):format(path, (source:gsub("^#[^\n]*\n?", ""):gsub("\n$", "")))
+  if not source then return nil end
+  source = source:gsub("^#[^\n]*\n?", ""):gsub("\n$", "")
+  if lexer.returns(source) then
+    source = ("do local _ = (function()\n%s\nend)() end"):format(lexer.keep_locals(source))
+  end
+  return ("-- %s\n%s"):format(path, source)
+end
+
+-- The settings of the session's command line, which what it saves has in its own.
+local function settings()
+  local lines = {}
+  for i, override in ipairs(args.overrides) do
+    lines[i] = ("ms.args.preset(%q)\n"):format(override.key .. "=" .. override.text)
+  end
+  return table.concat(lines)
 end
 
 -- Whether a text is a statement, with others around it.
@@ -95,7 +110,7 @@ end
 
 local function source_of(pieces)
   local with_result = reads_result(pieces)
-  local lines = { HEAD .. (with_result and RESULT or "") }
+  local lines = { HEAD .. settings() .. (with_result and RESULT or "") }
   for _, piece in ipairs(pieces) do
     local text = piece.text
     if with_result and piece.result then

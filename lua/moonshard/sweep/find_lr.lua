@@ -39,10 +39,19 @@ local function specs()
   return all
 end
 
+-- With two digits, or as many as keep the rates apart, and within what was asked for.
 local function rates(o)
-  local list = {}
-  for i = 0, o.points - 1 do list[i + 1] = minimum.rounded(o.from * (o.to / o.from) ^ (i / (o.points - 1))) end
-  return list
+  for digits = 1, 15 do
+    local list, ascends = { o.from }, true
+    for i = 1, o.points - 2 do
+      list[i + 1] = tonumber(("%." .. digits .. "e"):format(o.from * (o.to / o.from) ^ (i / (o.points - 1))))
+    end
+    list[o.points] = o.to
+    for i = 2, o.points do ascends = ascends and list[i] > list[i - 1] end
+    if ascends then return list end
+  end
+  errors.invalid("ms.find_lr: %d rates from %.15g to %.15g are too near to each other: give fewer points", o.points,
+    o.from, o.to)
 end
 
 local function check(o)

@@ -178,8 +178,10 @@ local function read_job(given)
   if o.timeout and o.timeout <= 0 then errors.invalid("ms.sweep: timeout must be above 0 seconds") end
   o.recipe, o.source = sweep.find_recipe(o.recipe)
   o.warmup, o.memory_limit = read_warmup(o), read_memory_limit(o.memory_limit)
-  o.out = (o.out or "build/sweep/" .. name_of_file()):gsub("/+$", "")
-  o.title = o.title or name_of_file()
+  -- A file can have several sweeps.
+  local number = sweep.ran > 0 and "-" .. sweep.ran + 1 or ""
+  o.out = (o.out or "build/sweep/" .. name_of_file() .. number):gsub("/+$", "")
+  o.title = o.title or name_of_file() .. number
   if o.settings.steps == nil then o.settings.steps = o.steps end
   return o, points, left_out
 end

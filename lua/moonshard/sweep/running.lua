@@ -207,18 +207,20 @@ local function own_metrics(rows)
   return found
 end
 
+-- The lines of a run's steps; or nil and a message; and the largest peak. A point is judged by its first trainer, but
+-- for memory. What was logged before the first step is no step.
 local function read_metrics(path)
-  local rows = {}
+  local rows, peak = {}, 0
   for line in (input_file.text(path) or ""):gmatch("([^\n]+)\n") do
     local row, why = json.decode(line)
     if not row then return nil, ("%s: line %d: %s"):format(path, #rows + 1, why) end
-    for _, key in ipairs(NEEDED) do
+    for _, key in ipairs(row.step ~= 0 and NEEDED or {}) do
       if row[key] == nil then return nil, ("the metrics have no %s: log what train:step returns"):format(key) end
     end
-    -- A point is judged by its first trainer.
-    if not row.trainer then rows[#rows + 1] = row end
+    peak = math.max(peak, row.peak_bytes or 0)
+    if row.step ~= 0 and not row.trainer then rows[#rows + 1] = row end
   end
-  return rows
+  return rows, nil, peak
 end
 
 -- A mean over several steps, because the loss of one step depends on its batch.
@@ -230,7 +232,7 @@ end
 
 -- Summarizes the metrics of a run; or returns nil and why this is impossible.
 local function summarize(path, warmup, record)
-  local rows, why = read_metrics(path)
+  local rows, why, peak = read_metrics(path)
   if not rows then return nil, why end
   if #rows == 0 then return nil, "the recipe logged no step: it must call ms.log" end
   if #rows <= warmup then
@@ -243,7 +245,7 @@ local function summarize(path, warmup, record)
     if i > warmup then counted[#counted + 1] = row end
   end
   local last = rows[#rows]
-  record.peak_bytes = math.max(record.peak_bytes or 0, last.peak_bytes)
+  record.peak_bytes = math.max(record.peak_bytes or 0, peak)
   record.comm_bytes, record.wire_bytes = last.comm_bytes, last.wire_bytes
   return {
     tokens_per_s = running.median(column(counted, "tokens_per_s")),
@@ -294,7 +296,8 @@ local function combine(record)
   record.exposed_ms = running.median(column(record.runs, "exposed_ms"))
   record.waits_ms = medians(record.runs, "waits_ms")
   record.tokens_per_s_min, record.tokens_per_s_max = math.min(unpack(speeds)), math.max(unpack(speeds))
-  record.loss, record.metrics = record.runs[1].loss, record.runs[1].metrics
+  -- Repeats that differ in more than time, as those with other seeds, are summed up in the same way.
+  record.loss, record.metrics = running.median(column(record.runs, "loss")), medians(record.runs, "metrics") or {}
 end
 
 -- Calls a function and adds its duration to the record.
@@ -341,6 +344,13 @@ function running.run(job, point, record, on_step)
   local number = #record.runs + 1
   record.reason = timed(record, train, job, point, record, number, on_step)
   if record.reason then record.status = "failed" end
+  -- The plan was that of the first step of the recipe's first trainer.
+  if not record.reason and job.memory_limit and record.peak_bytes > job.memory_limit then
+    record.status = "skipped"
+    record.reason = ("it had %s per rank, planned %s, and is over the limit of %s: other trainers, or later steps, "
+      .. "have more than the first step"):format(progress.size(record.peak_bytes),
+      progress.size(record.planned.peak_bytes), progress.size(job.memory_limit))
+  end
   if number == job.repeats and not record.reason then
     combine(record)
     record.status = "ok"

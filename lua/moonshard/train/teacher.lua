@@ -35,8 +35,9 @@ end
 
 local function traced(self)
   return function(inputs)
-    local result = self.teacher(self.model, inputs)
+    local result, more = self.teacher(self.model, inputs)
     if not tensor.is(result) then errors.invalid("%s must return a tensor", WHO) end
+    if more ~= nil then errors.invalid("%s must return one tensor: ms.ops.cat joins several", WHO) end
     local rows = batch_of.rows(inputs)
     if result.shape[1] ~= rows then
       errors.raise("MS_ESHAPE", "%s returned %s, but the first axis must be the %d rows of the batch", WHO,

@@ -34,6 +34,29 @@ local function all(batches, probe)
   return list
 end
 
+describe("the share that is held out", function()
+  teardown(scratch.clear)
+
+  it("is the one that was asked for, and training sees none of it", function()
+    local path, parts = scratch.path(), {}
+    for i = 1, 4000 do parts[i] = ("%04d "):format(i) end
+    scratch.write(path, table.concat(parts))
+    for asked, held in pairs({ [0.3] = 0.3, [0.35] = 0.35, [0.4] = 0.4, [0.45] = 0.45, [0.5] = 0.5, [0.25] = 0.25,
+      [0.2] = 0.2, [0.104] = 0.1, [0.05] = 0.05, [1 / 3] = 1 / 3, [0.28] = 5 / 18 }) do
+      local data = ms.data.text { files = path, seq = 8, batch = 1, valid_fraction = asked }
+      local trained, n = {}, 0
+      for _, batch in data:batches(data.n) do trained[tokens_of(batch)] = true end
+      for _, batch in data.valid:batches() do
+        assert.is_nil(trained[tokens_of(batch)])
+        n = n + 1
+      end
+      assert.equal(data.valid.n, n)
+      assert.is_true(math.abs(n / (data.n + n) - held) < 0.02, ("%g: %g"):format(asked, n / (data.n + n)))
+      assert.near(held, data:state().valid_fraction, 1e-12)
+    end
+  end)
+end)
+
 describe("passes over validation data", function()
   teardown(scratch.clear)
 

@@ -78,6 +78,19 @@ describe("the metrics file", function()
     has(lines, '{"step":12,"loss":12 | "trainer_step":2')
     has(open(path):resume(3, 1), ("metrics: %s | step 3 | 1 later line"):format(path))
     assert.equal(lines:match("^(.-\n){\"step\":14"), read(path))
+    -- A recipe that went back to step 3 by hand, or logs a step twice: what came last counts.
+    local function kept(steps, step)
+      local text = {}
+      for i, at in ipairs(steps) do text[i] = line(at, i) end
+      write(path, table.concat(text))
+      open(path):resume(step, 1)
+      local list = {}
+      for loss in read(path):gmatch('"loss":(%d+)') do list[#list + 1] = tonumber(loss) end
+      return list
+    end
+    assert.same({ 1, 2, 3, 7, 8 }, kept({ 1, 2, 3, 4, 5, 6, 4, 5, 6 }, 5))
+    assert.same({ 1, 2, 3, 7, 8, 9 }, kept({ 1, 2, 3, 4, 5, 6, 4, 5, 6 }, 9))
+    assert.same({ 1, 2, 3, 4 }, kept({ 1, 2, 2, 2, 3, 3 }, 2))
     -- What was logged before the first step stays, too.
     write(path, line(0) .. line(1) .. line(2))
     has(open(path):resume(1, 1), ("metrics: %s | step 1 | 1 later line"):format(path))

@@ -148,6 +148,8 @@ describe("a teacher of averages", function()
     local batch = { inputs = ms.randn { 4, 3, seed = 1 } }
     local train = with { teacher = function() return 3 end, forward = loss, ema = 0.9 }
     has(message(train.step, train, batch), "teacher | tensor")
+    train = with { teacher = function(_, b) return b.inputs, b.inputs end, forward = loss, ema = 0.9 }
+    has(message(train.step, train, batch), "teacher | one tensor")
     local function sum(student, given) return student(given.inputs):sum() end
     train = with { teacher = sum, forward = loss, ema = 0.9 }
     has(message(train.step, train, batch), "teacher | 4 rows")

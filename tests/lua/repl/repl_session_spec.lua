@@ -100,6 +100,20 @@ describe("a session", function()
     assert.truthy(again.out:find("%[rank 1%] %S+\t41\t5\n"), again.out)
   end)
 
+  it("I1 is saved with the settings of its command line, and files that return", function()
+    local saved = os.tmpname()
+    local recipe = program.recipe('local ms = require "moonshard"\nlocal cfg = ms.args { lr = 0.1, name = "x" }\n'
+      .. "rate, called = cfg.lr, cfg.name\nlocal seven = 7\nif rate then return { seven } end\n")
+    local out = program.run({ "repl", recipe, "-n", "1", "lr=0.5", "name=a b" }, nil,
+      "print(rate, called, seven)\n:save " .. saved .. "\n").out
+    local again, other = program.run({ "run", saved }), program.run({ "run", saved, "lr=0.7" })
+    os.remove(saved)
+    os.remove(recipe)
+    has(out, "0.5\ta b\t7")
+    assert.equal("0.5\ta b\t7\n", again.out, again.err)
+    assert.equal("0.7\ta b\t7\n", other.out)
+  end)
+
   it("I1 tells ranks apart by what is not shown", function()
     local out = repl(2, { "{ 1, 0.1 + 0.2 + rank * 1e-12 }", "x = ms.arange(100)",
       "x = x + x:ge(50):cast('f32') * x:lt(51):cast('f32') * rank", "x",

@@ -33,7 +33,7 @@ function progress.show_as(chosen) style = chosen end
 ---Starts a run of `steps` steps; without this call there is no bar and no remaining time.
 ---@param steps integer
 function progress.expect(steps)
-  if type(steps) ~= "number" or steps < 0 then
+  if type(steps) ~= "number" or steps ~= steps or steps < 0 then
     errors.invalid("ms.log.expect: the number of steps must be a number of at least 0, not %s",
       options.describe(steps))
   end
