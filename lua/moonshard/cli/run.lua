@@ -204,9 +204,20 @@ local function choose_progress(line)
   require("moonshard.base.text.progress").show_as(style)
 end
 
+-- The first collection of garbage waits until there are so many KiB, which short runs never have. It would also write to
+-- all memory that a rank shares with the others since the fork. From then on the collector works as usual.
+local FIRST_COLLECTION = 32 * 1024
+
+local function delay_collector()
+  local before = collectgarbage("setpause", math.max(200, math.floor(100 * FIRST_COLLECTION / collectgarbage("count"))))
+  collectgarbage("collect")
+  collectgarbage("setpause", before)
+end
+
 ---Loads the modules that most recipes use; call before the ranks are forked, so that it happens once.
 function run.preload()
   for _, name in ipairs(COMMON) do require(name) end
+  delay_collector()
 end
 
 ---Runs a program on every rank and waits until all have ended.
