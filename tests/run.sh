@@ -76,13 +76,13 @@ files() {
 listed() { sed -nE 's/^([^# ]+).*/^\1/p' "$1"; }
 
 # A sanitizer leaves out what its list (tests/sanitizers/*.skip) names by how a path begins; without --all it runs, of
-# the specs, those of few.list alone. --only asks for what it names.
+# the specs, those of its *.few alone. --only asks for what it names.
 wanted() {
   local skipped=tests/sanitizers/$config.skip
   if [ -n "$only" ] || [ ! -e "$skipped" ]; then cat; return; fi
   grep -v -f <(listed "$skipped") |
     if [ "$cases" = all ]; then cat
-    else grep -f <(printf '%s\n' '^tests/c/' /emulated/; listed tests/sanitizers/few.list); fi
+    else grep -f <(printf '%s\n' '^tests/c/' /emulated/; listed "tests/sanitizers/$config.few"); fi
 }
 
 # By the seconds that each took in the last whole run (times.tsv), before any by long.list. New files come first.

@@ -76,7 +76,7 @@ typedef struct ms_plan_summary {
   int64_t peak_bytes; /* of all arenas of this rank */
   uint64_t fingerprint;
   double flops;                        /* of one micro-batch, forward and backward, without recomputation */
-  double comm_bytes[MS_MAX_MESH_DIMS]; /* sent and received by this rank in FIRST + LAST + NORM + UPDATE + OUTER */
+  double comm_bytes[MS_MAX_MESH_DIMS]; /* sent and received by this rank in a step of ms_plan_config.micro_batches */
   double compile_ms;
   /* The first instruction at which the most bytes are in use. The arenas can be larger, because there are gaps between
    * buffers, and arenas are fullest at different instructions. The plan owns the texts. */
@@ -109,8 +109,8 @@ MS_API int ms_plan_summarize(const ms_plan *plan, ms_plan_summary *summary, int 
 typedef struct ms_traffic {
   double inside, sent, received; /* sent to and received from other nodes */
 } ms_traffic;
-/* What a step of one micro-batch (FIRST + LAST + NORM + UPDATE) moves over a dimension of the mesh, by this rank and by
- * all ranks of its node together, each of `size` bytes. */
+/* What a step of ms_plan_config.micro_batches moves over a dimension of the mesh, by this rank and by all ranks of its
+ * node together, each of `size` bytes. */
 MS_API int ms_plan_traffic(const ms_plan *plan, int mesh_dim, ms_traffic *rank, ms_traffic *node, int size);
 /* The plan as text (json 0), or as one JSON object. The plan owns the text, which is valid until the next call. */
 MS_API int ms_plan_dump(ms_plan *plan, int json, const char **text);

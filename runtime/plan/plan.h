@@ -371,9 +371,11 @@ void ms_grid_position(const ms_model *model, int member, int *at);
 int ms_plan_ranks_on(const ms_plan *plan, int node);
 /* The number of copies of an arena on a node: one for each rank, or for each set of ranks that share it (nodes.c). */
 int ms_plan_blocks(const ms_plan *plan, int arena, int node);
-/* What a step of one micro-batch runs. */
-static inline int ms_phase_is_of_step(int phase) {
-  return phase != MS_PHASE_NEXT && phase != MS_PHASE_EVALUATE && phase != MS_PHASE_GATHER;
+/* How often a step runs a phase. A plan with a LAST has a FIRST before it. */
+static inline int ms_plan_runs(const ms_plan *plan, int phase) {
+  const int last = plan->phase[MS_PHASE_LAST].present != 0, next = plan->config.micro_batches - 1 - last;
+  if (phase == MS_PHASE_EVALUATE || phase == MS_PHASE_GATHER) return 0;
+  return phase != MS_PHASE_NEXT ? 1 : next > 0 ? next : 0;
 }
 
 /* The first rank, within the dimension's group, of the block of `ranks` neighbours that contains this rank. */

@@ -1,4 +1,4 @@
--- A keyed permutation of 0..n-1, computed per element without a table: the order of samples.
+-- A keyed permutation of 0..n-1, computed per element, without a table unless n is small: the order of samples.
 --
 -- Element i of epoch e depends only on (seed, e, i, n), so every rank of every world computes the same order without
 -- communication. Method: a balanced Feistel network of six rounds over the smallest even number of bits that holds n,
@@ -41,12 +41,26 @@ function permutation.key(seed, ...)
   return key
 end
 
+local SMALL = 256
+
+-- A network over few bits has few permutations, so that of few elements is a table (Fisher & Yates).
+local function shuffled(n, seed, epoch)
+  local order = {}
+  for i = 0, n - 1 do
+    local j = permutation.key(seed, epoch, i) % 2 ^ 32 % (i + 1)
+    order[i] = order[j]
+    order[j] = i
+  end
+  return function(index) return order[index] end
+end
+
 --- The permutation as a function of the index.
 ---@param n integer elements, 1 to 2^32
 ---@param seed number
 ---@param epoch integer
 ---@return fun(index: integer): integer both 0-based
 function permutation.new(n, seed, epoch)
+  if n <= SMALL then return shuffled(n, seed, epoch) end
   local half = 1
   while 4 ^ half < n do
     half = half + 1

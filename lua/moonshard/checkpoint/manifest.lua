@@ -57,8 +57,10 @@ local function muon_names(optimizer)
   return names
 end
 
--- The optimizer's settings worth recording; its rules belong to the recipe.
-local function optimizer_of(optimizer)
+---The optimizer's settings worth recording; its rules belong to the recipe.
+---@param optimizer moonshard.Optimizer?
+---@return table?
+function manifest.optimizer_of(optimizer)
   if not optimizer then return nil end
   local kinds = {}
   for i, state in ipairs(owned_ranges.states(optimizer)) do kinds[i] = state.kind end
@@ -100,7 +102,7 @@ function manifest.head(session, more)
   for _, key in ipairs(rank_states.keys) do
     if more.states[key] then add(key, more.states[key]) end
   end
-  local optimizer = optimizer_of(session.optimizer)
+  local optimizer = manifest.optimizer_of(session.optimizer)
   if optimizer then add("optimizer", json.encode(optimizer)) end
   if session.ema then add("ema", json.encode(session.ema)) end
   local sync = replicas.describe(session.sharding)

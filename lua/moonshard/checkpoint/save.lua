@@ -170,6 +170,12 @@ local function model_of(model)
   return noted
 end
 
+-- The rate of the last step, and that of the next one where the schedule is the library's: a recipe's own function is
+-- asked once for a step, by the step.
+local function schedule_of(train)
+  return train.last_lr and { lr = train.last_lr, next_lr = train.optimizer:planned_lr(train.steps_done + 1) }
+end
+
 local function describe(train, saver, states)
   local hosts
   for i, rank in ipairs(saver.disk.split and train.session:ranks() or {}) do
@@ -179,8 +185,7 @@ local function describe(train, saver, states)
   return manifest.head(train.session, {
     step = train.steps_done, updates = train.session.updates, ranks = #train.session:ranks(), states = states,
     save = hosts and saver.save, hosts = hosts, line = line.of(train):describe(),
-    schedule = train.steps_done > 0 and { lr = train.optimizer.lr(train.steps_done),
-      next_lr = train.optimizer.lr(train.steps_done + 1) } or nil,
+    schedule = schedule_of(train),
     model = model_of(train.model), settings = next(args.texts) and args.texts,
   })
 end

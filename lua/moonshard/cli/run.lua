@@ -204,12 +204,13 @@ local function choose_progress(line)
   require("moonshard.base.text.progress").show_as(style)
 end
 
--- The first collection of garbage waits until there are so many KiB, which short runs never have. It would also write to
--- all memory that a rank shares with the others since the fork. From then on the collector works as usual.
+-- The first collection of garbage waits until there are so many KiB, which short runs never have. It would also write
+-- to all memory that a rank shares with the others since the fork. From then on the collector works as usual.
 local FIRST_COLLECTION = 32 * 1024
 
 local function delay_collector()
-  local before = collectgarbage("setpause", math.max(200, math.floor(100 * FIRST_COLLECTION / collectgarbage("count"))))
+  local percent = math.floor(100 * FIRST_COLLECTION / collectgarbage("count"))
+  local before = collectgarbage("setpause", math.max(200, percent))
   collectgarbage("collect")
   collectgarbage("setpause", before)
 end

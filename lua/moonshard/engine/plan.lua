@@ -57,7 +57,7 @@ function Plan:nodes() return (self:text():match("^[^\n]*\n  ([^\n]*)")) end
 ---@field peak_bytes number
 ---@field fingerprint string 16 hexadecimal digits
 ---@field flops number of one micro-batch
----@field comm_bytes table<string, number> bytes per step of one micro-batch, by mesh dimension
+---@field comm_bytes table<string, number> bytes per step, by mesh dimension
 ---@field compile_ms number
 
 ---@return moonshard.PlanSummary the same table at every call
@@ -93,7 +93,7 @@ function plan.traffic_of(t) return { inside = t.inside, sent = t.sent, received 
 ---@return number
 function plan.wire_bytes(t) return math.max(t.sent, t.received) end
 
----What a step of one micro-batch moves along each dimension of the mesh: this rank, and all ranks of its node.
+---What a step moves along each dimension of the mesh: this rank, and all ranks of its node.
 ---@return table<string, { rank: moonshard.Traffic, node: moonshard.Traffic }>
 function Plan:traffic()
   local moved, by = ffi.new("ms_traffic[2]"), {}

@@ -123,6 +123,7 @@ end
 ---@class moonshard.PlanSettings
 ---@field train boolean
 ---@field accumulate boolean?
+---@field micro_batches integer? of a step, for what the plan says of one
 ---@field clip moonshard.Clipping?
 ---@field prefetch integer?
 ---@field sync integer?
@@ -154,7 +155,7 @@ function Session:compile(name, graph, settings)
     ema.configure(config, self.ema)
     replicate_sync.configure(config, self.sharding.local_sync, settings.outer)
     config.train = settings.train and 1 or 0
-    config.accumulate = settings.accumulate and 1 or 0
+    config.accumulate, config.micro_batches = settings.accumulate and 1 or 0, settings.micro_batches or 1
     clipping.configure(settings.clip, config)
     config.sync = settings.sync or C.MS_SYNC_EVERY
     if settings.reshard_after_backward == false then config.reshard_after_backward = 0 end

@@ -26,7 +26,7 @@ local WHO = "ms.evaluate.perplexity"
 ---@field perplexity number exp of nll
 ---@field nll number mean of -log p over the tokens, nats
 ---@field tokens integer that were scored: all but the first, which has no context
----@field bits_per_byte number? of the text; nil for tokens
+---@field bits_per_byte number? of the text behind its first token; nil for tokens
 ---@field windows integer
 
 local function read_text(o)
@@ -49,6 +49,12 @@ local function tokens_of(o, text, subject)
     end
   end
   return o.tokens
+end
+
+-- The bytes of the text that have a score: those of the first token, if it is of the text, have none.
+local function scored_bytes(text, tokens, subject)
+  local first = subject.tokenizer:decode({ tokens[1] })
+  return #text - (text:sub(1, #first) == first and #first or 0)
 end
 
 -- Each target is in the first window that reaches it.
@@ -94,6 +100,6 @@ return function(model, o)
   local count = #tokens - 1
   return {
     perplexity = math.exp(sum / count), nll = sum / count, tokens = count, windows = #rows,
-    bits_per_byte = text and sum / math.log(2) / #text or nil,
+    bits_per_byte = text and sum / math.log(2) / scored_bytes(text, tokens, subject) or nil,
   }
 end

@@ -76,6 +76,7 @@ local function checked_tokenizer(who, tokenizer, vocab)
   local used = tokenizer or byte_tokens
   return {
     of_bytes = used.of_bytes, path = used.path,
+    decode = function(_, ids) return used:decode(ids) end,
     begun = function(_, ids) return used.begun and used:begun(ids) or ids end,
     encode = function(_, text, o)
       local ids = used:encode(text, o)

@@ -148,7 +148,12 @@ local function admits(where, point)
   if not where then return true end
   local copy = { ranks = point.ranks }
   for key, value in pairs(point.values) do copy[key] = value end
-  return where(copy)
+  local keeps = where(copy)
+  if type(keeps) ~= "boolean" then
+    errors.invalid("ms.sweep: where must return true or false for every point, and returned %s for %s",
+      options.describe(keeps), point.key)
+  end
+  return keeps
 end
 
 -- What varies: settings, and conditions of the machine.

@@ -32,7 +32,7 @@ local running = {}
 ---@field peak_bytes number
 ---@field bytes table<string, number> bytes at the peak, by category
 ---@field fullest table<string, number> peak bytes of each category
----@field comm_bytes table<string, number> by mesh dimension, in a step of one micro-batch
+---@field comm_bytes table<string, number> by mesh dimension, in a step
 ---@field nodes string where the ranks are, and what replicas share: "4 ranks on 1 node: ..."
 ---@field ranks_per_node integer
 ---@field replicas_together integer number of replicas that share one copy of the state
@@ -108,6 +108,18 @@ local function medians(rows, key)
   end
   for dim, values in pairs(by_dim) do result[dim] = running.median(values) end
   return next(result) and result or nil
+end
+
+-- The means: steps of local SGD move other bytes than those that synchronise.
+local function means(rows, key)
+  local sums
+  for _, row in ipairs(rows) do
+    for dim, value in pairs(row[key] or {}) do
+      sums = sums or {}
+      sums[dim] = (sums[dim] or 0) + value / #rows
+    end
+  end
+  return sums
 end
 
 -- The first "moonshard: " line is the error; a recipe can print anything before or after it.
@@ -195,14 +207,17 @@ local NEEDED = { "loss", "tokens_per_s", "step_ms", "data_ms", "peak_bytes", "co
 -- A recipe evaluates if it wants to, so this is a metric of its own.
 local EVALUATED = "valid_loss"
 
--- The metrics that a recipe added: the last value of each, because not every step has all of them.
+local function is_own(key) return key == EVALUATED or not metrics_file.is_of_step(key) end
+
+-- The metrics that a recipe added: the last value of each, because not every step has all of them. One that ends with
+-- NaN or an infinity has none.
 local function own_metrics(rows)
   local found = {}
   for _, row in ipairs(rows) do
     for key, value in pairs(row) do
-      local is_own = key == EVALUATED or not metrics_file.is_of_step(key)
-      if is_own and type(value) == "number" then found[key] = value end
+      if is_own(key) and type(value) == "number" then found[key] = value end
     end
+    for key in pairs(row.without_value) do found[key] = nil end
   end
   return found
 end
@@ -212,8 +227,14 @@ end
 local function read_metrics(path)
   local rows, peak = {}, 0
   for line in (input_file.text(path) or ""):gmatch("([^\n]+)\n") do
-    local row, why = json.decode(line)
+    local row, why = json.decode(line, true)
     if not row then return nil, ("%s: line %d: %s"):format(path, #rows + 1, why) end
+    local without_value = {}
+    for key, value in pairs(row) do
+      if value == json.null then without_value[key] = true end
+    end
+    for key in pairs(without_value) do row[key] = nil end
+    row.without_value = without_value
     for _, key in ipairs(row.step ~= 0 and NEEDED or {}) do
       if row[key] == nil then return nil, ("the metrics have no %s: log what train:step returns"):format(key) end
     end
@@ -244,9 +265,8 @@ local function summarize(path, warmup, record)
     seconds = seconds + (row.step_ms + row.data_ms) / 1e3
     if i > warmup then counted[#counted + 1] = row end
   end
-  local last = rows[#rows]
   record.peak_bytes = math.max(record.peak_bytes or 0, peak)
-  record.comm_bytes, record.wire_bytes = last.comm_bytes, last.wire_bytes
+  record.comm_bytes, record.wire_bytes = means(counted, "comm_bytes"), means(counted, "wire_bytes")
   return {
     tokens_per_s = running.median(column(counted, "tokens_per_s")),
     step_ms = running.median(column(counted, "step_ms")),

@@ -264,7 +264,8 @@ end
 local function check_rate(self)
   local optimizer = self.optimizer
   local rate_of = optimizer and not optimizer.rules and optimizer.lr
-  local rate = type(rate_of) == "function" and tonumber((rate_of(self.updates + 1))) or -1
+  -- A recipe's own function is asked by the step alone.
+  local rate = rate_of and optimizer:planned_lr(self.updates + 1) or -1
   if rate ~= rate then rate = -1 end -- as what is no function: the step refuses it
   self:require_same(rate, "of new rates", function(rank, other)
     return ("ms.set_rules: the next step's learning rate is %g on rank %d, and %g on rank %d: give all ranks the same"

@@ -119,6 +119,12 @@ end
 ---@return boolean
 function Optimizer:is_same(other) return rawequal(self, other) or rawequal(self, given_as[other]) end
 
+---The rate of a step by a schedule of the library's; nil for a recipe's own function, which a step asks once, and which
+---may say something else to who asks again.
+---@param step integer
+---@return number?
+function Optimizer:planned_lr(step) return schedule.peak_of(self.lr) and self.lr(step) or nil end
+
 ---Muon, if it trains a parameter.
 ---@return moonshard.Optimizer?
 function Optimizer:muon() return self.kind == "muon" and self or nil end

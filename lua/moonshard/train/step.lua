@@ -71,7 +71,8 @@ local function train_settings(self, outer)
   return {
     sync = accumulates and step.SYNC[self.gradient_sync] or nil,
     reshard_after_backward = self.reshard_after_backward or not accumulates,
-    train = true, accumulate = accumulates, clip = self.clip, prefetch = self.prefetch,
+    train = true, accumulate = accumulates, micro_batches = self.micro_batches, clip = self.clip,
+    prefetch = self.prefetch,
     rematerialize = self.rematerialize ~= false, -- also while "auto" is undecided
     memory_limit = self.memory_limit, owner = self.owner, outer = outer,
   }
@@ -296,6 +297,7 @@ function step.run(self, batch, places)
   exec.step_inputs.lr, exec.step_inputs.muon_lr, exec.step_inputs.step = rates.lr, rates.muon, self.session.updates + 1
   exec.step_inputs.micro_batches = self.micro_batches
   run_phases(self, exec, specs, batch, places, number, given)
+  self.last_lr = rates.lr
   local seconds = met + clock.now() - began
   self.outside_bytes = self.outside_bytes or outside_bytes(self)
   local exposed = exposed_ms(exec, before)

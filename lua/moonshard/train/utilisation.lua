@@ -5,6 +5,7 @@
 -- token uses; a frozen parameter, of which no gradient is needed, counts 4. A model whose layers and width are unknown
 -- (model.config) counts what the ops of its plan compute instead, forward and backward.
 
+local batch_of = require("moonshard.engine.batch")
 local dtypes = require("moonshard.base.dtypes")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
@@ -68,7 +69,11 @@ end
 ---@return string counts what they are
 function utilisation.flops(trainer, plan, batch, tokens)
   local formula, counts = per_token(trainer, batch)
-  if formula then return formula * tokens / trainer.session.sharding.mesh:size(), counts end
+  if formula then
+    -- The formula is of the tokens that the model reads, of which targets can be fewer, or have more axes.
+    local read = tokens * batch_of.numel(batch.tokens.shape) / batch_of.tokens(batch)
+    return formula * read / trainer.session.sharding.mesh:size(), counts
+  end
   return plan:summary().flops * trainer.micro_batches, "operations of the plan's forward and backward"
 end
 

@@ -8,7 +8,6 @@
 #include "base/config.h"
 #include "base/numbers/dtype.h"
 
-/* comm_bytes leaves out EVALUATE, and NEXT, which a step runs any number of times. */
 int ms_plan_summarize(const ms_plan *plan, ms_plan_summary *summary, int size) {
   MS_HANDLE(plan, PLAN);
   MS_GIVEN(summary);
@@ -17,9 +16,9 @@ int ms_plan_summarize(const ms_plan *plan, ms_plan_summary *summary, int size) {
     const ms_plan_phase *phase = &plan->phase[p];
     s->instructions += phase->n;
     s->collectives[p] = phase->colls;
-    for (int i = 0; i < phase->colls && ms_phase_is_of_step(p); i++) {
+    for (int i = 0; i < phase->colls; i++) {
       const int dim = plan->model->dim[phase->coll[i]->dim].mesh_dim;
-      s->comm_bytes[dim] += phase->coll[i]->bytes;
+      s->comm_bytes[dim] += ms_plan_runs(plan, p) * phase->coll[i]->bytes;
     }
   }
   for (int c = 0; c < MS_CATEGORIES; c++) s->bytes[c] = plan->category_bytes[c];

@@ -213,11 +213,12 @@ fail:
 static int add_step(counting *c, int mesh_dim, const int *at, ms_traffic *sum) {
   for (int p = 0; p < MS_PHASES; p++) {
     const ms_plan_phase *phase = &c->plan->phase[p];
-    for (int i = 0; i < phase->colls && ms_phase_is_of_step(p); i++) {
+    const int runs = ms_plan_runs(c->plan, p);
+    for (int i = 0; i < phase->colls && runs; i++) {
       ms_traffic moved;
       if (c->plan->model->dim[phase->coll[i]->dim].mesh_dim != mesh_dim) continue;
       MS_TRY(count(c, phase->coll[i], at, &moved));
-      ms_traffic_add(sum, &moved);
+      ms_traffic_add(sum, &(ms_traffic){runs * moved.inside, runs * moved.sent, runs * moved.received});
     }
   }
   return MS_OK;

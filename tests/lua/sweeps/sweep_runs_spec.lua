@@ -9,10 +9,11 @@ local scratch = require("lua.support.scratch")
 -- Each run of it logs another loss and score: the next line of a file.
 local RECIPE = [[
 local ms = require "moonshard"
-local cfg = ms.args { mesh = "1", rows = 4, wide = 4, second = false, before = false, numbers = "", lr = 0.1,
-  steps = 4 }
+local cfg = ms.args { ends = "", sync = 0, mesh = "1", rows = 4, wide = 4, second = false, before = false,
+  numbers = "", lr = 0.1, steps = 4 }
 local model = ms.nn.sequential { ms.nn.linear(4, 8), ms.nn.linear(8, 4) }
-ms.fully_shard(model, { mesh = cfg.mesh })
+ms.fully_shard(model, { mesh = ms.init_device_mesh("cpu", cfg.mesh, { "replicate" }),
+  replicate_sync = cfg.sync > 0 and { every = cfg.sync, outer = ms.optim.sgd { lr = 0.7 } } or nil })
 local sgd = ms.optim.sgd { lr = cfg.lr }
 local train = ms.trainer { model = model, loss = ms.loss.mse, optimizer = sgd }
 local other = ms.trainer { model = model, loss = ms.loss.mse, optimizer = sgd }
@@ -29,7 +30,7 @@ end
 if cfg.before then ms.log(0, { loss = 99, valid_loss = 98 }) end
 for step = 1, cfg.steps do
   local m = train:step(batch(cfg.rows))
-  m.loss, m.score = number, 10 * number
+  m.loss, m.score = number, step == cfg.steps and cfg.ends ~= "" and tonumber(cfg.ends) or 10 * number
   ms.log(step, m)
   if cfg.second then
     m = other:step(batch(cfg.wide))
@@ -66,6 +67,38 @@ describe("a sweep", function()
     assert.equal(0, ended.status, ended.err)
     assert.equal(1, point(folder).loss)
     assert.equal(10, point(folder).metrics.score)
+  end)
+
+  it("has the bytes of its steps, of which not all synchronise", function()
+    local ended, folder = sweep [[ms.sweep { recipe = "recipe.lua", out = "FOLDER/out", over = { sync = { 1, 2, 4 } },
+      order = "given", settings = { mesh = "2", steps = 9 } }]]
+    assert.equal(0, ended.status, ended.err)
+    local bytes = {}
+    for _, record in ipairs(json.decode(scratch.read(folder .. "/out/results.json")).points) do
+      bytes[record.point.sync] = record.comm_bytes.replicate
+    end
+    assert.is_true(bytes[1] > 0)
+    assert.near(bytes[1] / 2, bytes[2], 1e-9 * bytes[1]) -- steps 2 to 9, of which 2, 4, 6 and 8 do
+    assert.near(bytes[1] / 4, bytes[4], 1e-9 * bytes[1])
+  end)
+
+  it("asks for true or false of each point", function()
+    for _, gives in ipairs({ "", "return nil", 'return "no"' }) do
+      local ended = sweep(('ms.sweep { recipe = "recipe.lua", over = { lr = { 0.1 } },\n'
+        .. 'settings = { mesh = "1" }, where = function() %s end }')
+        :format(gives))
+      assert.equal(2, ended.status)
+      has(ended.err, "where | true or false | lr=0.1")
+    end
+  end)
+
+  it("has no metric that ends with NaN or an infinity, whatever it was before, and sorts such a point last", function()
+    local ended, folder = sweep [[ms.sweep { recipe = "recipe.lua", out = "FOLDER/out", over = {
+      ends = { "inf", "3" } }, sort = "score", settings = { mesh = "1" } }]]
+    assert.equal(0, ended.status, ended.err)
+    local points = json.decode(scratch.read(folder .. "/out/results.json")).points
+    assert.same({ "3", 3 }, { points[1].point.ends, points[1].metrics.score })
+    assert.is_nil(points[2].metrics.score)
   end)
 
   it("sees memory that only a second trainer needs", function()
