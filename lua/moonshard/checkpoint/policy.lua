@@ -129,8 +129,8 @@ local function resume(self, path, skipped)
     require("moonshard.metrics.log").print(("resumed from %s, after step %d%s%s%s%s"):format(loaded.path, loaded.step,
       of_others(loaded), (loaded.seed or "") .. (loaded.ema or ""), loaded.frozen or "",
       skipped or loaded.skipped or ""))
-    if loaded.others then require("moonshard.metrics.log").print("other settings than before: " .. loaded.others) end
     require("moonshard.metrics.log").resumed(loaded.step, self.train)
+    if loaded.others then require("moonshard.metrics.log").print("other settings than before: " .. loaded.others) end
   end
 end
 

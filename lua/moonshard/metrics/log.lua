@@ -73,9 +73,10 @@ local function write(step, m)
     errors.invalid("ms.log: the step must be a whole number of at least 0, not %s", options.describe(step))
   end
   for name, value in pairs(m) do check_metric(name, value) end
-  if m.trainer ~= nil or m.trainer_step ~= nil then
-    errors.invalid("ms.log: %s of the metrics is the trainer's, which --metrics has itself: give yours another name",
-      m.trainer ~= nil and "trainer" or "trainer_step")
+  for _, name in ipairs({ "step", "trainer", "trainer_step" }) do
+    if m[name] ~= nil then
+      errors.invalid("ms.log: %s of the metrics is what --metrics has itself: give yours another name", name)
+    end
   end
   if world.rank ~= 0 then return end
   local trainer = numbers[m] or 1

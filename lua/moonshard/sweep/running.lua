@@ -280,8 +280,10 @@ local function prepare(job, point)
   if not job.prepare then return nil end
   local given = { ranks = point.ranks }
   for key, value in pairs(point.values) do given[key] = value end
-  local ok, raised = pcall(job.prepare, given)
-  if not ok then return "prepare: " .. tostring(type(raised) == "table" and raised.message or raised) end
+  local ok, result, why = pcall(job.prepare, given)
+  if not ok then return "prepare: " .. tostring(type(result) == "table" and result.message or result) end
+  -- As Lua's own functions fail, os.execute and io.open among them.
+  if result == false or result == nil and type(why) == "string" then return "prepare: " .. tostring(why or "false") end
 end
 
 -- Runs the point once; returns the reason if it fails.

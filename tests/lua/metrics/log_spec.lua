@@ -300,6 +300,11 @@ describe("ms.log", function()
       assert.is_false(ok)
       has(tostring(raised), "ms.log | metrics | " .. tostring(key))
     end
+    for _, name in ipairs({ "step", "trainer", "trainer_step" }) do
+      ok, raised = pcall(log, 1, with({ [name] = 3 }))
+      assert.is_false(ok)
+      has(tostring(raised), "ms.log | " .. name .. " | another name")
+    end
     for _, step in ipairs({ -1, 0.5, 0 / 0, 1 / 0 }) do
       ok, raised = pcall(log, step, METRICS)
       assert.is_false(ok)

@@ -82,6 +82,15 @@ describe("a sweep", function()
     assert.near(bytes[1] / 4, bytes[4], 1e-9 * bytes[1])
   end)
 
+  it("takes what prepare returns as Lua's functions do for a failure", function()
+    for gives, says in pairs({ ['nil, "no such link"'] = "prepare: | no such link", ["false"] = "prepare: | false" }) do
+      local ended = sweep(('ms.sweep { recipe = "recipe.lua", out = "FOLDER/out", over = { lr = { 0.1 } },\n'
+        .. 'settings = { mesh = "1" }, prepare = function() return %s end }'):format(gives))
+      assert.equal(3, ended.status, ended.err)
+      has(ended.out .. ended.err, says)
+    end
+  end)
+
   it("asks for true or false of each point", function()
     for _, gives in ipairs({ "", "return nil", 'return "no"' }) do
       local ended = sweep(('ms.sweep { recipe = "recipe.lua", over = { lr = { 0.1 } },\n'
