@@ -102,7 +102,7 @@ static int read_all(loading *l) {
 static int check(const loading *l) {
   const ms_safetensors_tensor *t = &l->tensor;
   const char *checksums = l->piece->checksums;
-  const char *wanted = l->what == MS_TENSOR_STORED ? "I32" : "F32";
+  const char *wanted = ms_tensor_in_words(l->what) ? "I32" : "F32";
   if (strcmp(t->dtype, wanted))
     return MS_FAIL(MS_EDTYPE, "%s: tensor %s has dtype %s; a state can only be loaded from %s", t->file, t->name,
                    t->dtype, wanted);
@@ -145,7 +145,7 @@ static int find_elements(loading *l, const ms_param *p) {
     whole = ms_params_factors(l->state->model, l->param, l->what);
     l->saved = l->mine = (ms_division){.run = whole, .stride = whole};
   }
-  if (l->what == MS_TENSOR_STORED) {
+  if (ms_tensor_in_words(l->what)) {
     MS_TRY(count_words(l, p));
     whole = ms_storage_words(&p->storage, whole);
   }

@@ -80,7 +80,7 @@ static int place_pieces(ms_save *save) {
   place *order = ms_calloc(save->n, sizeof *order);
   int64_t end = 0;
   if (!order) return MS_ENOMEM;
-  for (int i = 0; i < save->n; i++) order[i] = (place){save->piece[i].name, save->piece[i].what == MS_TENSOR_STORED, i};
+  for (int i = 0; i < save->n; i++) order[i] = (place){save->piece[i].name, ms_tensor_in_words(save->piece[i].what), i};
   if (save->n) qsort(order, (size_t)save->n, sizeof *order, in_file);
   for (int i = 0; i < save->n; i++) {
     save->at[order[i].piece] = end;

@@ -14,6 +14,7 @@
 #include "base/slice.h"
 #include "exec/tensors/moments.h"
 #include "exec/tensors/stored.h"
+#include "exec/tensors/tensor_table.h"
 #include "kernels/formats/storage.h"
 #include "shard/divided.h"
 #include "shard/initial_values.h"
@@ -84,7 +85,7 @@ int ms_params_find_writable(ms_state *state, int param, int what, ms_elements *a
   MS_TRY(ms_state_settle(state));
   MS_TRY(ms_params_find(state, param, what, at));
   const ms_param *p = &state->model->param[param];
-  if (what != MS_TENSOR_PARAM && what != MS_TENSOR_STORED) return MS_OK;
+  if (ms_tensor_rows[what].slot != MS_SLOT_MASTER) return MS_OK;
   ms_resident_note(state, param);
   if (what != MS_TENSOR_PARAM) return MS_OK;
   if (ms_params_has_copy(state, p)) at->data = NULL;

@@ -31,7 +31,7 @@ static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 static ms_division division_of(const ms_model *model, int param, int what, int place) {
   const ms_param *p = &model->param[param];
   ms_division part = ms_param_division(model, p, place);
-  if (what != MS_TENSOR_STORED) return part;
+  if (!ms_tensor_in_words(what)) return part;
   return (ms_division){.run = ms_storage_words(&p->storage, part.run),
                        .stride = ms_storage_words(&p->storage, part.stride),
                        .origin = ms_storage_words(&p->storage, part.origin)};
@@ -42,7 +42,7 @@ static int64_t whole_of(const ms_model *model, int param, int what) {
   const ms_param *p = &model->param[param];
   if (ms_tensor_is_whole(what)) return ms_params_factors(model, param, what);
   const int64_t elements = ms_param_whole_numel(model, p);
-  return what == MS_TENSOR_STORED ? ms_storage_words(&p->storage, elements) : elements;
+  return ms_tensor_in_words(what) ? ms_storage_words(&p->storage, elements) : elements;
 }
 
 /* What a rank asks for, and which elements of it this rank gives. */

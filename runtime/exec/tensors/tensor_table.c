@@ -105,18 +105,18 @@ static int find_factors(const ms_state *state, const ms_param *p, const ms_tenso
 
 /* SGD's momentum is where AdamW has its first moment. */
 const ms_tensor_row ms_tensor_rows[MS_TENSOR_KINDS] = {
-    [MS_TENSOR_PARAM] = {"param", MS_SLOT_MASTER, find_master},
-    [MS_TENSOR_GRAD] = {"grad", MS_SLOT_GRADIENT, find_elements},
-    [MS_TENSOR_EXP_AVG] = {"exp_avg (momentum)", MS_SLOT_MOMENT, find_moment},
-    [MS_TENSOR_EXP_AVG_SQ] = {"exp_avg_sq", MS_SLOT_MOMENT + 1, find_moment},
-    [MS_TENSOR_EMA] = {"ema", MS_SLOT_EMA, find_elements},
-    [MS_TENSOR_SYNCED] = {"synced weights", MS_SLOT_SYNCED, find_elements},
-    [MS_TENSOR_OUTER_MOMENTUM] = {"outer momentum", MS_SLOT_OUTER_MOMENTUM, find_elements},
-    [MS_TENSOR_OUTER_SUM] = {"outer sum", MS_SLOT_OUTER_SUM, find_elements},
-    [MS_TENSOR_STORED] = {"stored form", MS_SLOT_MASTER, find_records},
-    [MS_TENSOR_ROW_VAR] = {"row_var", MS_SLOT_FACTORS, find_factors},
-    [MS_TENSOR_COL_VAR] = {"col_var", MS_SLOT_FACTORS, find_factors},
-    [MS_TENSOR_VARIANCE] = {"variance", MS_SLOT_FACTORS, find_factors},
+    [MS_TENSOR_PARAM] = {.name = "param", .slot = MS_SLOT_MASTER, .find = find_master},
+    [MS_TENSOR_GRAD] = {.name = "grad", .slot = MS_SLOT_GRADIENT, .find = find_elements},
+    [MS_TENSOR_EXP_AVG] = {.name = "exp_avg (momentum)", .slot = MS_SLOT_MOMENT, .find = find_moment},
+    [MS_TENSOR_EXP_AVG_SQ] = {.name = "exp_avg_sq", .slot = MS_SLOT_MOMENT + 1, .find = find_moment},
+    [MS_TENSOR_EMA] = {.name = "ema", .slot = MS_SLOT_EMA, .find = find_elements},
+    [MS_TENSOR_SYNCED] = {.name = "synced weights", .slot = MS_SLOT_SYNCED, .find = find_elements},
+    [MS_TENSOR_OUTER_MOMENTUM] = {.name = "outer momentum", .slot = MS_SLOT_OUTER_MOMENTUM, .find = find_elements},
+    [MS_TENSOR_OUTER_SUM] = {.name = "outer sum", .slot = MS_SLOT_OUTER_SUM, .find = find_elements},
+    [MS_TENSOR_STORED] = {.name = "stored form", .slot = MS_SLOT_MASTER, .in_words = 1, .find = find_records},
+    [MS_TENSOR_ROW_VAR] = {.name = "row_var", .slot = MS_SLOT_FACTORS, .is_whole = 1, .find = find_factors},
+    [MS_TENSOR_COL_VAR] = {.name = "col_var", .slot = MS_SLOT_FACTORS, .is_whole = 1, .find = find_factors},
+    [MS_TENSOR_VARIANCE] = {.name = "variance", .slot = MS_SLOT_FACTORS, .is_whole = 1, .find = find_factors},
 };
 
 int ms_params_find(const ms_state *state, int param, int what, ms_elements *at) {
