@@ -67,7 +67,9 @@ local function take_sampling(line, folder)
 end
 
 local function print_text(out, line, model, tokenizer, end_tokens)
-  local text = require("moonshard.train.generate")(model, asked(line, tokenizer, end_tokens))
+  local own = {}
+  for _, id in ipairs(end_tokens) do own[#own + 1] = id < model.config.vocab and id or nil end -- others never come
+  local text = require("moonshard.train.generate")(model, asked(line, tokenizer, own))
   if require("moonshard.distributed.world").rank == 0 then out:write(line.prompt or "\n", text, "\n") end
 end
 

@@ -228,6 +228,12 @@ end
 local function continue(model, o)
   check_model(model, o)
   local running, config, count = session.of(model), model.config, o.tokens or o.bytes or 300
+  for _, id in ipairs(o.stop) do
+    if id >= config.vocab then
+      errors.invalid("ms.generate: stop has token %d, but the model has %d tokens, so no text would end there", id,
+        config.vocab)
+    end
+  end
   local lists, many = read_prompts(o, config.vocab)
   require_same(running, o, lists, count)
   local numbers, mine = divide(running, #lists)

@@ -50,8 +50,8 @@ local ANOTHER = "make another ms.trainer of the same model and optimizer with it
   .. "give it the number of steps: other.steps_done = train.steps_done"
 
 local function check_steps(value)
-  if type(value) == "number" and value % 1 == 0 and value >= 0 then return nil end
-  return "must be a whole number of at least 0, not " .. options.describe(value)
+  if type(value) == "number" and value % 1 == 0 and value >= 0 and value < 2 ^ 32 then return nil end
+  return "must be a whole number of at least 0 and below 2^32, not " .. options.describe(value)
 end
 
 sealed.class(Trainer, {
@@ -241,10 +241,11 @@ function Trainer:compile(batch)
 end
 
 function Trainer:__tostring()
-  return ("trainer of %s, %s parameters, mesh %s: %s, lr %g, %d step%s done"):format(getmetatable(self.model).name,
+  local planned = self.optimizer:planned_lr(self.steps_done + 1)
+  return ("trainer of %s, %s parameters, mesh %s: %s, lr %s, %d step%s done"):format(getmetatable(self.model).name,
     tree.thousands(tree.count(self.model)), self.session.sharding.mesh:label(),
-    self.optimizer.title or self.optimizer.kind,
-    self.optimizer.lr(self.steps_done + 1), self.steps_done, self.steps_done == 1 and "" or "s")
+    self.optimizer.title or self.optimizer.kind, planned and ("%g"):format(planned) or "by the recipe's function",
+    self.steps_done, self.steps_done == 1 and "" or "s")
 end
 
 local function check_self(self, name)

@@ -72,6 +72,7 @@ describe("generate", function()
       ["stop | tokenizer"] = { stop = "<|endoftext|>" },
       ["stop | number 2 | 1.5"] = { stop = { 3, 1.5 } },
       ["tokens | bytes"] = { tokens = 3, bytes = 3 },
+      ["stop | token 256 | 256 tokens"] = { stop = { 3, 256 } },
       ["256 tokens | " .. TOKENIZER .. " | tokenizer"] = { prompt = " the", tokenizer = TOKENIZER },
     }) do
       local got = message(function() ms.generate(model, o) end)
