@@ -69,19 +69,22 @@ describe("sizes", function()
 
   it("that need the least count of windows need as many as counting finds", function()
     local windows = require("moonshard.data.windows")
-    -- The least count whose training windows, all but one block of each cycle, are enough.
+    -- By fraction: blocks of a cycle, how many of them are held out, and the least number of cycles.
+    local SHARES = { [0.5] = { 2, 1, 4 }, [0.3] = { 10, 3, 32 }, [0.4] = { 5, 2, 32 }, [0.05] = { 20, 1, 4 },
+      [0.01] = { 100, 1, 4 } }
+    -- The least count whose training windows, all but some blocks of each cycle, are enough.
     local function counted(o)
-      local period = math.max(2, math.floor(1 / o.valid_fraction + 0.5))
+      local period, held, wanted = unpack(SHARES[o.valid_fraction])
       local count = o.batch
       while true do
-        local block = math.max(1, math.min(16, math.floor(count / (4 * period))))
+        local block = math.max(1, math.min(16, math.floor(count / (wanted * period))))
         local cycles = math.floor(count / (block * period))
-        if count - cycles * block >= o.batch and cycles >= 1 then return count + 1 end
+        if count - cycles * block * held >= o.batch and cycles >= 1 then return count + 1 end
         count = count + 1
       end
     end
     for batch = 1, 700 do
-      for _, fraction in ipairs { 0.5, 0.3, 0.05, 0.01 } do
+      for _, fraction in ipairs { 0.5, 0.3, 0.4, 0.05, 0.01 } do
         local o = { batch = batch, share = { ranks = 1 }, seq = 1, valid_fraction = fraction, drop_last = true }
         assert.equal(counted(o), windows.tokens_needed(o), batch .. " " .. fraction)
       end
