@@ -1,6 +1,6 @@
 /* optimizer.h - the table of optimizers: what each keeps of a parameter, and its update as a program, a list of steps.
  *
- * Updates are lowered from the table alone (lower/updates): a new optimizer needs its row and settings
+ * Updates are lowered from the table alone (lower/optimizers): a new optimizer needs its row and settings
  * (base/settings/settings.def), ops with kernels (kernels/ops.def), and in the Lua layer a row (engine/optimizers.lua)
  * and its constructor (train/optim.lua). Of one with several steps the row names an array of programs.c.
  */
