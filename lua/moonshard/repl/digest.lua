@@ -8,19 +8,22 @@ local values = require("moonshard.tensor.values")
 
 local digest = {}
 
-local MOST_ENTRIES = 100000 -- of all tables of a line: what is longer is compared so far
+-- Of all tables of a line. More are compared as they are shown: ranks visit them in orders of their own, and would not
+-- stop at the same ones.
+local MOST_ENTRIES = 100000
 local DEEPEST = 64
 
 local add
 
--- Objects have fields of their own rank, such as handles, so what they show is what counts.
+-- Objects have fields of their own rank, such as handles, so what they show is what counts. A table that is inside
+-- itself ends there; one in several places counts in each, whichever a rank visits first.
 local function add_table(parts, value, seen, depth)
   if getmetatable(value) ~= nil or seen[value] or depth > DEEPEST then return end
   seen[value] = true
   local entries = {}
   for key, entry in next, value do
     seen.left = seen.left - 1
-    if seen.left < 0 then break end
+    if seen.left < 0 then return end
     local own = {}
     add(own, key, seen, depth + 1)
     add(own, entry, seen, depth + 1)
@@ -28,6 +31,7 @@ local function add_table(parts, value, seen, depth)
   end
   table.sort(entries) -- their order is each rank's own
   parts[#parts + 1] = "{" .. table.concat(entries, ",") .. "}"
+  seen[value] = nil
 end
 
 function add(parts, value, seen, depth)
@@ -48,11 +52,11 @@ function add(parts, value, seen, depth)
 end
 
 ---@param list table with field n
----@return number
+---@return number 0: there are too many entries
 function digest.of(list)
   local parts, seen = {}, { left = MOST_ENTRIES }
   for i = 1, list.n do add(parts, list[i], seen, 0) end
-  return hash.of_text(table.concat(parts, "\n"))
+  return seen.left < 0 and 0 or hash.of_text(table.concat(parts, "\n"))
 end
 
 return digest

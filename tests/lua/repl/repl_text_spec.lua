@@ -102,6 +102,32 @@ describe("values at the prompt", function()
   end)
 end)
 
+describe("what ranks compare of a value", function()
+  local digest = require("moonshard.repl.digest")
+  local function of(value) return digest.of({ n = 1, value }) end
+
+  -- Where a table has its entries depends on how it came about.
+  it("does not depend on the order in which a table is visited", function()
+    local function made(first, last, by)
+      local shared, value = { 1, 2 }, {}
+      for i = first, last, by do value["key" .. i] = shared end
+      return value
+    end
+    assert.equal(of(made(1, 40, 1)), of(made(40, 1, -1)))
+    assert.not_equal(of(made(1, 40, 1)), of(made(1, 39, 1)))
+    local inside = {}
+    inside.own = inside
+    assert.equal(of(inside), of(inside))
+  end)
+
+  it("is what it shows if there are too many entries", function()
+    local long = {}
+    for i = 1, 60000 do long[i] = i end
+    assert.not_equal(0, of(long))
+    assert.equal(0, of({ long, long }))
+  end)
+end)
+
 describe("completion", function()
   local model = fixture.gpt2()
   local session = { ms = ms, model = model, train = { model = model, lr = 1 }, list = { { alpha = 1 } }, _private = 1 }
