@@ -207,6 +207,7 @@ end
 ---@param o { data: table?, generator: boolean }
 function load.trainer(train, read, path, o)
   train.steps_done, train.session.updates = read.step, updates_of(read)
+  train.session.outer_rates = nil -- those that ranks agreed on for steps which run again
   if train.resuming then train.session.resumed = { path = path, updates = updates_of(read) } end
   line.load(train, read)
   if o.generator then rank_states.load_generators(train, read) end

@@ -4,6 +4,7 @@
 local breadth = require("lua.support.breadth")
 local has = require("lua.support.message").has
 local program = require("lua.support.program")
+local scratch = require("lua.support.scratch")
 
 -- From step 4 on one of the rates is bad; then the step is taken again with good ones.
 local RECIPE = [[
@@ -83,6 +84,26 @@ for number = 1, 16 do
 end
 ]]
 
+local AGAIN = [[
+local ms = require "moonshard"
+local cfg = ms.args { first = 0.7, folder = "" }
+local current = cfg.first
+local model = ms.nn.linear(4, 2)
+ms.fully_shard(model, { mesh = "2x1", seed = 1, replicate_sync = { every = 2,
+  outer = ms.optim.sgd { lr = function(step) return step > 4 and current or 0.7 end } } })
+local train = ms.trainer { model = model, loss = ms.loss.mse, optimizer = ms.optim.sgd { lr = 0.05 } }
+local function step(number)
+  train:step { inputs = ms.randn { 2, 4, seed = number * 10 + ms.world().rank }, targets = ms.ones { 2, 2 } }
+end
+for number = 1, 4 do step(number) end
+ms.checkpoint.save(train, cfg.folder)
+for number = 5, 6 do step(number) end
+ms.checkpoint.load(train, cfg.folder)
+current = 0.1
+for number = 5, 6 do step(number) end
+ms.log.print(("%.9g"):format(model:parameter("weight"):abs():sum():item()))
+]]
+
 local function run(source, ...)
   local recipe = program.recipe(source)
   local ended = program.run { "run", recipe, "-n", "2", ... }
@@ -109,8 +130,17 @@ describe("a learning rate that is no number", function()
 end)
 
 describe("the rate of the outer SGD", function()
+  teardown(scratch.clear)
+
   it("is asked once for a step", function()
     assert.equal(run(ONCE, "once=false"), run(ONCE, "once=true"))
+  end)
+
+  it("is asked again for steps that run again after a load", function()
+    local function after(first)
+      return assert(run(AGAIN, "folder=" .. scratch.path(), "first=" .. first):match("(%S+)\n$"))
+    end
+    assert.equal(after(0.1), after(0.7))
   end)
 
   -- Trainers in turn: the model's steps count, in which the one that applies is not the one that sent.
