@@ -225,10 +225,11 @@ end
 -- The lines of a run's steps; or nil and a message; and the largest peak. A point is judged by its first trainer, but
 -- for memory. What was logged before the first step is no step.
 local function read_metrics(path)
-  local rows, peak = {}, 0
+  local rows, peak, number = {}, 0, 0
   for line in (input_file.text(path) or ""):gmatch("([^\n]+)\n") do
     local row, why = json.decode(line, true)
-    if not row then return nil, ("%s: line %d: %s"):format(path, #rows + 1, why) end
+    number = number + 1
+    if not row then return nil, ("%s: line %d: %s"):format(path, number, why) end
     local without_value = {}
     for key, value in pairs(row) do
       if value == json.null then without_value[key] = true end
