@@ -54,7 +54,8 @@ enum ms_step_kind {
   MS_STEP_CONTRIBUTE, /* a kernel on every rank, of the elements that it contributes to sums over the mesh: of those
                        * that several ranks have, the first one's */
   MS_STEP_SUM,        /* of a buffer of vectors, of all parameters together, over the mesh */
-  MS_STEP_TO_OWNER,   /* the parts of a matrix go to the rank that owns it, on which the next kernels run alone */
+  MS_STEP_TO_OWNER,   /* the parts of a matrix go to the rank that owns it, on which the next kernels run alone, of the
+                       * matrix or of its transpose: they give the same result, transposed */
   MS_STEP_FROM_OWNER  /* and the results to the ranks that have its parts */
 };
 

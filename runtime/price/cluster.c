@@ -1,8 +1,7 @@
 /* cluster.c - the description of a cluster: checks that its numbers are in range. */
 #include <math.h>
-#include <stdio.h>
-
 #include <stddef.h>
+#include <stdio.h>
 
 #include "base/config.h"
 #include "base/numbers/dtype.h"

@@ -72,7 +72,6 @@ function meeting.rates(self, number)
   return { lr = lr, muon = of_muon, outer = of_outer, applied = applied }
 end
 
-
 local function require_same_rate(self, numbers, format, number)
   for place, other in ipairs(numbers) do
     if other ~= numbers[1] then

@@ -133,9 +133,10 @@ void ms_exec_begin(ms_exec *exec, const ms_step_inputs *inputs);
 
 /* ---- shared by runners: runner.c ---- */
 
+/* Copies a program's inputs over the defaults; fails if they were not initialised. */
+int ms_exec_take_inputs(const ms_step_inputs *given, ms_step_inputs *own);
 /* Refuses a phase that must not run now, and step inputs that an optimizer would turn into NaNs; then waits until
  * replicas have swapped their slices back. Every run of a phase begins with it. */
-int ms_exec_take_inputs(const ms_step_inputs *given, ms_step_inputs *own);
 int ms_exec_admit(ms_exec *exec, int phase, const ms_step_inputs *inputs);
 
 /* Where the host writes an input. */

@@ -141,7 +141,7 @@ static int open_window(gathering *g) {
 }
 
 /* The ranges that the communicator's ranks give, from those of all ranks. Returns the length of the longest. */
-static int64_t find_givers(gathering *g, const request *all) {
+static int64_t find_senders(gathering *g, const request *all) {
   const ms_group *group = g->state->replica;
   int64_t longest = 0;
   for (int p = 0; p < g->n; p++)
@@ -168,7 +168,7 @@ static int gather(ms_state *state, const ms_elements *mine, const request *wante
   g.sender = ms_calloc(g.n, sizeof *g.sender);
   g.shared = ms_calloc(g.n, sizeof *g.shared);
   if (!g.sender || !g.shared) MS_GOTO(MS_ENOMEM);
-  const int64_t longest = find_givers(&g, all);
+  const int64_t longest = find_senders(&g, all);
   g.chunk = most(1, ms_least(longest, WINDOW_ELEMENTS / g.n));
   MS_GOTO(open_window(&g));
   for (int64_t round = 0; round * g.chunk < longest; round++) MS_GOTO(run_round(&g, round, out));

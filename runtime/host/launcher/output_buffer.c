@@ -2,7 +2,7 @@
  *
  * O_NONBLOCK on the descriptor would affect every process that shares it, including the user's shell. Opening the file
  * again through /proc gives this process its own flags. Where that is not permitted (another user's terminal, under
- * sudo), the output calls poll before every write, and keeps writes small.
+ * sudo), poll is called before every write, and keeps writes small.
  */
 #include "host/launcher/output_buffer.h"
 

@@ -17,7 +17,7 @@ enum {
 };
 
 typedef struct ms_output_buffer {
-  int fd;      /* the launcher's descriptor; the output does not close it */
+  int fd;      /* the launcher's descriptor; the buffer does not close it */
   int writes;  /* the descriptor to write to: `fd`, or the same file opened again */
   int waits;   /* 1: a write can block, so poll is called first */
   int error;   /* errno of a write that the disk refused (full, quota); later output is lost */
@@ -38,7 +38,7 @@ void ms_output_buffer_put(ms_output_buffer *output, const char *text, size_t byt
 void ms_output_buffer_say(ms_output_buffer *output, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* Writes as much as possible without blocking; returns the number of bytes still buffered. */
 size_t ms_output_buffer_flush(ms_output_buffer *output);
-/* Writes why output of outputs [2], standard output and standard error, was lost; "" when none was. */
+/* Writes why output was lost, on standard output or standard error (outputs: [2]); "" when none was. */
 void ms_output_buffer_tell_lost(const ms_output_buffer *outputs, char *text, size_t bytes);
 /* Discards buffered text. */
 void ms_output_buffer_discard(ms_output_buffer *output);

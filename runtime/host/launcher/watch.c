@@ -201,7 +201,7 @@ static void reap(ms_running *run) {
 
 /* ---- output ---- */
 
-/* Returns 1 when a log has unread output because its output has no room. */
+/* Returns 1 when a log has unread output because its output buffer has no room. */
 static int read_logs(ms_running *run) {
   int waiting = 0;
   for (int i = 0; i < 2; i++) ms_output_buffer_flush(&run->output[i]);

@@ -80,8 +80,8 @@ static ms_stretch stretch_of(const owners *m, int param) {
   return (ms_stretch){own.local, own.local + own.count};
 }
 
-/* 1 when the ranks of tensor have columns of a matrix, whose owner therefore orthogonalises it transposed: the results
- * are the same, and parts lie one after the other. */
+/* 1 when the ranks of tensor have columns of a matrix, whose owner therefore computes with it transposed: programs
+ * with owners have the same results then (MS_STEP_TO_OWNER), and parts lie one after the other. */
 static int is_turned(const ms_model *model, const ms_param *p) {
   return ms_param_is_divided(model, p) && p->config.tensor_axis == 1;
 }
