@@ -12,7 +12,7 @@
 #   tests/  bench/     the C programs of tests/c and tests/bench/programs
 # and, shared by all configurations, in $(BUILD)/gen/:
 #   moonshard/cdef.lua the declarations of moonshard.h for LuaJIT's ffi
-#   moonshard/meta/ops.lua   the ops, for editors
+#   moonshard/meta/*.lua     the ops and the optimizers' options, for editors
 #   embedded_lua.c     the Lua sources as bytes
 #
 # To use it from a plain luajit, in the source tree:
@@ -155,7 +155,7 @@ include runtime/make/mpi.mk
 
 LIBRARY := $(OUT)/libmoonshard.so
 EXECUTABLE := $(OUT)/moonshard
-OPS_META := $(GEN)/moonshard/meta/ops.lua
+META := $(GEN)/moonshard/meta/ops.lua $(GEN)/moonshard/meta/optimizers.lua
 
 # nvcc, if installed: on the PATH or in CUDA_HOME. Without it, the CUDA library is not built, and no rule needs it.
 CUDA_HOME ?= /usr/local/cuda
@@ -180,7 +180,7 @@ GPU_TESTS := $(call programs,gpu/,$(KERNEL_TEST_C))
 .PHONY: all tests bench peers install cuda gpu-tests
 # Without main.c, only the library is built.
 all: $(LIBRARY) $(GEN)/moonshard/cdef.lua $(if $(HOST_C),$(EXECUTABLE)) \
-  $(if $(filter release,$(CONFIG)),$(OPS_META) $(if $(NVCC),$(CUDA_LIBRARY)) $(if $(MPI),$(MPI_LIBRARY)))
+  $(if $(filter release,$(CONFIG)),$(META) $(if $(NVCC),$(CUDA_LIBRARY)) $(if $(MPI),$(MPI_LIBRARY)))
 	@:
 # Specs of a sanitized build run in a luajit that is linked with the sanitizer's runtime.
 tests: $(TESTS) $(if $(filter-out thread,$(CONFIG)),$(EMULATED_TESTS) $(OUT)/tests/fuzz_api) $(OUT)/tests/libmoonshard_cuda_emulated.so $(if $(filter-out release,$(CONFIG)),$(OUT)/luajit)
@@ -265,10 +265,12 @@ $(GEN)/moonshard/cdef.lua: $(HEADER) runtime/make/make_cdef.lua
 	@echo "gen   $@"
 	@luajit runtime/make/make_cdef.lua $< $(GEN) $@
 
-$(OPS_META): $(LIBRARY) $(GEN)/moonshard/cdef.lua runtime/make/make_ops_meta.lua lua/moonshard/tensor/ops.lua lua/moonshard/tensor/init.lua
+$(GEN)/moonshard/meta/ops.lua: lua/moonshard/tensor/ops.lua lua/moonshard/tensor/init.lua
+$(GEN)/moonshard/meta/optimizers.lua: lua/moonshard/engine/optimizers.lua lua/moonshard/engine/optimizer_classes.lua
+$(META): $(GEN)/moonshard/meta/%.lua: $(LIBRARY) $(GEN)/moonshard/cdef.lua runtime/make/make_%_meta.lua
 	@mkdir -p $(@D)
 	@echo "gen   $@"
-	@LUA_PATH='lua/?.lua;lua/?/init.lua;$(GEN)/?.lua' MOONSHARD_LIB=$(LIBRARY) luajit runtime/make/make_ops_meta.lua $@
+	@LUA_PATH='lua/?.lua;lua/?/init.lua;$(GEN)/?.lua' MOONSHARD_LIB=$(LIBRARY) luajit runtime/make/make_$*_meta.lua $@
 
 $(GEN)/embedded_lua.c: $(GEN)/moonshard/cdef.lua $(GEN)/moonshard/settings.lua $(LUA_SOURCES) $(GEN)/lua.list runtime/make/embed_lua.lua runtime/make/bytecode.lua
 	@echo "gen   $@"
@@ -453,7 +455,8 @@ install: all $(GEN)/moonshard.1
 	echo "$$PC" >$(DESTDIR)$(LIBDIR)/pkgconfig/moonshard.pc
 	cp -r lua/moonshard/. $(DESTDIR)$(LUADIR)/moonshard/
 	install -m 644 $(GEN)/moonshard/cdef.lua $(GEN)/moonshard/settings.lua $(DESTDIR)$(LUADIR)/moonshard/
-	install -D -m 644 $(OPS_META) $(DESTDIR)$(LUADIR)/moonshard/meta/ops.lua
+	install -d $(DESTDIR)$(LUADIR)/moonshard/meta
+	install -m 644 $(META) $(DESTDIR)$(LUADIR)/moonshard/meta
 	echo 'return "$(LIBRARY_FROM_LUA)" -- the library, from the folder of this file' >$(DESTDIR)$(LUADIR)/moonshard/installed.lua
 	cp -r recipes $(DESTDIR)$(PREFIX)/share/moonshard/
 	install -m 644 $(GEN)/moonshard.1 $(DESTDIR)$(MANDIR)/man1/moonshard.1

@@ -76,8 +76,16 @@ local function known_of(range)
   return range == "FLAG" and ", flag = true" or is_dtype and ", dtype = true" or ""
 end
 
-local function add_row(type, name, initial, range)
-  add_lua("    { name = %q, type = %q, default = %q%s },", name, type, initial, known_of(range))
+-- What a comment says before its first empty line, in one line: the annotation of a recipe's option.
+local function summary_of(text)
+  local first = (text:gsub("^/%*", ""):gsub("%*/$", "") .. "\n *\n"):match("^(.-)\n %*%s*\n")
+  return (first:gsub("\n %*", " "):gsub("%s+", " "):match("^%s*(.-)%s*$"))
+end
+
+-- text: the row's comment, which becomes the `doc` of an optimizer's setting.
+local function add_row(type, name, initial, range, text)
+  local doc = group and text and (", doc = %q"):format(summary_of(text)) or ""
+  add_lua("    { name = %q, type = %q, default = %q%s%s },", name, type, initial, known_of(range), doc)
 end
 
 -- By the name of a row's macro; arguments are texts.
@@ -105,9 +113,10 @@ local rows = {
   end,
   MS_SIZE = function() add("  ", "int struct_size; /* set by ms_config_default */") end,
   MS_SETTING = function(_, type, name, initial, range)
+    local text = comment
     add_comment()
     add(indentation(), ("%s %s;"):format(type, name:match("[^.]+$")))
-    add_row(type, name, initial, range)
+    add_row(type, name, initial, range, text)
   end,
   MS_POINTER = function(_, type, name)
     add_comment()

@@ -18,6 +18,7 @@ local settings = {}
 ---@field choices string[]? names of 0, 1, ...
 ---@field flag boolean?
 ---@field dtype boolean?
+---@field doc string? of an optimizer's: what it is
 
 local by_name = {}
 for type, list in pairs(rows) do
@@ -59,6 +60,22 @@ function settings.kind(row)
   if row.flag then return "boolean" end
   if row.choices or row.dtype then return "string" end
   return row.type == "int" and "integer" or "number"
+end
+
+---The words that a recipe can give; nil where it gives a number or a boolean.
+---@param type string of the struct
+---@param row moonshard.Setting
+---@return string[]?
+function settings.words(type, row)
+  if not row.dtype then return row.choices end
+  local config, words = engine.ffi.new(type), {}
+  for id = 0, #dtypes.names do
+    engine.check(C.ms_config_default(type, config, engine.ffi.sizeof(type)))
+    local group = row.name:match("^(.-)%.")
+    settings.fill(config, type, { [settings.field(row)] = id }, group)
+    if C.ms_config_check(type, config, engine.ffi.sizeof(type)) == 0 then words[#words + 1] = dtypes.names[id] end
+  end
+  return words
 end
 
 ---The short name of a dtype, or a name that a setting has. Another dtype stays as it is, for the engine to refuse.

@@ -6,6 +6,7 @@ local engine = require("moonshard.base.ffi")
 local input_file = require("moonshard.base.files.input_file")
 local nearest = require("moonshard.base.names.nearest")
 local ops = require("moonshard.tensor.ops")
+local optimizer_classes = require("moonshard.engine.optimizer_classes")
 local sealed = require("moonshard.base.checks.sealed")
 local show = require("moonshard.repl.show")
 local text_lines = require("moonshard.base.text.text_lines")
@@ -49,9 +50,10 @@ end
 
 -- ---- annotations as text -------------------------------------------------------------------------------------------
 
--- The fields of a parameter's class: the options of a function.
+-- The fields of a parameter's class: the options of a function. The class is in the function's file, or made of rows.
 local function fields_of_class(lines, class)
   local fields = {}
+  lines = optimizer_classes.lines(class) or lines
   for i, line in ipairs(lines) do
     if line:match("^%-%-%-@class%s+([%w_.]+)") == class then
       for at = i + 1, #lines do
@@ -71,7 +73,7 @@ local function text_of_comment(comment, lines)
     local tag, rest = line:match("^@(%a+)%s*(.*)$")
     if tag == "param" then
       text[#text + 1] = "  " .. rest
-      local class = rest:match("^%S+%s+(moonshard%.[%w_]+)")
+      local class = rest:match("^%S+%s+(moonshard%.[%w_.]+)")
       for _, field in ipairs(class and fields_of_class(lines, class) or {}) do text[#text + 1] = field end
     elseif tag == "return" then
       text[#text + 1] = "  returns " .. rest
@@ -244,7 +246,7 @@ end
 local function names_of_class(lines, defined, names)
   local class
   for _, line in ipairs(comment_above(lines, defined)) do
-    class = line:match("^@param%s+%S+%s+(moonshard%.[%w_]+)") or class
+    class = line:match("^@param%s+%S+%s+(moonshard%.[%w_.]+)") or class
   end
   for _, field in ipairs(class and fields_of_class(lines, class) or {}) do
     local name = field:match("^    ([%w_]+)")

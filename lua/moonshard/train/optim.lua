@@ -135,6 +135,7 @@ function Optimizer:configure(config)
   optimizers.configure(config, self.kind, self)
 end
 
+-- The classes of options are made from settings.def (engine/optimizer_classes.lua).
 ---@class moonshard.optim
 local optim = {}
 
@@ -152,14 +153,6 @@ local function new(kind, given)
   return sealed.seal(setmetatable(o, Optimizer))
 end
 
----@class moonshard.AdamWOptions
----@field lr number|moonshard.Schedule
----@field betas? number[] default { 0.9, 0.999 }
----@field eps? number default 1e-8
----@field weight_decay? number default 0.01
----@field groups? table rules over parameters: { { pattern, moonshard.GroupOptions }, ... }
----@field moments? "f32"|"bf16"|"i8" default f32
-
 ---AdamW (Loshchilov & Hutter 2019) as in PyTorch: decoupled weight decay, bias corrections.
 ---
 ---`moments = "bf16"` keeps both moments in bf16, 4 bytes per parameter instead of 8. A step computes in f32 and rounds
@@ -173,53 +166,26 @@ end
 ---computes in f32 and rounds to nearest. Ranks never divide a block, so every mesh has the same ones, unless `tensor`
 ---divides the parameter: blocks are then those of each part. In layout `rows` chunks are rows that fill blocks;
 ---`ragged` divides parameters evenly whatever their rows are.
----@param o moonshard.AdamWOptions
+---@param o moonshard.optim.adamw
 ---@return moonshard.Optimizer
 function optim.adamw(o) return new("adamw", o) end
 
----@class moonshard.AdamOptions: moonshard.AdamWOptions
----@field weight_decay? number default 0
-
 ---Adam (Kingma & Ba 2015) as torch.optim.Adam: as AdamW, but that weight decay is added to the gradient.
----@param o moonshard.AdamOptions
+---@param o moonshard.optim.adam
 ---@return moonshard.Optimizer
 function optim.adam(o) return new("adam", o) end
-
----@class moonshard.LionOptions
----@field lr number|moonshard.Schedule
----@field betas? number[] default { 0.9, 0.99 }
----@field weight_decay? number decoupled; default 0
----@field groups? table rules over parameters: { { pattern, moonshard.GroupOptions }, ... }
----@field moments? "f32"|"bf16" default f32; bf16 is rounded as AdamW's
 
 ---Lion (Chen et al. 2023, algorithm 2): steps of the sign of beta1 m + (1 - beta1) g, where m is a moving average of
 ---gradients by beta2, its only state. Its learning rate is three to ten times smaller than AdamW's, and its weight
 ---decay as many times larger.
----@param o moonshard.LionOptions
+---@param o moonshard.optim.lion
 ---@return moonshard.Optimizer
 function optim.lion(o) return new("lion", o) end
 
----@class moonshard.SGDOptions
----@field lr number|moonshard.Schedule
----@field momentum? number default 0
----@field dampening? number default 0
----@field nesterov? boolean default false
----@field weight_decay? number default 0
----@field groups? table rules over parameters: { { pattern, moonshard.GroupOptions }, ... }
-
 ---SGD as in torch.optim.SGD: weight decay is added to the gradient; momentum, dampening and Nesterov work the same.
----@param o moonshard.SGDOptions
+---@param o moonshard.optim.sgd
 ---@return moonshard.Optimizer
 function optim.sgd(o) return new("sgd", o) end
-
----@class moonshard.AdafactorOptions
----@field lr? number|moonshard.Schedule the most that a step is relative to the weights; default 0.01
----@field beta2_decay? number 1 - beta2 of update t is t^beta2_decay; default -0.8
----@field eps? { [1]: number?, [2]: number? } the least root of a variance, by default 2^-23, the epsilon of f32, and
----  the least root mean square of weights to which a step is relative, by default 1e-3
----@field d? number updates are scaled down to this root mean square; default 1
----@field weight_decay? number decoupled; default 0
----@field groups? table rules over parameters: { { pattern, moonshard.GroupOptions }, ... }
 
 ---Adafactor (Shazeer & Stern 2018) as torch.optim.Adafactor. Instead of a second moment it keeps an average of squares
 ---for each row and each column of a matrix, `row_var` and `col_var`, and for each element of what has fewer than two
@@ -227,20 +193,9 @@ function optim.sgd(o) return new("sgd", o) end
 ---
 ---Averages are of whole matrices, and every rank keeps all of them: for [m,n] those are 4 (m + n) bytes, whatever the
 ---mesh. A step sums them over the ranks in one all-reduce, and squares of updates in another.
----@param o? moonshard.AdafactorOptions
+---@param o? moonshard.optim.adafactor
 ---@return moonshard.Optimizer
 function optim.adafactor(o) return new("adafactor", o or {}) end
-
----@class moonshard.MuonOptions
----@field lr number|moonshard.Schedule
----@field momentum? number default 0.95
----@field nesterov? boolean default true
----@field weight_decay? number decoupled; default 0.1
----@field adjust? "original"|"match_rms_adamw" factor of the learning rate by shape: sqrt(max(1, rows / columns))
----  (default), or 0.2 sqrt(max(rows, columns)), with which AdamW's learning rate and weight decay fit
----@field steps? integer Newton-Schulz iterations; default 5
----@field dtype? "f32"|"bf16" what their products read; default f32
----@field groups? table rules over parameters: { { pattern, moonshard.GroupOptions }, ... }
 
 ---Muon (Jordan et al. 2024) as in torch.optim.Muon: the momentum of a matrix, orthogonalised. It is for the matrices of
 ---hidden layers; give a trainer rules with another optimizer for the rest:
@@ -250,7 +205,7 @@ function optim.adafactor(o) return new("adafactor", o or {}) end
 ---A whole matrix is orthogonalised on one rank, its owner. The work is divided evenly over the ranks of shard and
 ---replicate, and directions are exchanged with the owners in f32. Numbers are those of one rank but for the order of
 ---sums. One moment is kept, in f32, sharded like the weights.
----@param o moonshard.MuonOptions
+---@param o moonshard.optim.muon
 ---@return moonshard.Optimizer
 function optim.muon(o) return new("muon", o) end
 

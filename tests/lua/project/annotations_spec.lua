@@ -2,14 +2,15 @@
 -- no more and no fewer.
 
 local ms = require("moonshard")
+local optimizer_classes = require("moonshard.engine.optimizer_classes")
 local options = require("moonshard.base.checks.options")
 local has = require("lua.support.message").has
 local scratch = require("lua.support.scratch")
 
 -- Classes of LuaCATS comments: name -> { fields = { name = { type =, optional = } }, parent = name }.
-local function read_classes(path, classes)
+local function read_classes(lines, classes)
   local class
-  for line in io.lines(path) do
+  for line in lines do
     local name, parent = line:match("^%-%-%-@class ([%w_.]+)(:?%s*[%w_.]*)")
     local field, optional, kind = line:match("^%-%-%-@field ([%w_]+)(%??) (.*)$")
     if not field then field, optional, kind = line:match("^%-%-%-@field (%[%d%])(%??) (.*)$") end
@@ -27,8 +28,11 @@ end
 
 local classes = {}
 local list = assert(io.popen("find lua -name '*.lua'"))
-for path in list:lines() do read_classes(path, classes) end
+for path in list:lines() do read_classes(io.lines(path), classes) end
 list:close()
+for _, class in ipairs(optimizer_classes.names()) do
+  read_classes(table.concat(optimizer_classes.lines(class), "\n"):gmatch("[^\n]+"), classes)
+end
 
 local function fields_of(name)
   local class, all = assert(classes[name], "no class " .. name), {}
@@ -56,8 +60,12 @@ for _, name in ipairs(ms.names()) do assert(ms[name]) end
 local model, sharded = ms.nn.linear(2, 2), ms.fully_shard(ms.nn.linear(2, 2))
 
 local TYPED = {
-  AdamWOptions = function() ms.optim.adamw {} end,
-  SGDOptions = function() ms.optim.sgd {} end,
+  ["optim.adafactor"] = function() ms.optim.adafactor {} end,
+  ["optim.adam"] = function() ms.optim.adam {} end,
+  ["optim.adamw"] = function() ms.optim.adamw {} end,
+  ["optim.lion"] = function() ms.optim.lion {} end,
+  ["optim.muon"] = function() ms.optim.muon {} end,
+  ["optim.sgd"] = function() ms.optim.sgd {} end,
   ConstantOptions = function() ms.schedule.constant {} end,
   SpanOptions = function() ms.schedule.cosine {} end,
   WsdOptions = function() ms.schedule.wsd {} end,
@@ -138,13 +146,27 @@ describe("for editors", function()
     end)
   end
 
+  it("defaults and words of an optimizer's options are the engine's", function()
+    local text = table.concat(optimizer_classes.lines("moonshard.optim.adamw"), "\n")
+    has(text, '---@field betas? number[] ')
+    has(text, "; default { 0.9, 0.999 }")
+    has(text, '---@field moments? "f32"|"bf16"|"i8" ')
+    has(text, "---@field weight_decay? number default 0.01")
+    assert.is_nil(optimizer_classes.lines("moonshard.optim.adamax"))
+    if os.getenv("MOONSHARD_CONFIG") ~= "release" then return end
+    local out = scratch.path()
+    assert.equal(0, os.execute("luajit runtime/make/make_optimizers_meta.lua " .. out))
+    assert(loadfile(out))
+    has(scratch.read(out), text)
+  end)
+
   it("the ops are a definition file with every op, as a function and as a method, and its attributes", function()
     if os.getenv("MOONSHARD_CONFIG") ~= "release" then return end
     local out = scratch.path()
     assert.equal(0, os.execute("luajit runtime/make/make_ops_meta.lua " .. out))
     assert(loadfile(out))
     local text, of_ops = scratch.read(out), {}
-    read_classes(out, of_ops)
+    read_classes(io.lines(out), of_ops)
     assert.equal("---@meta", text:match("^[^\n]*"))
     for name, row in pairs(ms.ops.rows) do
       -- Collectives are methods, annotated where they are.

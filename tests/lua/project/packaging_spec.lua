@@ -125,9 +125,11 @@ describe("an installation", function()
     has(said, "LuaJIT | moonshard")
   end)
 
-  it("has the ops for editors", function()
+  it("has the ops and the optimizers' options for editors", function()
     local ops = scratch.read(root .. "/share/lua/5.1/moonshard/meta/ops.lua")
     has(ops, "function ops.matmul(")
+    local optimizers = scratch.read(root .. "/share/lua/5.1/moonshard/meta/optimizers.lua")
+    has(optimizers, '---@field moments? "f32"|"bf16"|"i8" ')
   end)
 
   it("has a pkg-config file of the library that there is, a manual page of every command, and the guides", function()

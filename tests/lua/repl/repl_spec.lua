@@ -288,7 +288,7 @@ describe("moonshard repl", function()
       "?ms.optim.adamw", "?train:step", "?softmax", "?ms.nn", "?ms.trainr", "?train.optimizer", "function f(a, b) end",
       "?f", "?ms.trainer", "?zzzzzzzzzzzz",
     }))
-    has(ended.out, "ms.optim.adamw(o)\n | Loshchilov & Hutter 2019")
+    has(ended.out, "ms.optim.adamw(o)\n | Loshchilov & Hutter 2019 | \n    betas?  number[] ")
     has(ended.out, "train:step(batch)\n | Collective | \n  batch table<")
     has(ended.out, "softmax | op | 1 input")
     has(ended.out, "layer_norm | Ba et al. 2016")
