@@ -119,10 +119,11 @@ local function compile(self, name, inputs, settings, id, trace)
   end)
 end
 
--- What its forward computes otherwise than what was traced, and the places that changed; nil: the same.
-local function change_of(found, watch, settings)
-  if not found then return nil end
-  local difference, places = retrace.changes(found, watch)
+-- What its forward computes otherwise than what was traced, and the places that changed; nil: the same. New rules have
+-- a plan of their own for the same graph.
+local function change_of(graph, trace, watch, settings)
+  if not graph then return nil end
+  local difference, places = retrace.changes(graph, trace, watch)
   if difference and settings.changed then settings.changed(difference, places) end
   return difference, places
 end
@@ -158,21 +159,23 @@ function SessionPlans:exec(name, inputs, forward, settings)
   check_runs(self, settings)
   if settings.train then self.unsharded = {} end
   local id, watch = id_of(name, inputs, settings), watch_of(self, settings.reads)
+  local function trace()
+    local graph = self:trace(inputs, forward)
+    retrace.begin(graph, watch)
+    return graph
+  end
   local found = self.plans:find(id, self.rules)
-  local change, places = change_of(found, watch, settings)
+  local graph = found and found.plan.graph or self.plans:graph(self:graph_id(id))
+  local change, places = change_of(graph, function() return self:trace(inputs, forward) end, watch, settings)
   if not settings.agreed then
     require_same(self, name, inputs, settings, change, places)
     if found and not change then same_constants.require(self, found.plan) end
   end
   if change then
     self.plans:drop(function(entry) return entry.id == id end)
-    watch:settle()
     found = nil
   end
-  if not found then
-    found = compile(self, name, inputs, settings, id, function() return self:trace(inputs, forward) end)
-    found.uses, found.version = 1, watch:look()
-  end
+  found = found or compile(self, name, inputs, settings, id, trace)
   if settings.train then self.train_exec = found end
   return found
 end

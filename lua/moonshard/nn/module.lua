@@ -166,6 +166,7 @@ local function note_field(self, key, value)
   rawset(self, key, value)
   local order = rawget(self, "_order")
   order[#order + 1] = key
+  if made[self] then tree.note_added(("%s.%s"):format(getmetatable(self).name, tostring(key))) end
 end
 
 local function to_text(self)
@@ -189,6 +190,7 @@ local function definer(name)
     local here = OF_PYTHON[key]
     if here then errors.invalid("%s of %s is never called: write function %s:%s(...)", key, name, name, here) end
     rawset(class, key, value)
+    tree.note_added(("%s.%s"):format(name, tostring(key)))
   end
 end
 

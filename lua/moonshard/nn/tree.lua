@@ -51,6 +51,13 @@ local function interesting(key, value)
   return getmetatable(value) == nil or parameter.is(value) or is_module(value)
 end
 
+---Fields that modules and their classes were given after they were made: how many, and the last one.
+---@type { count: integer, last: string }
+tree.added = { count = 0, last = "" }
+
+---@param name string "Linear.scale"
+function tree.note_added(name) tree.added.count, tree.added.last = tree.added.count + 1, name end
+
 tree.methods = {} -- those of all modules, set by nn/module.lua
 local KEPT = { forward = true, init = true, describe = true, sharding = true } -- fields that modules have, or can have
 
@@ -156,10 +163,11 @@ function tree.inventory(root)
     table.insert(known.places, { name = name, owner = owner })
   end
 
+  -- Returns whether it holds a module or a parameter.
   local function visit(holder, path, parent)
-    if seen[holder] then return end
+    if seen[holder] ~= nil then return seen[holder] end
     seen[holder] = true
-    local owner = parent
+    local owner, holds = parent, is_module(holder)
     if is_module(holder) then
       modules[#modules + 1] = { name = path, module = holder, parent = parent }
       owner = #modules
@@ -169,10 +177,15 @@ function tree.inventory(root)
       fields[#fields + 1] = { holder = holder, key = key, value = value, name = name }
       if parameter.is(value) then
         add_parameter(value, name, owner)
+        holds = true
+      elseif visit(value, name, owner) then
+        holds = true
       else
-        visit(value, name, owner)
+        fields[#fields] = nil
       end
     end
+    seen[holder] = holds
+    return holds
   end
 
   visit(root, "", nil)

@@ -308,10 +308,7 @@ local function change(self, given)
     local current = self.train_exec
     bound, state = carry_out(self, before, "bind the new plan", bind, self, compiled, moves)
     take_state(self, state, before.plans)
-    if bound then
-      bound.uses, bound.version = 1, current.version
-      self:keep(bound, current)
-    end
+    if bound then self:keep(bound, current) end
   end
   self.train_exec = bound
   keep_plans(self)

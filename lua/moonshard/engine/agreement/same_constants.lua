@@ -70,7 +70,7 @@ end
 function same_constants.number(exec)
   local constants, bytes = exec and exec.plan.graph.constants or {}, 0
   for _, constant in ipairs(constants) do bytes = bytes + values.bytes(constant.tensor) end
-  if bytes == 0 or bytes > MOST_BYTES and not retrace.is_due(exec.uses + 1) then return UNCOMPARED end
+  if bytes == 0 or bytes > MOST_BYTES and not retrace.is_due(exec.plan.graph.uses + 1) then return UNCOMPARED end
   return number_of(hashes_of(exec.plan.graph))
 end
 

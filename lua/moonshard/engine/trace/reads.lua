@@ -1,10 +1,11 @@
--- What a traced function can read besides its inputs: numbers, strings, booleans, eager tensors, functions and tables
--- in upvalues and globals of the user's functions, in fields of the model's modules and of tables that these functions
--- reach, and in classes of modules; and fields and globals that these functions name and that are not there yet.
+-- What a traced function can read besides its inputs: upvalues and globals of the user's functions, fields of the
+-- model's modules and of tables that these functions reach, and classes of modules; and fields and globals that these
+-- functions name and that are not there yet.
 --
 -- A function is traced once per set of shapes, so whatever it reads there is a constant of its graph. This module
 -- notices cheaply that such a place has another value, and the session then traces again and compares the graphs
--- (engine/trace/retrace.lua). A place whose change made no difference, such as a counter, is not looked at again.
+-- (engine/trace/retrace.lua). A change that makes no difference today can make one tomorrow, as that of a counter with a
+-- threshold, so every change counts.
 
 local errors = require("moonshard.base.error")
 local parameter = require("moonshard.tensor.parameter")
@@ -14,9 +15,9 @@ local tree = require("moonshard.nn.tree")
 
 local has_util, util = pcall(require, "jit.util")
 
-local MOST_PLACES = 2048
+local MOST_PLACES = 16384
 local DEEPEST = 6
-local LONGEST_LIST = 64 -- longer tables are data
+local MOST_FIELDS = 256 -- tables with more are data
 
 -- Fields of modules that the library sets.
 local INTERNAL = { _options = true, _order = true, _single_rank = true, session = true, sharding = true }
@@ -29,9 +30,12 @@ local PLAIN = { number = true, string = true, boolean = true }
 ---@field values any[] of each place, when it was last looked at
 ---@field names string[] of each place, for messages
 ---@field roots table[] { value, name, model }: what is searched for places; of a function, the model that it is given
----@field settled table<table|function, table<any, boolean>> places whose change made no difference
+---@field tables { of: table, name: string, count: integer?, meta: any }[] tables with their metatable and, but for
+---  modules, the number of their fields, when they were last looked at
+---@field added integer fields that all modules were given after they were made, when they were last looked at
 ---@field version integer counts changes
 ---@field changed table<integer, { before: any, now: any }> places that changed since the last comparison
+---@field reshaped string[] tables and modules with other fields than at the last comparison, as text
 local Reads = {}
 Reads.__index = Reads
 
@@ -39,17 +43,19 @@ local reads = {}
 
 local function is_plain(value) return PLAIN[type(value)] or tensor.is_eager(value) end
 
--- What a place can have another of. Modules and parameters that are replaced are the sharding's concern.
 local function is_reference(value)
   local kind = type(value)
-  return kind == "function" or kind == "table" and not tensor.is(value) and not parameter.is(value)
-    and not tree.is_module(value)
+  return kind == "function" or kind == "table" and not tensor.is(value)
+end
+
+-- Whether the sharding refuses another value of a module's field (Sharding:check_unchanged).
+local function is_of_sharding(key, value)
+  return (parameter.is(value) or tree.is_module(value)) and not (type(key) == "string" and key:sub(1, 1) == "_")
 end
 
 local function add(self, holder, key, value, name)
   local known = self.known[holder] or {}
-  local settled = self.settled[holder]
-  if known[key] or settled and settled[key] or #self.keys == MOST_PLACES then return end
+  if known[key] or #self.keys == MOST_PLACES then return end
   self.known[holder], known[key] = known, true
   local at = #self.keys + 1
   self.holders[at], self.keys[at], self.values[at], self.names[at] = holder, key, value, name
@@ -59,17 +65,21 @@ local visit
 
 -- A place, and what can be read behind it.
 local function add_and_visit(self, holder, key, value, path, name, depth)
-  if value == nil or is_plain(value) or is_reference(value) then add(self, holder, key, value, path) end
+  add(self, holder, key, value, path)
   visit(self, value, name, depth)
 end
 
--- Calls `visitor` with each text among the constants of a function's code: names of its globals and of fields, and
--- texts.
+-- Calls `visitor` with each text among the constants of a function's code, and of the functions within it: names of
+-- globals and of fields, and texts.
 local function each_constant(f, visitor)
   for i = -1, -math.huge, -1 do
-    local ok, name = pcall(util.funck, f, i)
-    if not ok or name == nil then return end
-    if type(name) == "string" then visitor(name) end
+    local ok, constant = pcall(util.funck, f, i)
+    if not ok or constant == nil then return end
+    if type(constant) == "string" then
+      visitor(constant)
+    elseif type(constant) == "proto" then
+      each_constant(constant, visitor)
+    end
   end
 end
 
@@ -120,18 +130,20 @@ local function visit_function(self, f, depth)
   if has_util then visit_globals(self, f, depth) end
 end
 
--- The functions of a module's class, and of those that it inherits from.
+-- What a module's class has, and those that it inherits from: methods, and fields that modules share.
 local function visit_class(self, module, path, depth)
   local class = getmetatable(module).__index
   while type(class) == "table" do
-    for name, method in next, class do
-      if type(method) == "function" then
-        add_and_visit(self, class, name, method, ("%s.%s"):format(path, name), name, depth + 1)
-        local is_users = errors.place_of(method) ~= nil
-        if is_users then add_absent(self, method, module, path) end
+    for name, value in next, class do
+      if type(value) == "function" then
+        add_and_visit(self, class, name, value, ("%s.%s"):format(path, name), name, depth + 1)
+        local is_users = errors.place_of(value) ~= nil
+        if is_users then add_absent(self, value, module, path) end
         if (is_users or name == "forward") and rawget(module, name) == nil then
           self.later[#self.later + 1] = { holder = module, key = name, name = ("%s.%s"):format(path, name) }
         end
+      elseif name ~= "__index" then
+        add_and_visit(self, class, name, value, ("%s.%s"):format(path, tostring(name)), tostring(name), depth + 1)
       end
     end
     local meta = getmetatable(class)
@@ -139,22 +151,40 @@ local function visit_class(self, module, path, depth)
   end
 end
 
--- Tables with a metatable, such as the result of ms.args, can be anything: only their own fields are looked at.
+local function count_of(t)
+  local count = 0
+  for _ in next, t do count = count + 1 end
+  return count
+end
+
+-- Tables with a metatable, such as the result of ms.args, can be anything: only their own fields are looked at, and
+-- what their metatable has.
 local function visit_table(self, t, name, depth)
   local is_module = tree.is_module(t)
   local has_own_alone = not is_module and getmetatable(t) ~= nil
-  if parameter.is(t) or not is_module and #t > LONGEST_LIST then return end
+  if parameter.is(t) then return end
   t = sealed.fields(t)
+  local count = count_of(t)
+  if not is_module and count > MOST_FIELDS then return end
   for key, value in next, t do
     local path = ("%s.%s"):format(name, tostring(key))
     if has_own_alone then
       if is_plain(value) then add(self, t, key, value, path) end
+    elseif is_module and is_of_sharding(key, value) then
+      visit(self, value, path, tree.is_module(value) and depth or depth + 1)
     elseif not (is_module and INTERNAL[key]) then
       add_and_visit(self, t, key, value, path, path, is_module and tree.is_module(value) and depth or depth + 1)
     end
   end
-  if is_module then visit_class(self, t, name, depth) end
-  if not is_module and not has_own_alone then add(self, t, #t + 1, nil, ("%s.%d"):format(name, #t + 1)) end
+  local meta = getmetatable(t)
+  self.tables[#self.tables + 1] = { of = t, name = name, count = not is_module and count or nil, meta = meta }
+  if is_module then
+    visit_class(self, t, name, depth)
+  elseif has_own_alone then
+    visit(self, meta, name, depth + 1)
+  else
+    add(self, t, #t + 1, nil, ("%s.%d"):format(name, #t + 1))
+  end
 end
 
 function visit(self, value, name, depth)
@@ -165,13 +195,13 @@ function visit(self, value, name, depth)
 end
 
 local function find_places(self)
-  self.holders, self.keys, self.values, self.names, self.changed = {}, {}, {}, {}, {}
+  self.holders, self.keys, self.values, self.names, self.tables = {}, {}, {}, {}, {}
   self.seen, self.known, self.later = {}, {}, {}
   for _, root in ipairs(self.roots) do
     visit(self, root.value, root.name, 0)
     if root.model then add_absent(self, root.value, root.model, "model") end
   end
-  -- Behind all others: there can be many, and a few places alone are watched.
+  -- After all others: there can be many, and the number of places has a limit.
   for _, place in ipairs(self.later) do add(self, place.holder, place.key, nil, place.name) end
   self.seen, self.known, self.later = nil, nil, nil
 end
@@ -181,7 +211,7 @@ end
 ---@param ... function? that are traced
 ---@return moonshard.Reads
 function reads.new(model, ...)
-  local self = setmetatable({ version = 0, roots = {}, settled = setmetatable({}, { __mode = "k" }) }, Reads)
+  local self = setmetatable({ version = 0, roots = {}, changed = {}, reshaped = {}, added = tree.added.count }, Reads)
   for i = 1, select("#", ...) do self.roots[i] = { value = (select(i, ...)), name = "", model = model } end
   self.roots[#self.roots + 1] = { value = model, name = "model" }
   find_places(self)
@@ -196,6 +226,35 @@ local function value_at(holder, key)
   return rawget(holder, key)
 end
 
+local function note_change(self, i, before, now)
+  local known = self.changed[i]
+  if known then before = known.before end
+  self.changed[i] = not rawequal(now, before) and { before = before, now = now } or nil
+  self.version = self.version + 1
+end
+
+local function note_reshaped(self, name)
+  self.reshaped[#self.reshaped + 1] = name
+  self.version = self.version + 1
+end
+
+-- Fields that came, went or have another metatable to answer for them.
+local function look_at_tables(self)
+  for _, watched in ipairs(self.tables) do
+    local count, meta = watched.count and count_of(watched.of), getmetatable(watched.of)
+    if count ~= watched.count or not rawequal(meta, watched.meta) then
+      local was = watched.count
+      watched.count, watched.meta = count, meta
+      note_reshaped(self, ("%s, which has %s"):format(watched.name, count ~= was and "other fields"
+        or "another metatable"))
+    end
+  end
+  if self.added ~= tree.added.count then
+    self.added = tree.added.count
+    note_reshaped(self, tree.added.last .. ", which was added later")
+  end
+end
+
 ---A number that is another one after any place has changed.
 ---@return integer
 function Reads:look()
@@ -205,24 +264,24 @@ function Reads:look()
     local now
     if type(holder) == "table" then now = rawget(holder, keys[i]) else now = value_at(holder, keys[i]) end
     if not rawequal(now, before) and (rawequal(now, now) or rawequal(before, before)) then -- no change: NaN
-      local known = self.changed[i]
-      if known then before = known.before end
-      self.changed[i] = not rawequal(now, before) and { before = before, now = now } or nil
-      values[i], self.version = now, self.version + 1
+      values[i] = now
+      note_change(self, i, before, now)
     end
   end
+  look_at_tables(self)
   return self.version
 end
 
----Changes so far made no difference: forgets the places, and finds those behind what is there now.
-function Reads:settle()
-  if next(self.changed) == nil then return end
-  for i in pairs(self.changed) do
-    local holder = self.holders[i]
-    self.settled[holder] = self.settled[holder] or {}
-    self.settled[holder][self.keys[i]] = true
+---What changed so far made no difference, or was made by the trace itself: later changes are told from it.
+function Reads:compared()
+  local version = self.version
+  self:look()
+  local moved = self.reshaped[1] ~= nil
+  for _, change in pairs(self.changed) do
+    moved = moved or is_reference(change.before) or is_reference(change.now)
   end
-  find_places(self)
+  if moved then find_places(self) end
+  self.changed, self.reshaped, self.version = {}, {}, version
 end
 
 ---The name of the place that has a tensor.
@@ -234,11 +293,23 @@ function Reads:name_of(value)
   end
 end
 
+local function kind_of(value)
+  return tensor.is_eager(value) and "tensor" or parameter.is(value) and "parameter"
+    or tree.is_module(value) and "module" or is_reference(value) and type(value)
+end
+
 local function text_of(value)
   if tensor.is_eager(value) then return "another tensor" end
-  if is_reference(value) then return ("a %s"):format(type(value)) end
+  if is_reference(value) then return "a " .. kind_of(value) end
   return type(value) == "string" and ("%q"):format(value) or type(value) == "number" and ("%.9g"):format(value)
     or tostring(value)
+end
+
+local function text_of_change(name, change)
+  local kind = kind_of(change.now)
+  if not tensor.is_eager(change.now) and kind ~= kind_of(change.before) then kind = nil end
+  return kind and ("%s is another %s"):format(name, kind)
+    or ("%s was %s and is %s"):format(name, text_of(change.before), text_of(change.now))
 end
 
 ---The places that changed, for messages: "alpha, an upvalue of the function at a.lua:3, was 1 and is 0.5"; nil: none.
@@ -247,17 +318,12 @@ function Reads:text()
   local places, list = {}, {}
   for i in pairs(self.changed) do places[#places + 1] = i end
   table.sort(places)
-  for n, i in ipairs(places) do
-    local change = self.changed[i]
-    if n > 3 then
-      list[n] = ("and %d more"):format(#places - 3)
-      break
-    end
-    local kind = tensor.is_eager(change.now) and "tensor"
-      or is_reference(change.now) and type(change.before) == type(change.now) and type(change.now)
-    list[n] = kind and ("%s is another %s"):format(self.names[i], kind)
-      or ("%s was %s and is %s"):format(self.names[i], text_of(change.before), text_of(change.now))
+  for _, i in ipairs(places) do list[#list + 1] = text_of_change(self.names[i], self.changed[i]) end
+  for _, name in ipairs(places[1] and {} or self.reshaped) do
+    list[#list + 1] = name
   end
+  local more = #list - 3
+  if more > 0 then list = { list[1], list[2], list[3], ("and %d more"):format(more) } end
   return list[1] and table.concat(list, "; ")
 end
 

@@ -1,9 +1,9 @@
 -- Notices that a traced function would compute something else if it were traced now: a number that it reads outside its
 -- inputs has changed, and its graph has the value of the first trace.
 --
--- It is traced again when a place that it can read has another value (engine/trace/reads.lua), and after 2, 4, 8, ...
--- uses of its plan, which finds what cannot be watched. Both graphs and their constants are compared. A trace takes
--- about as long as a small step, so this costs nothing in the long run.
+-- It is traced again when a place that it can read has another value (engine/trace/reads.lua), and at uses 2, 4, 8, ...
+-- of its graph, which finds what cannot be watched. Both graphs and their constants are compared. A trace takes about as
+-- long as a small step, so a place that changes in every step costs one in every step.
 
 local engine = require("moonshard.base.ffi")
 local values = require("moonshard.tensor.values")
@@ -37,21 +37,31 @@ function retrace.is_due(uses)
   return uses == 1
 end
 
----What the function of an exec would compute otherwise, and the places that changed; nil: it computes the same.
----@param exec moonshard.Exec about to be used again
+---A graph was just traced.
+---@param graph moonshard.Trace
+---@param watch moonshard.Reads what its function can read
+function retrace.begin(graph, watch)
+  watch:look()
+  watch:compared()
+  graph.uses, graph.version = 1, watch.version
+end
+
+---What the function of a graph would compute otherwise, and the places that changed; nil: it computes the same.
+---@param graph moonshard.Trace about to be used again
+---@param trace fun(): moonshard.Trace traces the function
 ---@param watch moonshard.Reads what it can read
 ---@return string? difference
 ---@return string? places
-function retrace.changes(exec, watch)
+function retrace.changes(graph, trace, watch)
   local version = watch:look()
-  exec.uses = exec.uses + 1
-  if exec.version == version and not retrace.is_due(exec.uses) then return nil end
-  local again = exec.trace()
-  local differs = difference(exec.plan.graph, again)
+  graph.uses = graph.uses + 1
+  if graph.version == version and not retrace.is_due(graph.uses) then return nil end
+  local again = trace()
+  local differs = difference(graph, again)
   again:free()
   if differs then return differs, watch:text() end
-  watch:settle()
-  exec.version = version
+  watch:compared()
+  graph.version = version
 end
 
 return retrace
