@@ -231,9 +231,10 @@ int ms_infer_muon_orthogonalise(const ms_node *node, const ms_value_info *in, ms
   return MS_OK;
 }
 
-int ms_infer_muon_apply(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
-  MS_TRY(ms_check_ndim(node, &in[0], 1, "the directions", "[n]"));
-  MS_TRY(ms_check_dtype(node, &in[0], MS_F32, "the directions"));
+/* Of a matrix, on its way over its owner. */
+int ms_infer_part(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  MS_TRY(ms_check_ndim(node, &in[0], 1, "the part", "[n]"));
+  MS_TRY(ms_check_dtype(node, &in[0], MS_F32, "the part"));
   out[0] = in[0];
   return MS_OK;
 }

@@ -122,7 +122,7 @@ static int kernels(const owners *m, const ms_owner_bucket *b, int param, int sec
 static int move(const owners *m, ms_ref from, ms_ref to) {
   const ms_op_attrs none = {0};
   if (!ms_numel(&from.info)) return MS_OK;
-  return ms_plan_kernel(m->plan, MS_PHASE_UPDATE, MS_OP_muon_move, &none, 1, &from, 1, &to, m->scope, 0);
+  return ms_plan_kernel(m->plan, MS_PHASE_UPDATE, MS_OP_copy_part, &none, 1, &from, 1, &to, m->scope, 0);
 }
 
 /* [rows,columns] -> [columns,rows] */
@@ -130,7 +130,7 @@ static int turn(const owners *m, ms_ref from, ms_ref to, int64_t rows, int64_t c
   const ms_op_attrs swap = {.permutation = {.p = {1, 0}}};
   from.info = (ms_value_info){.dtype = MS_F32, .ndim = 2, .dims = {rows, columns}};
   to.info = (ms_value_info){.dtype = MS_F32, .ndim = 2, .dims = {columns, rows}};
-  return ms_plan_kernel(m->plan, MS_PHASE_UPDATE, MS_OP_muon_turn, &swap, 1, &from, 1, &to, m->scope, 0);
+  return ms_plan_kernel(m->plan, MS_PHASE_UPDATE, MS_OP_transpose_part, &swap, 1, &from, 1, &to, m->scope, 0);
 }
 
 /* The part of the rank at `of` in the tensor dimension, out of its piece or back there. A matrix that is not divided is
