@@ -20,7 +20,7 @@ extern "C" {
 
 /* ffi:begin */
 
-enum { MS_ABI_VERSION = 12, MS_MAX_DIMS = 6, MS_MAX_MESH_DIMS = 6, MS_MAX_INPUTS = 8, MS_MAX_OUTPUTS = 5 };
+enum { MS_ABI_VERSION = 13, MS_MAX_DIMS = 6, MS_MAX_MESH_DIMS = 6, MS_MAX_INPUTS = 8, MS_MAX_OUTPUTS = 5 };
 /* The most ranks that a job can have, and one host. */
 enum { MS_MAX_RANKS = 4096, MS_MAX_LOCAL_RANKS = 64 };
 

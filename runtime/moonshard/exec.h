@@ -197,7 +197,7 @@ MS_API int ms_state_describe(const ms_state *state, int param, int what, ms_tens
  * what ms_state_write changes, so all ranks must have finished a step, and know it of each other (ms_world_barrier).
  * Replicas that share one copy own the same elements: all can write if they write the same values. In units with
  * shard_over_replicate, every replica must write all elements of a parameter that ms_model_describe gives,
- * as ms_state_write allows there, or its slice. After all writing, ms_state_seal ends it. */
+ * as ms_state_write allows there, or its slice. After all writing, ms_state_finish_writes ends it. */
 MS_API int ms_state_read(const ms_state *state, int param, int what, int64_t first, int64_t count, float *out);
 MS_API int ms_state_write(ms_state *state, int param, int what, int64_t first, int64_t count, const float *values);
 /* Ends the writing of elements, by ms_state_write or ms_state_load; functions that write whole parameters do so
@@ -207,7 +207,7 @@ MS_API int ms_state_write(ms_state *state, int param, int what, int64_t first, i
  * written all that it owns of one. Weights that stay gathered (MS_RESHARD_RUN) will be gathered again. Without this
  * call no phase runs after writes of these three. Also forgets what rounding left of earlier gradients
  * (ms_unit_config.error_feedback). Collective. */
-MS_API int ms_state_seal(ms_state *state);
+MS_API int ms_state_finish_writes(ms_state *state);
 /* Gathers elements [first, first + count) of a tensor on every rank, at least one; count -1: all from `first` on. out
  * gets them, or is NULL on a rank that only contributes its part. Where replicas take local steps, they are those of
  * its replica. Gradients are sums: ms_step_outputs.divisor has not been applied. MS_EMISMATCH if ranks ask for

@@ -199,7 +199,8 @@ typedef struct ms_save_config {
   /* For ranks whose folders are not one: each host keeps the parts that were written on it, and one rank a folder
    * commits. NULL where all ranks share the folder. */
   const char *part_head; /* members of a JSON object, "host":"a"; every part of the manifest then begins with them and
-                            stays a sealed file of its own, rank-00003.json, and the manifest lists no files */
+                            stays a file of its own, rank-00003.json, with a checksum, and the manifest lists
+                            no files */
   const int *awaits;     /* [writers] the indices of the ranks whose parts the commit waits for; NULL: all from 0 */
 } ms_save_config;
 

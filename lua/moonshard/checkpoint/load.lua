@@ -195,7 +195,7 @@ function load.state(who, path, session, wanted)
   local whole, why = pcall(agreement.raise_first_failure, session, "of loading", ok, raised)
   session.half_loaded = not whole and path or nil
   if not whole then error(why, 0) end
-  check(C.ms_state_seal(session.state)) -- also gives replicas what only one has, as others may not reach its file
+  check(C.ms_state_finish_writes(session.state)) -- gives replicas what only one has and others may not reach
   if told and world.rank == 0 then log.print(("checkpoint %s: %s"):format(path, told)) end
   return checkpoint.manifest, { path = path, bytes_read = bytes, skipped = skipped }
 end

@@ -73,7 +73,7 @@ function initial_values.read(session)
       bytes = bytes + fill(session, i - 1, source, scratch)
     end
   end
-  if scratch then check(C.ms_state_seal(session.state)) end
+  if scratch then check(C.ms_state_finish_writes(session.state)) end
   compare(session)
   if not scratch then return nil end
   return { bytes = bytes, seconds = clock.now() - began }

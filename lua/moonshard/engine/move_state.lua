@@ -80,7 +80,7 @@ function move_state.all(session, from, to, move)
     for _, state in ipairs(states) do copy(state.what, nil, state.shape ~= nil) end
     check(C.ms_state_set_updates(to, i - 1, division.kept(from, old, C.MS_TENSOR_PARAM).updates))
   end
-  check(C.ms_state_seal(to))
+  check(C.ms_state_finish_writes(to))
   return to
 end
 

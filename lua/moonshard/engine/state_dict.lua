@@ -192,7 +192,7 @@ local function write(around, entries, dict, full, apart)
       end
     end
   end
-  check(C.ms_state_seal(around.state))
+  check(C.ms_state_finish_writes(around.state))
 end
 
 ---@param model moonshard.Module

@@ -15,7 +15,7 @@ int ms_resident_check(const ms_state *state, const ms_plan *plan) {
   if (!state->resident.written || !plan->phase[MS_PHASE_GATHER].present) return MS_OK;
   return MS_FAIL(MS_EINVAL,
                  "parameter '%s' was written, but its gathered weights stay as they were (reshard = run): call "
-                 "ms_state_seal on all ranks",
+                 "ms_state_finish_writes on all ranks",
                  state->model->param[state->resident.written - 1].name);
 }
 

@@ -1,8 +1,8 @@
 /* resident.h - whether the weights that stay gathered (MS_RESHARD_RUN) are those that the state has: they are gathered
  * again after something else than a step has written parameters, and where a plan places them elsewhere.
  *
- * All ranks gather or none does, so only what all ranks call can say that they are to: a scatter, a seal, an arena that
- * moves. A rank that writes alone can only say that a seal has to follow.
+ * All ranks gather or none does, so only what all ranks call can say that they are to: a scatter, the end of
+ * writes, an arena that moves. A rank that writes alone can only say that ms_state_finish_writes has to follow.
  */
 #ifndef MS_EXEC_RESIDENT_H
 #define MS_EXEC_RESIDENT_H
@@ -21,7 +21,8 @@ typedef struct ms_resident {
 void ms_resident_forget(ms_state *state);
 /* This rank is about to write a parameter. */
 void ms_resident_note(ms_state *state, int param);
-/* Fails if a parameter was written and not sealed, for a plan that reads gathered weights which stay. */
+/* Fails if a parameter was written and its writes were not finished, for a plan that reads gathered weights which stay.
+ */
 int ms_resident_check(const ms_state *state, const ms_plan *plan);
 /* 1 when this plan's phase GATHER has to run before a phase (enum ms_phase). */
 int ms_resident_is_due(const ms_state *state, const ms_plan *plan, int phase);

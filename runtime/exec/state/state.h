@@ -77,8 +77,8 @@ struct ms_state {
   ms_resident resident;
   int *grid; /* the model's ranks, replica by replica, each in the order of its shards: the order of collectives that
               * include replicas */
-  struct ms_unsealed *
-      *unsealed; /* [params], or NULL: quantised parameters that were written and not sealed (stored.c) */
+  struct ms_unfinished *
+      *unfinished; /* [params], or NULL: quantised parameters whose writes are not finished (stored.c) */
   struct ms_open_moment *open_moments; /* [params][MS_MOMENTS], or NULL: moments written in part (moments.c) */
   void *view;                          /* ms_state_view's last copy; the state owns it */
   int64_t view_bytes;

@@ -53,12 +53,12 @@ int ms_state_make_whole(ms_state *state) {
   return MS_OK;
 }
 
-int ms_state_seal(ms_state *state) {
+int ms_state_finish_writes(ms_state *state) {
   MS_HANDLE(state, STATE);
   MS_TRY(ms_state_settle(state));
   ms_resident_forget(state);
-  MS_TRY(ms_moments_seal(state));
+  MS_TRY(ms_moments_finish(state));
   MS_TRY(ms_residuals_clear(state));
-  MS_TRY(ms_stored_seal(state, 0, state->model->params));
+  MS_TRY(ms_stored_finish(state, 0, state->model->params));
   return ms_params_gather_slices(state);
 }

@@ -132,12 +132,12 @@ int ms_moments_close_record(ms_state *state, const ms_elements *to, int64_t reco
   return MS_OK;
 }
 
-int ms_moments_check_sealed(const ms_state *state, int param) {
+int ms_moments_check_finished(const ms_state *state, int param) {
   for (int map = 0; state->open_moments && map < MS_MOMENTS; map++)
     if (open_moment(state, param, map)->open)
       return MS_FAIL(MS_EINVAL,
                      "parameter '%s': some of its moments are in records of %d elements that were written in part: "
-                     "call ms_state_seal first",
+                     "call ms_state_finish_writes first",
                      state->model->param[param].name, MS_MOMENT_BLOCK);
   return MS_OK;
 }
@@ -146,7 +146,7 @@ int ms_moments_check_sealed(const ms_state *state, int param) {
 
 int ms_moments_read(const ms_state *state, const ms_elements *from, int64_t first, int64_t count, float *out) {
   char words[AT_ONCE * BYTES];
-  MS_TRY(ms_moments_check_sealed(state, from->param));
+  MS_TRY(ms_moments_check_finished(state, from->param));
   if (ms_device_has(state->device, MS_DEVICE_HOST_MEMORY)) {
     ms_moment_decode(map_of(from), from->data, first, count, out);
     return MS_OK;

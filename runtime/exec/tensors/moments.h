@@ -1,4 +1,4 @@
-/* moments.h - moments in 8 bits (kernels/formats/moments.h): writing, sealing and reading their elements. */
+/* moments.h - moments in 8 bits (kernels/formats/moments.h): writing, finishing and reading their elements. */
 #ifndef MS_EXEC_MOMENTS_H
 #define MS_EXEC_MOMENTS_H
 
@@ -17,10 +17,10 @@ int ms_moments_write(ms_state *state, const ms_elements *to, int64_t first, int6
 int ms_moments_read(const ms_state *state, const ms_elements *from, int64_t first, int64_t count, float *out);
 /* Makes a record, if it waits; elements that were not written keep their values. */
 int ms_moments_close_record(ms_state *state, const ms_elements *to, int64_t record);
-/* Makes all that wait (moments_seal.c). */
-int ms_moments_seal(ms_state *state);
+/* Makes all that wait (moments_finish.c). */
+int ms_moments_finish(ms_state *state);
 /* MS_EINVAL if a record of a parameter's moments waits. */
-int ms_moments_check_sealed(const ms_state *state, int param);
+int ms_moments_check_finished(const ms_state *state, int param);
 void ms_moments_free(ms_state *state);
 
 #endif

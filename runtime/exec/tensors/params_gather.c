@@ -296,7 +296,7 @@ static int scatter(ms_state *state, int param, int from, const float *full, cons
     if (s.comm) MS_GOTO(broadcast(&s, full ? full + begin : NULL, end - begin));
     MS_GOTO(ms_params_take(state, param, mine, begin, end, s.room ? s.room : full + begin));
   }
-  MS_GOTO(ms_stored_seal(state, param, param + 1));
+  MS_GOTO(ms_stored_finish(state, param, param + 1));
   ms_resident_forget(state);
 fail:
   ms_region_unmap(&s.window);
@@ -311,7 +311,7 @@ static int take_own(ms_state *state, int param, const float *full, const ms_elem
   MS_TRY(ms_group_barrier(&state->process_group));
   MS_TRY(ms_params_take(state, param, mine, 0, ms_param_whole_numel(state->model, &state->model->param[param]), full));
   ms_resident_forget(state);
-  return ms_stored_seal(state, param, param + 1);
+  return ms_stored_finish(state, param, param + 1);
 }
 
 int ms_state_scatter(ms_state *state, int param, int from, const float *full) {

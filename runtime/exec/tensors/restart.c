@@ -12,7 +12,7 @@ int ms_state_draw(ms_state *state) {
   ms_recorder *recorder = ms_world_recorder(state->world);
   ms_recorder_enter(recorder, ms_recorder_number(recorder, "drawing the parameters"));
   int rc = ms_params_init(state);
-  if (!rc) rc = ms_stored_seal(state, 0, state->model->params);
+  if (!rc) rc = ms_stored_finish(state, 0, state->model->params);
   if (!rc) rc = ms_outer_restart(state);
   ms_recorder_leave(recorder, rc);
   return rc;

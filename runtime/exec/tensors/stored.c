@@ -2,7 +2,7 @@
  *
  * Values are quantised as they are written, record by record, so that a parameter is never whole in f32: it is written
  * from its first owned element on, in order, in pieces of any size, of which at most one record waits for its rest. The
- * late scales are kept in f32 until all ranks know their mean (stored_seal.c).
+ * late scales are kept in f32 until all ranks know their mean (stored_finish.c).
  */
 #include "exec/tensors/stored.h"
 
@@ -14,7 +14,7 @@
 #include "base/least.h"
 #include "kernels/formats/storage_code.h"
 
-static void release(struct ms_unsealed *u) {
+static void release(struct ms_unfinished *u) {
   if (!u) return;
   free(u->done);
   free(u->scale);
@@ -22,25 +22,25 @@ static void release(struct ms_unsealed *u) {
 }
 
 void ms_stored_forget(ms_state *state, int param) {
-  if (!state->unsealed) return;
-  release(state->unsealed[param]);
-  state->unsealed[param] = NULL;
+  if (!state->unfinished) return;
+  release(state->unfinished[param]);
+  state->unfinished[param] = NULL;
 }
 
 void ms_stored_free(ms_state *state) {
-  for (int i = 0; state->unsealed && i < state->model->params; i++) release(state->unsealed[i]);
-  free((void *)state->unsealed);
-  state->unsealed = NULL;
+  for (int i = 0; state->unfinished && i < state->model->params; i++) release(state->unfinished[i]);
+  free((void *)state->unfinished);
+  state->unfinished = NULL;
 }
 
 /* ---- writing ----------------------------------------------------------------------------------------------------- */
 
-static int begin(ms_state *state, const ms_elements *to, struct ms_unsealed **out) {
+static int begin(ms_state *state, const ms_elements *to, struct ms_unfinished **out) {
   const ms_storage *storage = to->storage;
-  if (!state->unsealed) state->unsealed = ms_calloc(state->model->params, sizeof *state->unsealed);
-  if (!state->unsealed) return MS_ENOMEM;
-  if ((*out = state->unsealed[to->param])) return MS_OK;
-  struct ms_unsealed *u = ms_calloc(1, sizeof *u);
+  if (!state->unfinished) state->unfinished = ms_calloc(state->model->params, sizeof *state->unfinished);
+  if (!state->unfinished) return MS_ENOMEM;
+  if ((*out = state->unfinished[to->param])) return MS_OK;
+  struct ms_unfinished *u = ms_calloc(1, sizeof *u);
   if (!u) return MS_ENOMEM;
   u->records = (to->count + storage->elements - 1) / storage->elements;
   u->done = ms_calloc(u->records, 1);
@@ -49,7 +49,7 @@ static int begin(ms_state *state, const ms_elements *to, struct ms_unsealed **ou
     release(u);
     return MS_ENOMEM;
   }
-  *out = state->unsealed[to->param] = u;
+  *out = state->unfinished[to->param] = u;
   return MS_OK;
 }
 
@@ -57,7 +57,7 @@ char *ms_stored_record(const ms_elements *of, int64_t record) {
   return (char *)of->data + 4 * of->storage->words * record;
 }
 
-static int put_record(ms_state *state, struct ms_unsealed *u, const ms_elements *to, int64_t first, int64_t n,
+static int put_record(ms_state *state, struct ms_unfinished *u, const ms_elements *to, int64_t first, int64_t n,
                       const float *values) {
   const ms_storage *storage = to->storage;
   const int64_t record = first / storage->elements;
@@ -80,7 +80,7 @@ static int refuse_order(const ms_state *state, const ms_elements *to, int64_t fi
 
 int ms_stored_write(ms_state *state, const ms_elements *to, int64_t first, int64_t count, const float *values) {
   const int64_t length = to->storage->elements;
-  struct ms_unsealed *u;
+  struct ms_unfinished *u;
   if (!count) return MS_OK;
   MS_TRY(begin(state, to, &u));
   for (int64_t taken; count; first += taken, values += taken, count -= taken) {
@@ -99,10 +99,10 @@ int ms_stored_write(ms_state *state, const ms_elements *to, int64_t first, int64
   return MS_OK;
 }
 
-int ms_stored_check_sealed(const ms_state *state, int param) {
-  if (!state->unsealed || !state->unsealed[param]) return MS_OK;
+int ms_stored_check_finished(const ms_state *state, int param) {
+  if (!state->unfinished || !state->unfinished[param]) return MS_OK;
   return MS_FAIL(MS_EINVAL,
-                 "parameter '%s' was written, and its scales are not complete yet: call ms_state_seal on all "
+                 "parameter '%s' was written, and its scales are not complete yet: call ms_state_finish_writes on all "
                  "ranks first",
                  state->model->param[param].name);
 }
@@ -112,7 +112,7 @@ int ms_stored_check_sealed(const ms_state *state, int param) {
 int ms_stored_read(const ms_state *state, const ms_elements *from, int64_t first, int64_t count, float *out) {
   enum { RECORDS = 64 }; /* copied from a device at a time */
   const ms_storage *storage = from->storage;
-  MS_TRY(ms_stored_check_sealed(state, from->param));
+  MS_TRY(ms_stored_check_finished(state, from->param));
   if (ms_device_has(state->device, MS_DEVICE_HOST_MEMORY)) {
     ms_storage_decode(storage, from->data, first, count, out);
     return MS_OK;

@@ -1,4 +1,4 @@
-/* stored.h - parameters that are kept as codes: writing, sealing and reading their elements. */
+/* stored.h - parameters that are kept as codes: writing, finishing and reading their elements. */
 #ifndef MS_EXEC_STORED_H
 #define MS_EXEC_STORED_H
 
@@ -6,7 +6,7 @@
 #include "kernels/formats/storage.h"
 
 /* A parameter that is being written. */
-struct ms_unsealed {
+struct ms_unfinished {
   int64_t at, staged; /* the first `staged` elements of the record that begins with element `at` are in `room` */
   int64_t records;
   char *done;   /* [records] 1: it is written */
@@ -22,9 +22,9 @@ int ms_stored_write(ms_state *state, const ms_elements *to, int64_t first, int64
 int ms_stored_read(const ms_state *state, const ms_elements *from, int64_t first, int64_t count, float *out);
 /* Completes what was written of parameters [first, end); collective, without communication if none of them is
  * quantised. */
-int ms_stored_seal(ms_state *state, int first, int end);
-/* MS_EINVAL if a parameter was written and not sealed. */
-int ms_stored_check_sealed(const ms_state *state, int param);
+int ms_stored_finish(ms_state *state, int first, int end);
+/* MS_EINVAL if a parameter was written and its writes are not finished. */
+int ms_stored_check_finished(const ms_state *state, int param);
 /* The address of a record, counted from the first owned element. */
 char *ms_stored_record(const ms_elements *of, int64_t record);
 /* Ends the writing of a parameter, and of all of them. */

@@ -49,7 +49,7 @@ static int find_records(const ms_state *state, const ms_param *p, const ms_tenso
   if (!ms_storage_is_coded(p->config.storage_dtype))
     return MS_FAIL(MS_EINVAL, "parameter '%s' has no %s: it is kept in %s", p->name, row->name,
                    ms_dtype_name(p->config.storage_dtype));
-  MS_TRY(ms_stored_check_sealed(state, at->param));
+  MS_TRY(ms_stored_check_finished(state, at->param));
   MS_TRY(find_master(state, p, row, at));
   at->dtype = MS_F32; /* words are moved as f32 values are */
   at->first = p->first / p->storage.elements * p->storage.words;

@@ -4,7 +4,7 @@
  * the .json file means that the data file is complete and on disk. The commit joins these parts, so ranks need no
  * other channel to report what they wrote.
  *
- * Where each host has a folder of its own, one rank a folder commits. The parts then stay files, each sealed with its
+ * Where each host has a folder of its own, one rank a folder commits. The parts then stay files, each with its
  * checksum, and every folder gets the same manifest, without them: folders can be copied together.
  */
 #ifndef MS_IO_CHECKPOINT_H
@@ -39,7 +39,7 @@ typedef struct ms_part {
 } ms_part;
 
 /* Ends a JSON object, which must not be empty, with the checksum of all bytes before it: its last member. */
-int ms_checkpoint_seal(ms_text *json);
+int ms_checkpoint_end(ms_text *json);
 
 /* Writes this rank's data file to disk, and then its part of the manifest. */
 int ms_part_write(const ms_part *part);

@@ -23,8 +23,8 @@
 #include "io/safetensors/safetensors.h"
 
 /* The last entry of the manifest is its own checksum, over all bytes before it; so is that of a part that stays. */
-#define SEAL ",\"xxh3\":\""
-enum { SEAL_BYTES = sizeof SEAL - 1 + 16 + 3 }; /* with 16 digits, the quote, the brace and a newline */
+#define END ",\"xxh3\":\""
+enum { END_BYTES = sizeof END - 1 + 16 + 3 }; /* with 16 digits, the quote, the brace and a newline */
 
 /* ---- text files ---- */
 
@@ -39,9 +39,9 @@ static int append_file(const char *path, ms_text *text) {
 
 static uint64_t checksum(const char *text, size_t bytes) { return XXH3_64bits(text, bytes); }
 
-int ms_checkpoint_seal(ms_text *json) {
+int ms_checkpoint_end(ms_text *json) {
   MS_TRY(ms_text_status(json));
-  ms_text_append(json, SEAL "%016llx\"}\n", (unsigned long long)checksum(json->data, json->length));
+  ms_text_append(json, END "%016llx\"}\n", (unsigned long long)checksum(json->data, json->length));
   return ms_text_status(json);
 }
 
@@ -97,7 +97,7 @@ static int write_manifest(const ms_commit *c) {
   int rc = path ? MS_OK : MS_ENOMEM;
   ms_text_append(&text, "%.*s", (int)strlen(c->head) - 1, c->head);
   if (!rc && !c->apart) rc = append_parts(c, &text);
-  if (!rc) rc = ms_checkpoint_seal(&text);
+  if (!rc) rc = ms_checkpoint_end(&text);
   if (!rc) rc = ms_file_write_text(path, text.data, (int64_t)text.length, 1);
   free(path);
   ms_text_free(&text);
@@ -136,15 +136,15 @@ int ms_commit_run(const ms_commit *c) {
 }
 
 /* Frees the path. */
-static int read_sealed(char *path, char **out) {
+static int read_checked(char *path, char **out) {
   char *text = NULL;
   int64_t bytes;
   int rc = path ? ms_file_read_whole(path, &text, &bytes) : MS_ENOMEM;
   if (!rc) {
-    size_t sealed = bytes > SEAL_BYTES ? (size_t)(bytes - SEAL_BYTES) : 0;
-    char seal[SEAL_BYTES + 1];
-    snprintf(seal, sizeof seal, SEAL "%016llx\"}\n", (unsigned long long)checksum(text, sealed));
-    if (!sealed || strcmp(text + sealed, seal))
+    size_t before = bytes > END_BYTES ? (size_t)(bytes - END_BYTES) : 0;
+    char end[END_BYTES + 1];
+    snprintf(end, sizeof end, END "%016llx\"}\n", (unsigned long long)checksum(text, before));
+    if (!before || strcmp(text + before, end))
       rc = MS_FAIL(MS_EIO, "%s: the checksum does not match: the file is damaged", path);
   }
   free(path);
@@ -157,7 +157,7 @@ int ms_checkpoint_read(const char *folder, int writer, char **out) {
   MS_GIVEN(folder);
   MS_GIVEN(out);
   if (writer < -1) return MS_FAIL(MS_EINVAL, "ms_checkpoint_read: writer is %d; it must be 0 or more, or -1", writer);
-  return read_sealed(writer < 0 ? ms_file_join(folder, MS_MANIFEST) : part_path(folder, writer), out);
+  return read_checked(writer < 0 ? ms_file_join(folder, MS_MANIFEST) : part_path(folder, writer), out);
 }
 
 /* ---- folders ---- */

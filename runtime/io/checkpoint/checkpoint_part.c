@@ -125,7 +125,7 @@ static int write_pieces(writing *w) {
     ms_text_append(&w->json, "\"}");
   }
   ms_text_append(&w->json, head ? "]" : "]}");
-  return head ? ms_checkpoint_seal(&w->json) : ms_text_status(&w->json);
+  return head ? ms_checkpoint_end(&w->json) : ms_text_status(&w->json);
 }
 
 static int write_copy(writing *w) {

@@ -27,7 +27,7 @@ static long long gathers(const rank_engine *engine) {
   return (long long)counters.collectives[MS_PHASE_GATHER];
 }
 
-static int write_and_seal(ms_world *world, void *context) {
+static int write_and_finish(ms_world *world, void *context) {
   const training_config *c = context;
   rank_engine engine;
   ms_step_outputs first, out;
@@ -39,7 +39,7 @@ static int write_and_seal(ms_world *world, void *context) {
   assert_true(once == (c->net.shard > 1 ? c->net.blocks : 0));
   engine_step(&engine, c, rank, 1, &out);
   assert_true(gathers(&engine) == once);
-  /* A write of this rank's own elements needs a seal. */
+  /* A write of this rank's own elements has to be finished. */
   const int param = frozen_param(engine.net.model);
   ms_tensor_info kept;
   float values[TRAINING_ELEMENTS] = {0};
@@ -53,21 +53,22 @@ static int write_and_seal(ms_world *world, void *context) {
   engine_feed(&engine, c, rank, 2, 0);
   const ms_step_inputs inputs = {.struct_size = sizeof(ms_step_inputs), .lr = 0.01, .step = 3, .micro_batches = 1};
   if (kept.count && engine.plan->phase[MS_PHASE_GATHER].present)
-    assert_fails(ms_exec_run(engine.exec, MS_PHASE_FIRST, &inputs, NULL, 0), MS_EINVAL, "fc1.weight | ms_state_seal");
-  must(ms_state_seal(engine.state));
+    assert_fails(ms_exec_run(engine.exec, MS_PHASE_FIRST, &inputs, NULL, 0), MS_EINVAL,
+                 "fc1.weight | ms_state_finish_writes");
+  must(ms_state_finish_writes(engine.state));
   engine_step(&engine, c, rank, 2, &out);
   assert_true(gathers(&engine) == 2 * once);
   engine_close(&engine);
   return MS_OK;
 }
 
-static void S4_a_write_is_sealed_and_gathered_again(void **state) {
+static void S4_a_write_is_finished_and_gathered_again(void **state) {
   (void)state;
   static const int meshes[][2] = {{1, 2}, {2, 2}, {1, 1}};
   for (int m = 0; m < 3; m++)
     for (int dtype = 0; dtype < 2; dtype++) {
       training_config c = resident(meshes[m][0], meshes[m][1], dtype ? MS_BF16 : MS_F32);
-      run_ranks_as_processes(meshes[m][0] * meshes[m][1], write_and_seal, &c);
+      run_ranks_as_processes(meshes[m][0] * meshes[m][1], write_and_finish, &c);
     }
 }
 
@@ -106,7 +107,7 @@ static void S4_training_has_the_same_bits(void **state) {
 int main(void) {
   setenv("MOONSHARD_TIMEOUT", "60", 1);
   const struct CMUnitTest tests[] = {
-      TEST(S4_a_write_is_sealed_and_gathered_again),
+      TEST(S4_a_write_is_finished_and_gathered_again),
       TEST(S4_training_has_the_same_bits),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -363,7 +363,7 @@ static void damage(const char *path) {
   assert_int_equal(fclose(file), 0);
 }
 
-static void H10_parts_stay_sealed_files_where_hosts_have_folders_of_their_own(void **state) {
+static void H10_parts_stay_files_with_checksums_where_hosts_have_folders_of_their_own(void **state) {
   (void)state;
   for (int asynchronous = 0; asynchronous < 2; asynchronous++) {
     rig r = make_rig(0);
@@ -477,7 +477,7 @@ int main(void) {
       TEST(K2_every_call_may_fail),
       TEST(K2_a_save_is_given_up_although_other_ranks_wait_for_theirs),
       TEST(K2_a_save_that_is_given_up_leaves_no_checkpoint),
-      TEST(H10_parts_stay_sealed_files_where_hosts_have_folders_of_their_own),
+      TEST(H10_parts_stay_files_with_checksums_where_hosts_have_folders_of_their_own),
       TEST(K4_folders_without_a_checkpoint_are_refused),
       TEST(K2_removing_a_checkpoint_follows_no_link),
   };

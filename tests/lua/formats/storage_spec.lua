@@ -79,14 +79,15 @@ describe("a frozen parameter", function()
       engine.check(C.ms_state_write(state, 0, C.MS_TENSOR_PARAM, at, piece, values + at))
       at = at + piece
     end
-    has(message(function() return model(ms.ones(n)) end), "parameter 'w' was written | call ms_state_seal")
-    has(message(function() return model:parameter("w") end), "parameter 'w' was written | call ms_state_seal")
-    engine.check(C.ms_state_seal(state))
+    has(message(function() return model(ms.ones(n)) end), "parameter 'w' was written | call ms_state_finish_writes")
+    has(message(function() return model:parameter("w") end), "parameter 'w' was written | call ms_state_finish_writes")
+    engine.check(C.ms_state_finish_writes(state))
     same_bits(fixture_values("nf4.back"):tolist(), model:parameter("w"):tolist())
     has(message(function() engine.check(C.ms_state_write(state, 0, C.MS_TENSOR_PARAM, 64, 64, values)) end),
       "stored in nf4, in records of 16384 elements | element 64 is neither")
     engine.check(C.ms_state_write(state, 0, C.MS_TENSOR_PARAM, 0, 16384, values))
-    has(message(function() engine.check(C.ms_state_seal(state)) end), "'w' is stored in nf4 and was written in part")
+    has(message(function() engine.check(C.ms_state_finish_writes(state)) end),
+      "'w' is stored in nf4 and was written in part")
   end)
 
   it("Q7 that holds NaN or infinity reads as NaN, so that a broken file shows", function()

@@ -1,7 +1,7 @@
-/* moments_seal.c - makes the records of moments that were written in part (moments.c). */
+/* moments_finish.c - makes the records of moments that were written in part (moments.c). */
 #include "exec/tensors/moments.h"
 
-int ms_moments_seal(ms_state *state) {
+int ms_moments_finish(ms_state *state) {
   static const int what[MS_MOMENTS] = {MS_TENSOR_EXP_AVG, MS_TENSOR_EXP_AVG_SQ};
   for (int i = 0; state->open_moments && i < state->model->params * MS_MOMENTS; i++) {
     const struct ms_open_moment *moment = &state->open_moments[i];

@@ -1,6 +1,6 @@
-/* stored_seal.c - completes parameters that were written as codes: checks that every rank has written all that it owns,
- * and gives those with late scales (ms_storage) their scales. Their mean is that of exact sums, and the scale of a
- * group of scales is a maximum; both have no order, so they are the same on every mesh. Groups are those of the whole
+/* stored_finish.c - completes parameters that were written as codes: checks that every rank has written all that it
+ * owns, and gives those with late scales (ms_storage) their scales. Their mean is that of exact sums, and the scale of
+ * a group of scales is a maximum; both have no order, so they are the same on every mesh. Groups are those of the whole
  * parameter: where a tensor dimension divides it, several ranks can have records of one.
  */
 #include <stdlib.h>
@@ -44,7 +44,7 @@ static int64_t blocks_of(const ms_storage *storage, int64_t elements) {
 
 static void describe(const ms_state *state, int param, report *r) {
   const ms_param *p = &state->model->param[param];
-  const struct ms_unsealed *u = state->unsealed ? state->unsealed[param] : NULL;
+  const struct ms_unfinished *u = state->unfinished ? state->unfinished[param] : NULL;
   *r = (report){.owns = p->owned > 0};
   if (!u) return;
   r->written = u->staged ? IN_PART : WHOLE;
@@ -97,7 +97,7 @@ static int check_written(const ms_state *state, int param, const report *all, in
 
 /* What set_scales needs of a parameter. */
 typedef struct scaling {
-  const struct ms_unsealed *u; /* NULL: this rank owns nothing of it */
+  const struct ms_unfinished *u; /* NULL: this rank owns nothing of it */
   ms_elements to;
   ms_division part; /* of the parameter, that this rank has */
   float offset;
@@ -177,7 +177,7 @@ static int set_divided_scales(ms_state *state, const ms_param *p, const scaling 
 static int set_scales(ms_state *state, int param, float offset) {
   const ms_model *m = state->model;
   const ms_param *p = &m->param[param];
-  scaling s = {.u = state->unsealed ? state->unsealed[param] : NULL,
+  scaling s = {.u = state->unfinished ? state->unfinished[param] : NULL,
                .part = ms_param_division(m, p, m->dim[MS_DIM_TENSOR].place),
                .offset = offset};
   MS_TRY(ms_params_find(state, param, MS_TENSOR_PARAM, &s.to));
@@ -193,8 +193,8 @@ static int complete(ms_state *state, int param, const report *all, int stride) {
   return MS_OK;
 }
 
-/* Seals n parameters, at most AT_ONCE. */
-static int seal(ms_state *state, int n, const int *param) {
+/* Finishes n parameters, at most AT_ONCE. */
+static int finish(ms_state *state, int n, const int *param) {
   int rc = MS_OK;
   report mine[AT_ONCE], *all = ms_calloc((int64_t)state->process_group.size * n, sizeof *all);
   if (!all) return MS_ENOMEM;
@@ -206,14 +206,14 @@ fail:
   return rc;
 }
 
-int ms_stored_seal(ms_state *state, int first, int end) {
+int ms_stored_finish(ms_state *state, int first, int end) {
   int list[AT_ONCE], n = 0;
   for (int i = first; i < end; i++) {
     if (!ms_storage_is_coded(state->model->param[i].config.storage_dtype)) continue;
     list[n++] = i;
     if (n < AT_ONCE) continue;
-    MS_TRY(seal(state, n, list));
+    MS_TRY(finish(state, n, list));
     n = 0;
   }
-  return n ? seal(state, n, list) : MS_OK;
+  return n ? finish(state, n, list) : MS_OK;
 }
