@@ -8,9 +8,7 @@
 #include "base/numbers/dtype.h"
 #include "base/text/hash.h"
 #include "base/text/xxh3.h"
-#include "plan/layout/factors.h"
 #include "plan/lower/lower.h"
-#include "plan/layout/moment_layout.h"
 #include "plan/layout/residuals.h"
 
 int ms_plan_buffer(ms_plan *plan, int phase, int arena, int category, int64_t bytes, const char *label, int *buffer) {
@@ -291,15 +289,12 @@ int ms_plan_shares_masters(const ms_plan *plan, int unit) {
 
 ms_ref ms_plan_weights(const ms_plan *plan, int unit, int s, int64_t local, int64_t n) {
   const ms_unit *u = &plan->model->unit[unit];
-  const int shared = ms_plan_shares_masters(plan, unit);
-  int dtype = MS_F32, which = MS_SLOT_MASTER;
-  int64_t at;
-  if (ms_segment_has_weights(plan->model, u, plan->replicas, s)) {
-    which = MS_SLOT_WEIGHTS;
-    at = ms_weights_offset(plan->model, u, plan->replicas, s, local, &dtype);
-  } else at = ms_master_offset(plan->model, u, plan->replicas, shared, s, local);
+  const int has_weights = ms_segment_has_weights(plan->model, u, plan->replicas, s);
+  const int slot = has_weights ? MS_SLOT_WEIGHTS : MS_SLOT_MASTER;
+  const int64_t at = ms_slots[slot].at(plan->model, plan->layout, unit, s, local);
+  int dtype = has_weights ? ms_slot_form_of(plan->model, plan->layout, slot, unit, s).dtype : MS_F32;
   if (ms_segment_is_stored(&u->segment[s])) dtype = u->segment[s].wire;
-  return ms_ref_vector(ms_state_buffer(unit, which), at, dtype, n);
+  return ms_ref_vector(ms_state_buffer(unit, slot), at, dtype, n);
 }
 
 int ms_squares_buffer(const ms_plan *plan) { return plan->model->units * MS_SLOTS; }
@@ -345,7 +340,8 @@ static int state_buffer(ms_plan *plan, int category, int64_t offset, int64_t byt
   return persistent(plan, MS_ARENA_STATE, category, offset, bytes, label);
 }
 
-int ms_plan_state_buffers(ms_plan *plan, const ms_state_layout *layout) {
+int ms_plan_state_buffers(ms_plan *plan) {
+  const ms_state_layout *layout = plan->layout;
   const ms_model *model = plan->model;
   for (int u = 0; u < model->units; u++)
     for (int slot = 0; slot < MS_SLOTS; slot++)

@@ -139,19 +139,18 @@ static int lower_training(ms_plan *plan, const ms_graph *graph) {
 }
 
 static int take_state(ms_plan *plan, const ms_plan_config *config) {
-  ms_state_layout layout;
-  int rc = ms_state_layout_make(plan->model, config, &layout);
-  if (rc) return rc;
-  plan->replicas = layout.replicas;
-  plan->replicas_here = layout.replicas_here;
-  plan->inner_shards = layout.inner_shards;
-  plan->sliced = layout.sliced;
-  memcpy(plan->arena_bytes, layout.bytes, sizeof plan->arena_bytes);
-  memcpy(plan->peers_bytes, layout.peers, sizeof plan->peers_bytes);
-  memcpy(plan->category_bytes, layout.category_bytes, sizeof plan->category_bytes);
-  rc = ms_plan_state_buffers(plan, &layout);
-  ms_state_layout_free(&layout);
-  return rc;
+  ms_state_layout *layout = ms_calloc(1, sizeof *layout);
+  if (!layout) return MS_ENOMEM;
+  plan->layout = layout;
+  MS_TRY(ms_state_layout_make(plan->model, config, layout));
+  plan->replicas = layout->replicas;
+  plan->replicas_here = layout->replicas_here;
+  plan->inner_shards = layout->inner_shards;
+  plan->sliced = layout->sliced;
+  memcpy(plan->arena_bytes, layout->bytes, sizeof plan->arena_bytes);
+  memcpy(plan->peers_bytes, layout->peers, sizeof plan->peers_bytes);
+  memcpy(plan->category_bytes, layout->category_bytes, sizeof plan->category_bytes);
+  return ms_plan_state_buffers(plan);
 }
 
 static int lower(compilation *c) {

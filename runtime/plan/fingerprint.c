@@ -92,8 +92,8 @@ static void describe_settings(const ms_model *model, const ms_plan_config *c, in
   const ms_settings *of = ms_settings_of("ms_plan_config");
   /* The optimizers that update parameters: settings of others have a point in their names, too, and say nothing. */
   int other = c->optimizer;
-  for (int i = 0; i < model->params && other != MS_OPT_MUON; i++)
-    if (ms_param_takes_muon(&model->param[i])) other = MS_OPT_MUON;
+  for (int i = 0; i < model->params; i++)
+    if (ms_param_chosen(&model->param[i])) other = ms_param_chosen(&model->param[i]);
   for (int i = 0; i < of->rows; i++) {
     const ms_setting *s = &of->row[i];
     if (!ms_setting_is_number(s) || s->scope != scope) continue;

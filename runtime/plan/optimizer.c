@@ -25,7 +25,8 @@ const ms_optimizer *ms_optimizer_of(const ms_plan_config *config) {
 }
 
 static int kind_of(const ms_plan_config *config, const ms_param *p) {
-  return ms_param_takes_muon(p) ? MS_OPT_MUON : config->optimizer;
+  const int chosen = ms_param_chosen(p);
+  return chosen ? chosen : config->optimizer;
 }
 
 const ms_optimizer *ms_param_optimizer(const ms_plan_config *config, const ms_param *p) {
@@ -39,20 +40,33 @@ int ms_optimizer_has(const ms_optimizer *optimizer, int kind) {
   return 0;
 }
 
-int ms_moments_updated(const ms_optimizer *optimizer, const ms_param_group *by) {
-  return optimizer->needs_momentum && by->momentum == 0 ? 0 : optimizer->moments;
+/* ---- what they keep ---- */
+
+/* The setting `moments` of each, looked up once, because every layout asks. */
+static const ms_setting *moments_setting[MS_OPTIMIZER_KINDS];
+static pthread_once_t moments_once = PTHREAD_ONCE_INIT;
+
+static void look_up_moments(void) {
+  for (int kind = 0; kind < MS_OPTIMIZER_KINDS; kind++) {
+    char name[MS_SETTING_TEXT];
+    snprintf(name, sizeof name, "%.100s.moments", ms_optimizer_name(kind));
+    moments_setting[kind] = ms_setting_find(ms_settings_of("ms_plan_config"), name);
+  }
 }
 
-int ms_moments_kept(const ms_plan_config *config) {
+/* Whatever momentum groups have: that of the plan decides. */
+ms_optimizer_state ms_optimizer_keeps(const ms_plan_config *config, int chosen) {
   static const ms_param_group none = {.beta1 = -1, .beta2 = -1, .eps = -1, .momentum = -1};
-  const ms_optimizer *optimizer = config->train ? ms_optimizer_of(config) : NULL;
-  if (!optimizer) return 0;
-  const ms_param_group by = ms_group_complete(&none, config->optimizer, config);
-  return ms_moments_updated(optimizer, &by);
-}
-
-ms_moment ms_moment_of_plan(const ms_plan_config *config, int index) {
-  return (ms_moment){ms_moment_dtype_of(config), ms_moments_kept(config), index};
+  const int kind = chosen ? chosen : config->optimizer;
+  const ms_optimizer *optimizer = &rows[kind];
+  if (!config->train || !ms_optimizer_of(config) || (!chosen && optimizer->is_chosen)) return (ms_optimizer_state){0};
+  const ms_param_group by = ms_group_complete(&none, kind, config);
+  const int without = optimizer->needs_momentum && by.momentum == 0;
+  pthread_once(&moments_once, look_up_moments);
+  const ms_setting *dtype = moments_setting[kind];
+  return (ms_optimizer_state){.moments = without ? 0 : optimizer->moments,
+                              .dtype = dtype ? (int)ms_setting_value(dtype, config) : MS_F32,
+                              .factors = optimizer->factors};
 }
 
 /* ---- settings by optimizer, looked up once, because every parameter asks ---- */

@@ -7,8 +7,8 @@
 #ifndef MS_PLAN_OPTIMIZER_H
 #define MS_PLAN_OPTIMIZER_H
 
-#include "plan/layout/moment_layout.h"
-#include "plan/layout/slots.h"
+#include "plan/layout/state_layout.h"
+#include "plan/plan.h"
 
 /* ---- programs ---------------------------------------------------------------------------------------------------- */
 
@@ -82,7 +82,9 @@ struct ms_optimizer {
   const ms_update_step *step; /* MS_STEP_END ends them */
   const ms_update_vector *vector;
   const char *scope;  /* in plans; NULL: the unit's name */
-  int moments;        /* how many it keeps of the parameters of a plan */
+  int moments;        /* how many it keeps for each element */
+  int factors;        /* 1: it keeps averages by row and by column (layout/factors.h) */
+  int is_chosen;      /* 1: only parameters that choose it take it, also where it is the plan's */
   int needs_momentum; /* 1: where the setting `momentum` is 0, it keeps no moment */
   int coupled;        /* 1: the weight decay is in the gradient */
   int updates_units;  /* 1: items are stretches, which have no group of settings */
@@ -115,13 +117,13 @@ void ms_update_set_moments(const ms_plan *plan, const ms_optimizer *by, const ms
 
 /* NULL: the plan has none, or a number that is not one. */
 const ms_optimizer *ms_optimizer_of(const ms_plan_config *config);
+/* What a state keeps of parameters that choose this optimizer; MS_OPT_NONE: that take the plan's. */
+ms_optimizer_state ms_optimizer_keeps(const ms_plan_config *config, int chosen);
 /* What updates a parameter; NULL: it is frozen. */
 const ms_optimizer *ms_param_optimizer(const ms_plan_config *config, const ms_param *p);
 /* Whether its program has a step of this kind. */
 int ms_optimizer_has(const ms_optimizer *optimizer, int kind);
 
-/* How many moments it updates of a parameter with these settings. */
-int ms_moments_updated(const ms_optimizer *optimizer, const ms_param_group *by);
 /* The attributes of a step's kernel that are settings. */
 ms_op_attrs ms_update_attrs(const ms_plan_config *config, const ms_optimizer *optimizer, const ms_update_step *step,
                             const ms_param_group *by);
@@ -129,9 +131,5 @@ ms_op_attrs ms_update_attrs(const ms_plan_config *config, const ms_optimizer *op
 ms_param_group ms_updates_of(const ms_plan_config *config, const ms_param *p);
 /* Checks that the optimizer can train the model, and that the one of each parameter has what its group sets. */
 int ms_plan_check_updates(const ms_model *model, const ms_plan_config *config);
-/* The moments that a state keeps for plans with these settings, whatever those of groups are. */
-int ms_moments_kept(const ms_plan_config *config);
-/* One of them, 0 or 1. */
-ms_moment ms_moment_of_plan(const ms_plan_config *config, int index);
 
 #endif

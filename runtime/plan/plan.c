@@ -43,6 +43,8 @@ static void destroy_plan(void *object) {
   free(plan->owned);
   free(plan->owned_bucket);
   free(plan->buffer);
+  if (plan->layout) ms_state_layout_free(plan->layout);
+  free(plan->layout);
   ms_topology_free(&plan->topology);
   free(plan->manifest);
   free(plan->dump);

@@ -23,7 +23,7 @@ void ms_update_set_moments(const ms_plan *plan, const ms_optimizer *by, const ms
                            ms_op_attrs *attrs) {
   const ms_model *model = plan->model;
   const ms_param *p = param_of(plan, item);
-  const ms_moment_form *form = ms_moment_form_of(ms_moment_dtype(p, ms_moment_dtype_of(&plan->config)));
+  const ms_moment_form *form = ms_moment_form_for(plan->layout, &model->unit[p->unit].segment[p->segment]);
   attrs->update.coupled = by->coupled;
   attrs->update.moments = form->kernel;
   if (!form->rounds_at_random) return;

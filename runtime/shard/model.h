@@ -66,7 +66,7 @@ typedef struct ms_segment {
   int frozen, param_dtype, reduce_dtype;
   int packed_moments;
   int blocks;              /* the dtype of the blocks that it is gathered in; 0: it is not */
-  int muon;                /* 1: its parameters take Muon, and keep one moment, in f32 */
+  int optimizer;           /* that its parameters choose (ms_param_chosen) */
   ms_storage storage;      /* the records of a stored parameter; dtype MS_F32: it is not stored */
   int wire;                /* the dtype that is gathered: param_dtype, MS_F8E4M3: codes with one scale, or
                             * MS_I32: the words of records, or of blocks */
@@ -219,10 +219,9 @@ static inline int ms_param_blocks(const ms_param *p) { return p->config.gather_d
 static inline int ms_param_align(const ms_param *p) {
   return p->config.packed_moments || ms_param_blocks(p) ? MS_UNCUT : MS_SEGMENT_ALIGN;
 }
-/* 1 when it trains with Muon. */
-static inline int ms_param_takes_muon(const ms_param *p) {
-  return p->config.optimizer == MS_OPT_MUON && !p->config.frozen;
-}
+/* The enum ms_optimizer_kind that it chooses; MS_OPT_NONE: it takes the plan's, or is frozen. */
+static inline int ms_param_chosen(const ms_param *p) { return p->config.frozen ? MS_OPT_NONE : p->config.optimizer; }
+static inline int ms_param_takes_muon(const ms_param *p) { return ms_param_chosen(p) == MS_OPT_MUON; }
 /* 1 when steps move it by the sign of its gradient. */
 static inline int ms_param_is_balanced(const ms_param *p) { return p->config.balance > 0 && !p->config.frozen; }
 /* 1 when it is gathered as codes of its master. */

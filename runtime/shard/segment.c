@@ -27,7 +27,7 @@ static int same_group(const ms_model *model, const ms_param *a, const ms_param *
   return !ms_param_is_stored(a) && !ms_param_is_stored(b) && !ms_param_is_coded(a) && !ms_param_is_coded(b) &&
          a->config.frozen == b->config.frozen && ms_param_is_divided(model, a) == ms_param_is_divided(model, b) &&
          ms_param_blocks(a) == ms_param_blocks(b) && a->config.packed_moments == b->config.packed_moments &&
-         ms_param_takes_muon(a) == ms_param_takes_muon(b) && a->config.balance == b->config.balance &&
+         ms_param_chosen(a) == ms_param_chosen(b) && a->config.balance == b->config.balance &&
          a->config.param_dtype == b->config.param_dtype && !compare_groups(a, b);
 }
 
@@ -38,7 +38,7 @@ static int goes_before(const ms_model *model, const ms_param *a, const ms_param 
   if (divided != ms_param_is_divided(model, b)) return divided;
   if (ms_param_is_balanced(a) != ms_param_is_balanced(b)) return ms_param_is_balanced(b);
   if (a->config.packed_moments != b->config.packed_moments) return a->config.packed_moments;
-  if (ms_param_takes_muon(a) != ms_param_takes_muon(b)) return ms_param_takes_muon(a);
+  if (ms_param_chosen(a) != ms_param_chosen(b)) return ms_param_chosen(a) > ms_param_chosen(b);
   if (groups) return groups < 0;
   if (ms_param_is_coded(a) != ms_param_is_coded(b)) return ms_param_is_coded(b);
   if (ms_param_blocks(a) != ms_param_blocks(b)) return ms_param_blocks(a) < ms_param_blocks(b);
@@ -103,7 +103,7 @@ static void cut(ms_model *model, ms_unit *unit, ms_segment *segment, int first, 
                           .param_dtype = head->config.param_dtype,
                           .packed_moments = head->config.packed_moments,
                           .blocks = ms_param_blocks(head),
-                          .muon = ms_param_takes_muon(head),
+                          .optimizer = ms_param_chosen(head),
                           .storage = head->storage,
                           .wire = wire_of(head),
                           .reduce_dtype = unit->config.reduce_dtype,

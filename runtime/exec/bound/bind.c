@@ -226,11 +226,11 @@ static int check_state(const ms_exec *exec) {
                      "the plan sums gradients of unit '%s' among %d shards of a node first, but the state keeps what "
                      "sums among %d round off: create both with the same nodes and node_of",
                      plan->model->unit[u].name, plan->inner_shards, exec->state->layout.inner_shards);
-  const ms_plan_config *c = &plan->config;
-  const int kept = exec->state->layout.moment_dtype;
-  if (ms_moments_kept(c) && ms_moment_dtype_of(c) != kept)
+  const ms_optimizer_state *planned = &plan->layout->optimizer[MS_OPT_NONE],
+                           *kept = &exec->state->layout.optimizer[MS_OPT_NONE];
+  if (planned->moments && planned->dtype != kept->dtype)
     return MS_FAIL(MS_EINVAL, "the plan was compiled for moments in %s, but the state keeps them in %s",
-                   ms_dtype_name(ms_moment_dtype_of(c)), ms_dtype_name(kept));
+                   ms_dtype_name(planned->dtype), ms_dtype_name(kept->dtype));
   for (int b = 0; b < plan->buffers && b < ms_squares_buffer(plan); b++)
     if (plan->buffer[b].first >= 0 && plan->buffer[b].bytes && state_offset(exec, b) < 0)
       return MS_FAIL(

@@ -78,18 +78,14 @@ static int find_elements(const ms_state *state, const ms_param *p, const ms_tens
 
 static int find_moment(const ms_state *state, const ms_param *p, const ms_tensor_row *row, ms_elements *at) {
   const ms_state_layout *layout = &state->layout;
-  const ms_moment moment = ms_moment_of(layout, row->slot - MS_SLOT_MOMENT);
   int64_t place;
-  if (moment.index > 0 && ms_param_takes_muon(p))
-    return MS_FAIL(MS_EINVAL, "parameter '%s' has no %s: muon keeps only its momentum", p->name, row->name);
-  MS_TRY(check_kept(state, p, row, ms_moment_is_kept(p, moment)));
+  MS_TRY(check_kept(state, p, row, ms_slot_has(layout, row->slot, p)));
   if (at->sliced) take_slice(state, p, at, &place);
-  const ms_moment_form *form = ms_moment_form_of(ms_moment_dtype(p, layout->moment_dtype));
-  at->dtype = form->block ? MS_U8 : form->kept;
-  if (form->block) at->records = 1 + (moment.index == 0 ? MS_MOMENT_FIRST : MS_MOMENT_SECOND);
-  at->data =
-      at_slot(state, p->unit, row->slot) + ms_moment_offset(state->model, &state->model->unit[p->unit],
-                                                            layout->replicas, moment, p->local + at->first - p->first);
+  const ms_slot_form form = ms_slot_form_of(state->model, layout, row->slot, p->unit, p->segment);
+  at->dtype = form.records ? MS_U8 : form.dtype;
+  if (form.records) at->records = form.records;
+  at->data = at_slot(state, p->unit, row->slot) +
+             ms_slots[row->slot].at(state->model, layout, p->unit, p->segment, p->local + at->first - p->first);
   return MS_OK;
 }
 

@@ -16,27 +16,24 @@ ms_factored ms_factored_param(const ms_model *model, const ms_param *p) {
   return ms_factored_shape(f);
 }
 
-int64_t ms_param_factors(const ms_model *model, const ms_param *p) {
-  const ms_factored f = ms_factored_param(model, p);
-  return ms_factored_row_count(&f) + ms_factored_column_count(&f);
-}
-
-/* Those of the unit's parameters before one; param -1: of all. */
-static int64_t factors_before(const ms_model *model, const ms_unit *unit, int optimizer, int param) {
+/* Those of the unit's parameters before one; NULL: of all. */
+static int64_t factors_before(const ms_model *model, const ms_state_layout *layout, const ms_unit *unit,
+                              const ms_param *end) {
   int64_t n = 0;
-  for (int i = 0; i < unit->params && unit->order[i] != param; i++) {
+  for (int i = 0; i < unit->params && &model->param[unit->order[i]] != end; i++) {
     const ms_param *p = &model->param[unit->order[i]];
-    if (ms_param_has_factors(p, optimizer)) n += ms_param_factors(model, p);
+    const ms_factored f = ms_factored_param(model, p);
+    if (ms_param_has_factors(layout, p)) n += ms_factored_row_count(&f) + ms_factored_column_count(&f);
   }
   return n;
 }
 
-int64_t ms_unit_factors(const ms_model *model, const ms_unit *unit, int optimizer) {
-  return factors_before(model, unit, optimizer, -1);
+int64_t ms_unit_factors(const ms_model *model, const ms_state_layout *layout, const ms_unit *unit) {
+  return factors_before(model, layout, unit, NULL);
 }
 
-int64_t ms_param_factors_first(const ms_model *model, int param, int optimizer) {
-  return factors_before(model, &model->unit[model->param[param].unit], optimizer, param);
+int64_t ms_param_factors_first(const ms_model *model, const ms_state_layout *layout, const ms_param *p) {
+  return factors_before(model, layout, &model->unit[p->unit], p);
 }
 
 int ms_factors_check(const ms_model *model) {

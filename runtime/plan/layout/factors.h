@@ -6,23 +6,18 @@
 #define MS_PLAN_FACTORS_H
 
 #include "kernels/adafactor.h"
-#include "plan/plan.h"
+#include "plan/layout/state_layout.h"
 
-/* 1 when states of an optimizer (enum ms_optimizer_kind) keep such averages of the parameter; when it updates it with
- * them. */
-static inline int ms_param_has_factors(const ms_param *p, int optimizer) {
-  return optimizer == MS_OPT_ADAFACTOR && !p->config.frozen && !ms_param_takes_muon(p);
-}
-static inline int ms_param_takes_adafactor(const ms_param *p, int optimizer) {
-  return ms_param_has_factors(p, optimizer) && !ms_param_is_balanced(p);
+/* 1 when a state keeps such averages of the parameter. */
+static inline int ms_param_has_factors(const ms_state_layout *layout, const ms_param *p) {
+  return !p->config.frozen && layout->optimizer[ms_param_chosen(p)].factors;
 }
 /* The parameter, of which this rank has its part along a tensor dimension; first is 0. */
 ms_factored ms_factored_param(const ms_model *model, const ms_param *p);
-/* The averages that are kept of it; of a unit. */
-int64_t ms_param_factors(const ms_model *model, const ms_param *p);
-int64_t ms_unit_factors(const ms_model *model, const ms_unit *unit, int optimizer);
+/* The averages that a state keeps of a unit. */
+int64_t ms_unit_factors(const ms_model *model, const ms_state_layout *layout, const ms_unit *unit);
 /* The first average of a parameter's among its unit's: of rows, or elements. Those of columns are behind them. */
-int64_t ms_param_factors_first(const ms_model *model, int param, int optimizer);
+int64_t ms_param_factors_first(const ms_model *model, const ms_state_layout *layout, const ms_param *p);
 /* Fails when a model has units that take local steps: replicas would have other averages. */
 int ms_factors_check(const ms_model *model);
 

@@ -9,7 +9,6 @@
  * weights, of which the replicas of a node share one copy (replica_slices.h). */
 #include <stdlib.h>
 
-#include "plan/layout/moment_layout.h"
 #include "plan/optimizer.h"
 
 static int64_t whole_lines(int64_t bytes) { return (bytes + 63) / 64 * 64; }
@@ -76,9 +75,8 @@ int ms_state_layout_make(const ms_model *model, const ms_plan_config *config, ms
   if (rc) return rc;
   layout->unit = ms_calloc(model->units, sizeof *layout->unit);
   if (!layout->unit) return MS_ENOMEM;
-  layout->optimizer = config->train ? config->optimizer : MS_OPT_NONE;
-  layout->moments = ms_moments_kept(config);
-  layout->moment_dtype = layout->moments ? ms_moment_dtype_of(config) : MS_F32;
+  for (int chosen = 0; chosen < MS_OPTIMIZER_KINDS; chosen++)
+    layout->optimizer[chosen] = ms_optimizer_keeps(config, chosen);
   for (int u = 0; u < model->units; u++) {
     const int sliced = ms_unit_is_sliced(model, &model->unit[u], layout->replicas);
     layout->sliced += sliced;

@@ -4,7 +4,17 @@
 #ifndef MS_PLAN_STATE_LAYOUT_H
 #define MS_PLAN_STATE_LAYOUT_H
 
+#include "base/machine/topology.h"
 #include "plan/layout/slots.h"
+#include "plan/plan.h"
+#include "shard/param_group.h"
+
+/* What a state keeps of the parameters that an optimizer updates. */
+typedef struct ms_optimizer_state {
+  int moments; /* how many for each element */
+  int dtype;   /* in which they are (moment_layout.h) */
+  int factors; /* 1: averages by row and by column (factors.h) */
+} ms_optimizer_state;
 
 /* Where each unit's slots are; all plans and states of one model use the same layout. */
 struct ms_state_layout {
@@ -18,9 +28,8 @@ struct ms_state_layout {
     int64_t at[MS_SLOTS], bytes[MS_SLOTS];
     int shared;
   } * unit;
-  int optimizer;            /* enum ms_optimizer_kind; MS_OPT_NONE without training */
-  int moment_dtype;         /* of all moments; see moment_layout.h */
-  int moments;              /* how many the optimizer keeps; of parameters with Muon one */
+  /* What it keeps of parameters, by the optimizer that they choose (ms_param_chosen); nothing without training. */
+  ms_optimizer_state optimizer[MS_OPTIMIZER_KINDS];
   int64_t squares;          /* f32 [units] sums of squares of the gradients; [2 units] if only some have a fragment:
                              * theirs, then the others' */
   int64_t loss_sum;         /* f32 [2]: sum of the step's losses, and of their weights */

@@ -80,7 +80,7 @@ int ms_plan_open(ms_plan *plan, int phase, int instr, ms_ref bytes);
  * a unit does not need is empty. */
 /* Creates names and buffers for a traced graph's inputs, and names for its outputs. */
 int ms_plan_take_slots(ms_plan *plan, const ms_graph *graph);
-int ms_plan_state_buffers(ms_plan *plan, const ms_state_layout *layout);
+int ms_plan_state_buffers(ms_plan *plan);
 int ms_state_buffer(int unit, int which);
 int ms_squares_buffer(const ms_plan *plan);
 int ms_loss_sum_buffer(const ms_plan *plan);
@@ -276,19 +276,14 @@ int ms_lower_update(ms_plan *plan);
 /* Sums f32 [n] over all ranks of the mesh, or only over those of this replica, in place. */
 int ms_lower_totals(ms_plan *plan, int phase, ms_ref totals, int over_replicas);
 
-/* The part of [begin, end) whose gradients this rank holds and which it updates (lower_state.c); its gradients, and a
- * moment of it. */
+/* The part of [begin, end) whose gradients this rank holds and which it updates (lower_state.c). */
 ms_stretch ms_lower_own_part(const ms_plan *plan, int unit, int64_t begin, int64_t end);
-ms_ref ms_lower_gradients_of(const ms_plan *plan, int unit, ms_stretch own);
-ms_ref ms_lower_moment(const ms_plan *plan, const ms_param *p, int m, ms_stretch own);
-/* The masters of a range within segment `s`, shared or private. */
-ms_ref ms_lower_masters(const ms_plan *plan, int unit, int s, ms_stretch own);
+/* What a slot (enum ms_slot) has of such a part, which is of segment s: elements, or the words of records. */
+ms_ref ms_lower_slot(const ms_plan *plan, int slot, int unit, int s, ms_stretch own);
 /* Copies of masters that the unit keeps in bf16 (ms_unit_keeps_copies). 1 when segment `s` has one. Where a kernel
  * has changed the masters of a range alone, ms_lower_copy writes it. */
 int ms_lower_has_copy(const ms_plan *plan, int unit, int s);
 int ms_lower_copy(ms_plan *plan, int phase, int unit, int s, ms_stretch own, const char *scope);
-/* Other f32 state of a range: averages, what local SGD keeps (enum ms_state_buffer). */
-ms_ref ms_lower_kept(const ms_plan *plan, int unit, int which, int dtype, ms_stretch own);
 /* Updates the averages of a unit's weights after all of them are updated. */
 int ms_lower_average(ms_plan *plan, int phase, int unit);
 

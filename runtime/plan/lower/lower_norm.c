@@ -63,7 +63,7 @@ static int norm_of(ms_plan *plan, int weighted, int64_t squares, int over_replic
 static int square(ms_plan *plan, int op, int unit, int64_t begin, int64_t end, ms_ref out) {
   const ms_op_attrs none = {0};
   const ms_stretch own = ms_lower_own_part(plan, unit, begin, end);
-  const ms_ref in = ms_lower_gradients_of(plan, unit, (ms_stretch){own.begin, most(own.begin, own.end)});
+  const ms_ref in = ms_lower_slot(plan, MS_SLOT_GRADIENT, unit, 0, (ms_stretch){own.begin, most(own.begin, own.end)});
   return ms_plan_kernel(plan, MS_PHASE_NORM, op, &none, 1, &in, 1, &out, plan->model->unit[unit].name, 0);
 }
 

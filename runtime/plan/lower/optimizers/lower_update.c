@@ -1,6 +1,5 @@
 /* lower_update.c - the kernel of a step of an update: where its operands are, and its attributes. */
 #include "plan/layout/factors.h"
-#include "plan/layout/moment_layout.h"
 #include "plan/lower/optimizers/update.h"
 
 ms_update_item ms_update_item_of(const ms_plan *plan, int param) {
@@ -13,18 +12,28 @@ ms_update_item ms_update_item_of(const ms_plan *plan, int param) {
 
 /* ---- operands ---------------------------------------------------------------------------------------------------- */
 
-static ms_ref moment(const ms_plan *plan, const ms_optimizer *by, const ms_update_item *item, int m, ms_stretch own) {
+/* Operands that are this rank's elements in a slot. */
+static const int slot_of[MS_OF_NORM] = {[MS_OF_GRADIENT] = MS_SLOT_GRADIENT,
+                                        [MS_OF_WEIGHT] = MS_SLOT_MASTER,
+                                        [MS_OF_MOMENT] = MS_SLOT_MOMENT,
+                                        [MS_OF_MOMENT + 1] = MS_SLOT_MOMENT + 1,
+                                        [MS_OF_EMA] = MS_SLOT_EMA,
+                                        [MS_OF_SYNCED] = MS_SLOT_SYNCED,
+                                        [MS_OF_OUTER_MOMENTUM] = MS_SLOT_OUTER_MOMENTUM};
+
+/* 1 when a step updates what a slot has: not a moment of a group without momentum, and nothing where it is empty. */
+static int is_updated(const ms_plan *plan, const ms_optimizer *by, const ms_update_item *item, int of) {
+  const int slot = slot_of[of], is_moment = slot >= MS_SLOT_MOMENT && slot < MS_SLOT_MOMENT + MS_MOMENTS;
+  if (item->param < 0) return plan->layout->unit[item->unit].at[slot] >= 0;
   const ms_param *p = &plan->model->param[item->param];
   const ms_param_group group = ms_updates_of(&plan->config, p);
-  const int kept = ms_moment_is_kept(p, ms_moment_of_plan(&plan->config, m));
-  if (!kept || (by->needs_momentum && group.momentum == 0))
-    return ms_ref_vector(ms_state_buffer(item->unit, MS_SLOT_MOMENT + m), 0, MS_F32, 0);
-  return ms_lower_moment(plan, p, m, own);
+  return ms_slot_has(plan->layout, slot, p) && !(is_moment && by->needs_momentum && group.momentum == 0);
 }
 
 static ms_ref averages(const ms_plan *plan, const ms_update_item *item, int of_columns) {
-  const ms_factored f = ms_factored_param(plan->model, &plan->model->param[item->param]);
-  const int64_t first = ms_param_factors_first(plan->model, item->param, plan->config.optimizer);
+  const ms_param *p = &plan->model->param[item->param];
+  const ms_factored f = ms_factored_param(plan->model, p);
+  const int64_t first = ms_param_factors_first(plan->model, plan->layout, p);
   const int64_t rows = ms_factored_row_count(&f), columns = ms_factored_column_count(&f);
   return ms_ref_vector(ms_state_buffer(item->unit, MS_SLOT_FACTORS), 4 * (first + (of_columns ? rows : 0)), MS_F32,
                        of_columns ? columns : rows);
@@ -32,22 +41,16 @@ static ms_ref averages(const ms_plan *plan, const ms_update_item *item, int of_c
 
 static ms_ref operand(const ms_plan *plan, const ms_optimizer *by, const ms_update_item *item, int of, ms_stretch own,
                       const ms_ref *vector) {
-  const ms_stretch none = {0, 0};
   switch (of) {
-    case MS_OF_GRADIENT: return ms_lower_gradients_of(plan, item->unit, own);
-    case MS_OF_WEIGHT: return ms_lower_masters(plan, item->unit, item->segment, own);
-    case MS_OF_EMA: return ms_lower_kept(plan, item->unit, MS_SLOT_EMA, MS_F32, own);
-    case MS_OF_SYNCED: return ms_lower_kept(plan, item->unit, MS_SLOT_SYNCED, MS_F32, own);
-    case MS_OF_OUTER_MOMENTUM:
-      return ms_lower_kept(plan, item->unit, MS_SLOT_OUTER_MOMENTUM, MS_F32,
-                           plan->config.outer_momentum == 0 ? none : own);
     case MS_OF_NORM: return ms_lower_norm_of(plan, item->param);
     case MS_OF_UPDATES: return ms_ref_scalar(ms_updates_buffer(plan), 4 * item->param);
     case MS_OF_ROW_AVERAGES: return averages(plan, item, 0);
     case MS_OF_COLUMN_AVERAGES: return averages(plan, item, 1);
     default: break;
   }
-  return of < MS_OF_VECTOR ? moment(plan, by, item, of - MS_OF_MOMENT, own) : vector[of - MS_OF_VECTOR];
+  if (of >= MS_OF_VECTOR) return vector[of - MS_OF_VECTOR];
+  if (is_updated(plan, by, item, of)) return ms_lower_slot(plan, slot_of[of], item->unit, item->segment, own);
+  return ms_ref_vector(ms_state_buffer(item->unit, slot_of[of]), 0, MS_F32, 0);
 }
 
 /* The operands of a list, at most `most`; returns their number. *writes: the weight is one of them. */
