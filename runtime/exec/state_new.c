@@ -12,8 +12,7 @@
 #include "exec/async/async.h"
 #include "exec/state/host_memory.h"
 #include "exec/tensors/params.h"
-#include "exec/tensors/moments.h"
-#include "exec/tensors/stored.h"
+#include "exec/tensors/record_table.h"
 #include "kernels/cpu/instruction_sets.h"
 #include "plan/optimizer.h"
 
@@ -76,8 +75,7 @@ static int check_nodes(const ms_state *state) {
 static void destroy_state(void *object) {
   ms_state *state = object;
   ms_async_close(state);
-  ms_stored_free(state);
-  ms_moments_free(state);
+  ms_records_drop(state);
   for (int i = 0; i < state->groups; i++) ms_comm_close(state->group[i].comm);
   free(state->group);
   for (int stream = 0; stream < MS_NAMED_STREAMS; stream++) ms_comm_close(state->comm[stream]);

@@ -137,14 +137,11 @@ static int count_words(loading *l, const ms_param *p) {
 static int find_elements(loading *l, const ms_param *p) {
   const ms_safetensors_tensor *t = &l->tensor;
   const int64_t begin = l->piece->first;
-  int64_t whole = ms_param_whole_numel(l->state->model, p), run;
-  const ms_division *saved = &l->piece->part;
-  l->mine = ms_param_division(l->state->model, p, l->state->model->dim[MS_DIM_TENSOR].place);
-  l->saved = saved->stride ? *saved : (ms_division){.run = whole, .stride = whole};
-  if (ms_tensor_is_whole(l->what)) {
-    whole = ms_params_factors(l->state->model, l->param, l->what);
-    l->saved = l->mine = (ms_division){.run = whole, .stride = whole};
-  }
+  const ms_model *model = l->state->model;
+  int64_t whole = ms_tensor_elements(model, l->param, l->what), run;
+  const int divided = l->piece->part.stride && !ms_tensor_is_whole(l->what);
+  l->mine = ms_tensor_part(model, l->param, l->what, model->dim[MS_DIM_TENSOR].place);
+  l->saved = divided ? l->piece->part : (ms_division){.run = whole, .stride = whole};
   if (ms_tensor_in_words(l->what)) {
     MS_TRY(count_words(l, p));
     whole = ms_storage_words(&p->storage, whole);

@@ -55,15 +55,6 @@ static int copy_piece(const ms_state *state, ms_save_piece *to, const ms_save_pi
   return ms_state_owned(state, from->param, from->what, from->first, from->count, &owned);
 }
 
-/* The part of the parameter whose elements a piece counts; what every rank has whole is not divided. */
-static int divide(const ms_model *model, const ms_save_piece *piece, ms_division *part) {
-  *part = ms_param_division(model, &model->param[piece->param], model->dim[MS_DIM_TENSOR].place);
-  if (!ms_tensor_is_whole(piece->what)) return MS_OK;
-  const int64_t whole = ms_params_factors(model, piece->param, piece->what);
-  *part = (ms_division){.run = whole, .stride = whole};
-  return MS_OK;
-}
-
 typedef struct place {
   const char *name;
   int words, piece; /* words 1: a stored form, which is I32 in the file */
@@ -280,7 +271,7 @@ int ms_save_new(ms_state *state, int n, const ms_save_piece *pieces, int size, m
     save->n = i + 1;
     MS_GOTO(ms_info_take(&piece, sizeof piece, (const char *)pieces + (int64_t)i * size, size, __func__));
     MS_GOTO(copy_piece(state, &save->piece[i], &piece));
-    MS_GOTO(divide(state->model, &piece, &save->division[i]));
+    save->division[i] = ms_tensor_part(state->model, piece.param, piece.what, state->model->dim[MS_DIM_TENSOR].place);
   }
   MS_GOTO(place_pieces(save));
   *out = save;

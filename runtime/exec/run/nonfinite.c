@@ -16,7 +16,6 @@
 #include "base/error.h"
 #include "exec/bound/exec.h"
 #include "exec/tensors/params.h"
-#include "exec/tensors/stored.h"
 #include "shard/divided.h"
 
 enum { TEXT_BYTES = 896 };
@@ -65,15 +64,15 @@ static int find_in_arena(const ms_exec *exec, void *tensor, int dtype, int64_t n
   return MS_OK;
 }
 
-/* The same for a parameter that is kept in few bits. */
-static int find_in_stored(const ms_exec *exec, const ms_elements *owned, int64_t *at, double *value) {
+/* The same for what is kept as records. */
+static int find_in_records(const ms_exec *exec, const ms_elements *owned, int64_t *at, double *value) {
   enum { PIECE = 1 << 14 };
   float *x = ms_calloc(PIECE, sizeof *x);
   int rc = x ? MS_OK : MS_ENOMEM;
   *at = -1;
   for (int64_t n, first = 0; first < owned->count && *at < 0 && !rc; first += n) {
     n = owned->count - first < PIECE ? owned->count - first : PIECE;
-    rc = ms_stored_read(exec->state, owned, first, n, x);
+    rc = ms_params_copy_out(exec->state, owned, first, n, x);
     const int64_t found = rc ? -1 : find_in(x, MS_F32, n, value);
     if (found >= 0) *at = first + found;
   }
@@ -105,7 +104,7 @@ static int find_in_parameters(const ms_exec *exec, ms_exec_finder *finder, int w
     int64_t at, run;
     if (position == AT_GRADIENTS && p->config.frozen) continue;
     MS_TRY(ms_params_find(exec->state, i, what, &owned));
-    if (ms_storage_is_coded(owned.dtype)) MS_TRY(find_in_stored(exec, &owned, &at, &value));
+    if (owned.records) MS_TRY(find_in_records(exec, &owned, &at, &value));
     else MS_TRY(find_in_arena(exec, owned.data, owned.dtype, owned.count, &at, &value));
     if (at < 0) continue;
     const char *kind = "parameter";

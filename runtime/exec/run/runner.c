@@ -6,10 +6,9 @@
 #include "base/config.h"
 #include "base/clock.h"
 #include "base/error.h"
-#include "exec/tensors/moments.h"
 #include "exec/tensors/params.h"
 #include "exec/profile/profile.h"
-#include "exec/tensors/stored.h"
+#include "exec/tensors/record_table.h"
 
 /* ---- admission ---- */
 
@@ -57,12 +56,6 @@ static int make_weights_whole(ms_exec *exec, int phase) {
   return ms_progress_has(state, MS_REPLICAS_MUST_MEET) ? ms_ema_meet_replicas(state) : MS_OK;
 }
 
-static int check_finished(const ms_state *state) {
-  for (int i = 0; state->unfinished && i < state->model->params; i++) MS_TRY(ms_stored_check_finished(state, i));
-  for (int i = 0; state->open_moments && i < state->model->params; i++) MS_TRY(ms_moments_check_finished(state, i));
-  return MS_OK;
-}
-
 int ms_exec_take_inputs(const ms_step_inputs *given, ms_step_inputs *own) {
   MS_TAKE_CONFIG(ms_step_inputs, taken, given);
   *own = taken;
@@ -71,7 +64,7 @@ int ms_exec_take_inputs(const ms_step_inputs *given, ms_step_inputs *own) {
 
 int ms_exec_admit(ms_exec *exec, int phase, const ms_step_inputs *inputs) {
   MS_TRY(check_run(exec, phase));
-  MS_TRY(check_finished(exec->state));
+  MS_TRY(ms_records_check_finished(exec->state));
   MS_TRY(ms_resident_check(exec->state, exec->plan));
   MS_TRY(check_inputs(phase, inputs));
   return make_weights_whole(exec, phase);

@@ -8,9 +8,8 @@
 #include <stdlib.h>
 
 #include "base/error.h"
-#include "exec/tensors/moments.h"
 #include "exec/tensors/params.h"
-#include "exec/tensors/stored.h"
+#include "exec/tensors/record_table.h"
 #include "shard/divided.h"
 
 enum { AT_ONCE = 8 << 20 }; /* elements: 32 MiB on each rank */
@@ -57,8 +56,7 @@ int ms_state_finish_writes(ms_state *state) {
   MS_HANDLE(state, STATE);
   MS_TRY(ms_state_settle(state));
   ms_resident_forget(state);
-  MS_TRY(ms_moments_finish(state));
   MS_TRY(ms_residuals_clear(state));
-  MS_TRY(ms_stored_finish(state, 0, state->model->params));
+  MS_TRY(ms_records_finish(state));
   return ms_params_gather_slices(state);
 }

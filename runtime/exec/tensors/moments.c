@@ -21,7 +21,9 @@ struct ms_open_record {
   int64_t n;
 };
 
-static enum ms_moment_map map_of(const ms_elements *e) { return (enum ms_moment_map)(e->records - 1); }
+static enum ms_moment_map map_of(const ms_elements *e) {
+  return e->records == MS_FIRST_MOMENT_RECORDS ? MS_MOMENT_FIRST : MS_MOMENT_SECOND;
+}
 static char *record_at(const ms_elements *e, int64_t record) { return (char *)e->data + record * BYTES; }
 
 /* Elements of a record: fewer in the last one. */
@@ -69,6 +71,7 @@ static int wait_for_rest(ms_state *state, const ms_elements *to, int64_t record,
   struct ms_open_moment *moment = open_moment(state, to->param, (int)map_of(to));
   if (!moment->record) {
     moment->records = ms_moment_records(to->count);
+    moment->what = to->what;
     moment->record = ms_calloc(moment->records, sizeof(void *));
     if (!moment->record) return MS_ENOMEM;
   }
@@ -117,28 +120,43 @@ int ms_moments_write(ms_state *state, const ms_elements *to, int64_t first, int6
   return MS_OK;
 }
 
-int ms_moments_close_record(ms_state *state, const ms_elements *to, int64_t record) {
-  struct ms_open_moment *moment = open_moment(state, to->param, (int)map_of(to));
-  struct ms_open_record *open = moment->record[record];
-  char kept[BYTES];
+/* ---- the end of writing ------------------------------------------------------------------------------------------ */
+
+/* Makes a record of what was written of it, and of what it has. */
+static int make_open_record(ms_state *state, const ms_elements *to, int64_t record, const struct ms_open_record *open) {
+  char before[BYTES];
   float x[MS_MOMENT_BLOCK];
-  if (!open) return MS_OK;
-  MS_TRY(ms_state_copy_out(state, kept, record_at(to, record), BYTES));
-  ms_moment_decode(map_of(to), kept, 0, MS_MOMENT_BLOCK, x);
+  MS_TRY(ms_state_copy_out(state, before, record_at(to, record), BYTES));
+  ms_moment_decode(map_of(to), before, 0, MS_MOMENT_BLOCK, x);
   for (int i = 0; i < MS_MOMENT_BLOCK; i++)
     if (open->given[i]) x[i] = open->x[i];
-  MS_TRY(make_records(state, to, record, length_of(to, record), x));
-  close_record(moment, record);
+  return make_records(state, to, record, length_of(to, record), x);
+}
+
+int ms_moments_finish(ms_state *state, int first, int end) {
+  for (int i = first * MS_MOMENTS; state->open_moments && i < end * MS_MOMENTS; i++) {
+    struct ms_open_moment *moment = &state->open_moments[i];
+    ms_elements to;
+    if (!moment->record) continue;
+    MS_TRY(ms_params_find(state, i / MS_MOMENTS, moment->what, &to));
+    for (int64_t r = 0; r < moment->records; r++) {
+      if (moment->record[r]) MS_TRY(make_open_record(state, &to, r, moment->record[r]));
+      close_record(moment, r);
+    }
+    free((void *)moment->record);
+    moment->record = NULL;
+  }
   return MS_OK;
 }
 
 int ms_moments_check_finished(const ms_state *state, int param) {
-  for (int map = 0; state->open_moments && map < MS_MOMENTS; map++)
-    if (open_moment(state, param, map)->open)
+  const int first = param < 0 ? 0 : param, end = param < 0 ? state->model->params : param + 1;
+  for (int i = first * MS_MOMENTS; state->open_moments && i < end * MS_MOMENTS; i++)
+    if (state->open_moments[i].open)
       return MS_FAIL(MS_EINVAL,
                      "parameter '%s': some of its moments are in records of %d elements that were written in part: "
                      "call ms_state_finish_writes first",
-                     state->model->param[param].name, MS_MOMENT_BLOCK);
+                     state->model->param[i / MS_MOMENTS].name, MS_MOMENT_BLOCK);
   return MS_OK;
 }
 

@@ -16,7 +16,7 @@ enum { AT_ONCE = 1 << 18 };
 static int restart(ms_state *state, int param, int what, float *room) {
   const ms_param *p = &state->model->param[param];
   ms_elements master, kept;
-  if (p->config.frozen || !ms_tensor_is_kept(state, p->unit, what)) return MS_OK;
+  if (!ms_slot_has(&state->layout, ms_tensor_rows[what].slot, p)) return MS_OK;
   MS_TRY(ms_params_find(state, param, MS_TENSOR_PARAM, &master));
   MS_TRY(ms_params_find(state, param, what, &kept));
   for (int64_t at = 0; at < p->owned; at += AT_ONCE) {
@@ -31,9 +31,7 @@ static int restart(ms_state *state, int param, int what, float *room) {
 int ms_outer_take(ms_state *state, int param, int64_t first, int64_t count, const float *values) {
   const ms_param *p = &state->model->param[param];
   ms_elements synced;
-  if (p->config.frozen || !ms_tensor_is_kept(state, p->unit, MS_TENSOR_SYNCED) ||
-      ms_progress_has(state, MS_AVERAGES_SWAPPED))
-    return MS_OK;
+  if (!ms_slot_has(&state->layout, MS_SLOT_SYNCED, p) || ms_progress_has(state, MS_AVERAGES_SWAPPED)) return MS_OK;
   MS_TRY(ms_params_find(state, param, MS_TENSOR_SYNCED, &synced));
   return ms_params_copy_in(state, &synced, first, count, values);
 }

@@ -12,8 +12,6 @@
 #include "base/numbers/dtype.h"
 #include "base/error.h"
 #include "base/slice.h"
-#include "exec/tensors/moments.h"
-#include "exec/tensors/stored.h"
 #include "exec/tensors/tensor_table.h"
 #include "kernels/formats/storage.h"
 #include "shard/divided.h"
@@ -90,43 +88,8 @@ int ms_params_find_writable(ms_state *state, int param, int what, ms_elements *a
   if (what != MS_TENSOR_PARAM) return MS_OK;
   if (ms_params_has_copy(state, p)) at->data = NULL;
   if (!at->sliced) return MS_OK;
-  ms_params_find_weights(state, p, at);
-  at->data = at->data ? NULL : ms_params_at_master(state, p, p->local);
+  if (ms_params_find_weights(state, p, at)) at->data = NULL;
   return MS_OK;
-}
-
-static void *element(const ms_elements *e, int64_t i) { return (char *)e->data + ms_dtype_size(e->dtype) * i; }
-
-int ms_params_copy_out(const ms_state *state, const ms_elements *from, int64_t first, int64_t count, float *out) {
-  const int64_t bytes = ms_dtype_size(from->dtype) * count;
-  if (!count) return MS_OK;
-  if (from->records) return ms_moments_read(state, from, first, count, out);
-  if (ms_storage_is_coded(from->dtype)) return ms_stored_read(state, from, first, count, out);
-  if (from->dtype == MS_F32) return ms_state_copy_out(state, out, element(from, first), bytes);
-  void *packed =
-      (char *)(out + count) - bytes; /* at the end of `out`, so that widening upwards never overwrites unread input */
-  MS_TRY(ms_state_copy_out(state, packed, element(from, first), bytes));
-  ms_dtype_row_of(from->dtype)->widen(packed, count, out);
-  return MS_OK;
-}
-
-int ms_params_copy_in(ms_state *state, const ms_elements *to, int64_t first, int64_t count, const float *values) {
-  enum { AT_ONCE = 1 << 18 };
-  int rc = MS_OK;
-  if (!count) return MS_OK;
-  if (to->records) return ms_moments_write(state, to, first, count, values);
-  if (ms_storage_is_coded(to->dtype)) return ms_stored_write(state, to, first, count, values);
-  if (to->dtype == MS_F32) return ms_state_copy_in(state, element(to, first), values, count * (int64_t)sizeof *values);
-  const ms_dtype_row *row = ms_dtype_row_of(to->dtype);
-  void *rounded = ms_calloc(count < AT_ONCE ? count : AT_ONCE, row->info.size);
-  if (!rounded) return MS_ENOMEM;
-  for (int64_t at = 0; at < count && !rc; at += AT_ONCE) {
-    const int64_t n = count - at < AT_ONCE ? count - at : AT_ONCE;
-    row->narrow(values + at, n, rounded);
-    rc = ms_state_copy_in(state, element(to, first + at), rounded, n * row->info.size);
-  }
-  free(rounded);
-  return rc;
 }
 
 int ms_params_write(ms_state *state, int param, const ms_elements *to, int64_t first, int64_t count,

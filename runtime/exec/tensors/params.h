@@ -13,13 +13,12 @@ int64_t ms_params_slice(const ms_state *state, const ms_param *p, int64_t *first
 /* Elements [first, first + count) of a flattened parameter, in an arena. Does not own data. */
 typedef struct ms_elements {
   void *data;
-  int dtype; /* MS_F32; moments can be MS_BF16, and weights what they are stored in: of codes, data is an
-              * array of records that begins with the first element (kernels/formats/storage.h) */
-  /* 0, or 1 + enum ms_moment_map: data is an array of such records of moments that begins with the first element
-   * (kernels/formats/moments.h); dtype is MS_U8 */
+  int dtype; /* of elements, or of codes; of other records MS_I32 */
+  /* enum ms_slot_records: data is an array of such records that begins with the first element; MS_ELEMENTS: of elements
+   * of dtype */
   int records;
   const ms_storage *storage; /* the records of a stored parameter; the model owns it */
-  int param;
+  int param, what;           /* what: enum ms_tensor_kind */
   int64_t first, count;
   int sliced; /* 1: only this rank has them, as each replica has a slice. 0: all replicas have the same bits */
 } ms_elements;
@@ -28,8 +27,6 @@ typedef struct ms_elements {
  * a slice of them. Of gradients it has a slice if replicas share one copy of the state; of a sliced unit, of all kinds.
  */
 int ms_params_find(const ms_state *state, int param, int what, ms_elements *at);
-/* The master of the parameter's element that is the unit's element `local`. */
-void *ms_params_at_master(const ms_state *state, const ms_param *p, int64_t local);
 /* Finds the elements that this rank writes when a parameter is given a value: the owned ones, also of a sliced unit.
  * data is NULL if they are in two places: masters, and weights or copies. For kinds but MS_TENSOR_PARAM as
  * ms_params_find. Waits for gathers in flight. */
@@ -37,22 +34,21 @@ int ms_params_find_writable(ms_state *state, int param, int what, ms_elements *a
 /* Writes elements [first, first + count) of those, counted from the first one. */
 int ms_params_write(ms_state *state, int param, const ms_elements *to, int64_t first, int64_t count,
                     const float *values);
-/* The weights of a parameter that are kept besides its masters: the owned elements; data NULL: there are none. */
-void ms_params_find_weights(const ms_state *state, const ms_param *p, ms_elements *at);
+/* Finds all elements that this rank owns of a parameter's weights. 1: they are kept besides its masters; 0: they are
+ * its masters. */
+int ms_params_find_weights(const ms_state *state, const ms_param *p, ms_elements *at);
 /* 1 when a rank keeps a parameter's owned elements in bf16 besides masters of all of them. */
 int ms_params_has_copy(const ms_state *state, const ms_param *p);
 /* After masters have changed alone (copies.c): makes the copies of them that units keep in bf16
  * (ms_unit_keeps_copies). sliced: where replicas share one copy of the state, only those of this rank's slice. */
 int ms_params_copy(ms_state *state, int sliced);
+/* Forgets what rounding left of gradients (residuals.c). */
+int ms_residuals_clear(ms_state *state);
 /* Writes those that are among `given`, elements [begin, end) of the whole parameter (params_gather.c). */
 int ms_params_take(ms_state *state, int param, const ms_elements *writable, int64_t begin, int64_t end,
                    const float *given);
-/* How many of these a parameter has: none, if it is another kind's. */
-int64_t ms_params_factors(const ms_model *model, int param, int what);
-/* Finds them for ms_params_find (factors.c); 0: the state has none. */
-int ms_params_find_factors(const ms_state *state, int param, int what, ms_elements *at);
-/* Elements [first, first + count) of what was found, from and to f32; those kept in bf16 become the nearest to what
- * is given, and codes are as stored.h says. */
+/* Elements [first, first + count) of what was found, from and to f32, as their form is read and written
+ * (record_table.h); those kept in bf16 become the nearest to what is given. */
 int ms_params_copy_out(const ms_state *state, const ms_elements *from, int64_t first, int64_t count, float *out);
 int ms_params_copy_in(ms_state *state, const ms_elements *to, int64_t first, int64_t count, const float *values);
 /* Where elements [first, first + count) of it lie, which this rank must own, if they are f32 and the host may follow

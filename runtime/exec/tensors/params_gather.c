@@ -29,20 +29,18 @@ static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 
 /* The part of a tensor that a place in the tensor dimension has: elements, or words of a stored form. */
 static ms_division division_of(const ms_model *model, int param, int what, int place) {
-  const ms_param *p = &model->param[param];
-  ms_division part = ms_param_division(model, p, place);
+  const ms_storage *storage = &model->param[param].storage;
+  const ms_division part = ms_tensor_part(model, param, what, place);
   if (!ms_tensor_in_words(what)) return part;
-  return (ms_division){.run = ms_storage_words(&p->storage, part.run),
-                       .stride = ms_storage_words(&p->storage, part.stride),
-                       .origin = ms_storage_words(&p->storage, part.origin)};
+  return (ms_division){.run = ms_storage_words(storage, part.run),
+                       .stride = ms_storage_words(storage, part.stride),
+                       .origin = ms_storage_words(storage, part.origin)};
 }
 
 /* The elements, or words, of the whole tensor. */
 static int64_t whole_of(const ms_model *model, int param, int what) {
-  const ms_param *p = &model->param[param];
-  if (ms_tensor_is_whole(what)) return ms_params_factors(model, param, what);
-  const int64_t elements = ms_param_whole_numel(model, p);
-  return ms_tensor_in_words(what) ? ms_storage_words(&p->storage, elements) : elements;
+  const int64_t elements = ms_tensor_elements(model, param, what);
+  return ms_tensor_in_words(what) ? ms_storage_words(&model->param[param].storage, elements) : elements;
 }
 
 /* What a rank asks for, and which elements of it this rank gives. */

@@ -100,11 +100,14 @@ int ms_stored_write(ms_state *state, const ms_elements *to, int64_t first, int64
 }
 
 int ms_stored_check_finished(const ms_state *state, int param) {
-  if (!state->unfinished || !state->unfinished[param]) return MS_OK;
-  return MS_FAIL(MS_EINVAL,
-                 "parameter '%s' was written, and its scales are not complete yet: call ms_state_finish_writes on all "
-                 "ranks first",
-                 state->model->param[param].name);
+  const int first = param < 0 ? 0 : param, end = param < 0 ? state->model->params : param + 1;
+  for (int i = first; state->unfinished && i < end; i++)
+    if (state->unfinished[i])
+      return MS_FAIL(MS_EINVAL,
+                     "parameter '%s' was written, and its scales are not complete yet: call ms_state_finish_writes on "
+                     "all ranks first",
+                     state->model->param[i].name);
+  return MS_OK;
 }
 
 /* ---- reading ----------------------------------------------------------------------------------------------------- */

@@ -23,15 +23,12 @@ int ms_stored_read(const ms_state *state, const ms_elements *from, int64_t first
 /* Completes what was written of parameters [first, end); collective, without communication if none of them is
  * quantised. */
 int ms_stored_finish(ms_state *state, int first, int end);
-/* MS_EINVAL if a parameter was written and its writes are not finished. */
+/* MS_EINVAL if a parameter was written and its writes are not finished; param -1: if any was. */
 int ms_stored_check_finished(const ms_state *state, int param);
 /* The address of a record, counted from the first owned element. */
 char *ms_stored_record(const ms_elements *of, int64_t record);
 /* Ends the writing of a parameter, and of all of them. */
 void ms_stored_forget(ms_state *state, int param);
 void ms_stored_free(ms_state *state);
-
-/* Forgets what rounding left of gradients (residuals.c). */
-int ms_residuals_clear(ms_state *state);
 
 #endif

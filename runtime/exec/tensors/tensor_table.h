@@ -1,5 +1,6 @@
 /* tensor_table.h - the table of the tensors that a state has of a parameter (enum ms_tensor_kind): the slot that each
- * is in (plan/layout/slots.h), its name, and how this rank's elements of it are found.
+ * is in (plan/layout/slots.h), its name and its shape. Finding, reading, writing, gathering, saving and loading them
+ * ask it and the slot's row, so a new tensor is a row here.
  */
 #ifndef MS_EXEC_TENSOR_TABLE_H
 #define MS_EXEC_TENSOR_TABLE_H
@@ -7,23 +8,23 @@
 #include "exec/tensors/params.h"
 #include "plan/layout/slots.h"
 
-typedef struct ms_tensor_row ms_tensor_row;
-struct ms_tensor_row {
+typedef struct ms_tensor_row {
   const char *name; /* in messages */
   int slot;         /* enum ms_slot */
-  int is_whole;     /* 1: every rank has all of it, of whole parameters */
   int in_words;     /* 1: it is counted in words of records, and is I32 in files; the others are F32 there */
-  /* Completes *at, which has this rank's part of the parameter; fails if the state does not have the tensor. */
-  int (*find)(const ms_state *state, const ms_param *p, const ms_tensor_row *row, ms_elements *at);
-};
+  /* The elements of a tensor that every rank has whole, of a parameter; 0: it has none of this parameter. Those of one
+   * slot lie one after the other. NULL: it has the parameter's elements. */
+  int64_t (*elements)(const ms_model *model, const ms_param *p);
+  const char *otherwise; /* why a parameter that trains can have none; NULL: for lack of the slot */
+} ms_tensor_row;
 
 extern const ms_tensor_row ms_tensor_rows[MS_TENSOR_KINDS];
 
-/* 1 when the state keeps the slot of such tensors for a unit. */
-static inline int ms_tensor_is_kept(const ms_state *state, int unit, int what) {
-  return state->layout.unit[unit].at[ms_tensor_rows[what].slot] >= 0;
-}
-static inline int ms_tensor_is_whole(int what) { return ms_tensor_rows[what].is_whole; }
+static inline int ms_tensor_is_whole(int what) { return ms_tensor_rows[what].elements != NULL; }
 static inline int ms_tensor_in_words(int what) { return ms_tensor_rows[what].in_words; }
+/* The elements of a tensor of a whole parameter; of one in words, those that its records have. */
+int64_t ms_tensor_elements(const ms_model *model, int param, int what);
+/* The part of them that a place in the tensor dimension has. */
+ms_division ms_tensor_part(const ms_model *model, int param, int what, int place);
 
 #endif
