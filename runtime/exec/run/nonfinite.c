@@ -306,7 +306,7 @@ static int find(ms_exec *exec, const ms_step_inputs *inputs, ms_exec_finder *fin
     return rc;
   }
   MS_TRY(find_in_parameters(exec, finder, MS_TENSOR_GRAD, AT_GRADIENTS));
-  MS_TRY(ms_residuals_clear(exec->state)); /* of gradients that no update takes */
+  MS_TRY(ms_state_clear(exec->state, MS_SLOT_RESIDUALS)); /* of gradients that no update takes */
   return agree(exec, finder);
 }
 

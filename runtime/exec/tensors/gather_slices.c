@@ -56,7 +56,7 @@ int ms_state_finish_writes(ms_state *state) {
   MS_HANDLE(state, STATE);
   MS_TRY(ms_state_settle(state));
   ms_resident_forget(state);
-  MS_TRY(ms_residuals_clear(state));
+  MS_TRY(ms_state_clear(state, MS_SLOT_RESIDUALS)); /* of gradients of other weights */
   MS_TRY(ms_records_finish(state));
   return ms_params_gather_slices(state);
 }

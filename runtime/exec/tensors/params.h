@@ -39,11 +39,11 @@ int ms_params_write(ms_state *state, int param, const ms_elements *to, int64_t f
 int ms_params_find_weights(const ms_state *state, const ms_param *p, ms_elements *at);
 /* 1 when a rank keeps a parameter's owned elements in bf16 besides masters of all of them. */
 int ms_params_has_copy(const ms_state *state, const ms_param *p);
-/* After masters have changed alone (copies.c): makes the copies of them that units keep in bf16
+/* After masters have changed alone (restart.c): makes the copies of them that units keep in bf16
  * (ms_unit_keeps_copies). sliced: where replicas share one copy of the state, only those of this rank's slice. */
 int ms_params_copy(ms_state *state, int sliced);
-/* Forgets what rounding left of gradients (residuals.c). */
-int ms_residuals_clear(ms_state *state);
+/* Clears a slot of all units that have it (restart.c). */
+int ms_state_clear(ms_state *state, int slot);
 /* Writes those that are among `given`, elements [begin, end) of the whole parameter (params_gather.c). */
 int ms_params_take(ms_state *state, int param, const ms_elements *writable, int64_t begin, int64_t end,
                    const float *given);
@@ -56,12 +56,8 @@ int ms_params_copy_in(ms_state *state, const ms_elements *to, int64_t first, int
 int ms_state_owned(const ms_state *state, int param, int what, int64_t first, int64_t count, float **at);
 /* The same, if this rank may write them and they are in one place; else *at is NULL. */
 int ms_state_writable(ms_state *state, int param, int what, int64_t first, int64_t count, float **at);
-/* Overwrites owned elements, counted from the first owned one, of the weights of the last sync, as a program did those
- * of the parameter (outer.c). */
-int ms_outer_take(ms_state *state, int param, int64_t first, int64_t count, const float *values);
-/* What ms_state_restart does for weights of the last sync (outer.c), and for averages (ema.c). */
-int ms_outer_restart(ms_state *state);
-int ms_ema_restart(ms_state *state);
+/* MS_EINVAL if the state keeps no averages (restart.c). */
+int ms_ema_check(const ms_state *state);
 /* Writes the initial values of parameters (restart.c). Collective. */
 int ms_state_draw(ms_state *state);
 

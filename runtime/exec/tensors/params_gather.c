@@ -265,6 +265,19 @@ static int open_scattering(scattering *s, int64_t count) {
   return MS_OK;
 }
 
+/* Overwrites owned elements of what follows a parameter (ms_tensor_row.follows), counted from the first owned one: so
+ * the next outer step of local SGD does not undo that weights were overwritten. */
+static int write_followers(ms_state *state, int param, int64_t first, int64_t count, const float *values) {
+  const ms_param *p = &state->model->param[param];
+  for (int what = 0; what < MS_TENSOR_KINDS; what++) {
+    ms_elements to;
+    if (!ms_tensor_rows[what].follows || !ms_slot_has(&state->layout, ms_tensor_rows[what].slot, p)) continue;
+    MS_TRY(ms_params_find(state, param, what, &to));
+    MS_TRY(ms_params_copy_in(state, &to, first, count, values));
+  }
+  return MS_OK;
+}
+
 int ms_params_take(ms_state *state, int param, const ms_elements *mine, int64_t begin, int64_t end,
                    const float *given) {
   const ms_model *model = state->model;
@@ -276,7 +289,7 @@ int ms_params_take(ms_state *state, int param, const ms_elements *mine, int64_t 
     const float *from = given + (ms_division_index(&part, at, &n) - begin);
     n = ms_least(n, last - at);
     MS_TRY(ms_params_write(state, param, mine, at - p->first, n, from));
-    MS_TRY(ms_outer_take(state, param, at - p->first, n, from));
+    if (!ms_progress_has(state, MS_AVERAGES_SWAPPED)) MS_TRY(write_followers(state, param, at - p->first, n, from));
   }
   return MS_OK;
 }

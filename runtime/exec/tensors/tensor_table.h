@@ -1,12 +1,15 @@
 /* tensor_table.h - the table of the tensors that a state has of a parameter (enum ms_tensor_kind): the slot that each
- * is in (plan/layout/slots.h), its name and its shape. Finding, reading, writing, gathering, saving and loading them
- * ask it and the slot's row, so a new tensor is a row here.
+ * is in (plan/layout/slots.h), its name and shape, and with what it starts again. Finding, reading, writing, gathering,
+ * saving, loading and restarting them ask it and the slot's row, so a new tensor is a row here.
  */
 #ifndef MS_EXEC_TENSOR_TABLE_H
 #define MS_EXEC_TENSOR_TABLE_H
 
 #include "exec/tensors/params.h"
 #include "plan/layout/slots.h"
+
+/* What a restart gives a tensor. */
+enum ms_tensor_start { MS_STARTS_NOT, MS_STARTS_AS_WEIGHTS, MS_STARTS_AT_ZERO };
 
 typedef struct ms_tensor_row {
   const char *name; /* in messages */
@@ -16,6 +19,9 @@ typedef struct ms_tensor_row {
    * slot lie one after the other. NULL: it has the parameter's elements. */
   int64_t (*elements)(const ms_model *model, const ms_param *p);
   const char *otherwise; /* why a parameter that trains can have none; NULL: for lack of the slot */
+  int starts;            /* enum ms_tensor_start */
+  int starts_with;       /* the kind with which it starts */
+  int follows;           /* 1: where a program overwrites weights, it overwrites this, too */
 } ms_tensor_row;
 
 extern const ms_tensor_row ms_tensor_rows[MS_TENSOR_KINDS];
