@@ -159,6 +159,7 @@ static int write_part(ms_save *save, const float *copy) {
       .n = save->n,
       .piece = save->piece,
       .division = save->division,
+      .in_words = ms_tensor_in_words,
       .copy = copy,
       .at = save->at,
       .read = read_state,

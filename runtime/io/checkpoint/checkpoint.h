@@ -27,6 +27,7 @@ typedef struct ms_part {
   int writer, n;
   const ms_save_piece *piece;
   const ms_division *division; /* [n] of each piece: the part of the parameter in which its elements are counted */
+  int (*in_words)(int what);   /* 1 when a piece of such a tensor has words, I32 in the file; else f32 */
   /* Either the data of all pieces as stored in the file, at a page boundary of memory; piece i begins at element
    * at[i]. It is written past the page cache. */
   const float *copy;

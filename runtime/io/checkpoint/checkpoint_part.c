@@ -49,7 +49,7 @@ static int declare(writing *w, const char *path) {
   for (int i = 0; i < part->n; i++) {
     const ms_save_piece *piece = &part->piece[i];
     tensor[i] = (ms_safetensors_tensor){.name = piece->name,
-                                        .dtype = piece->what == MS_TENSOR_STORED ? "I32" : "F32",
+                                        .dtype = part->in_words(piece->what) ? "I32" : "F32",
                                         .ndim = piece->ndim,
                                         .dims = piece->dims};
   }
