@@ -45,7 +45,7 @@ MS_MOMENT_FUNCTION int64_t ms_moment_words(int64_t n) { return ms_moment_records
 typedef struct ms_moment_form {
   int dtype;            /* by which settings name it (`moments` of an optimizer in settings.def) */
   int kernel;           /* enum ms_adamw_moments */
-  int kept;             /* dtype of what the state keeps: elements, or the 32-bit words of records */
+  int in_state;         /* dtype of what a state has: elements, or the 32-bit words of records */
   int block, words;     /* elements and words of a record; 0: it has none */
   int rounds_at_random; /* 1: the kernel draws, so it needs the parameter's key and the place of its first element */
 } ms_moment_form;
@@ -53,7 +53,7 @@ typedef struct ms_moment_form {
 /* The form that settings name so, or that the kernel has; NULL: there is none. */
 const ms_moment_form *ms_moment_form_of(int dtype);
 const ms_moment_form *ms_moment_form_in(int64_t kernel);
-/* How many of `kept` n elements take. */
+/* How many of `in_state` n elements take. */
 static inline int64_t ms_moment_count(const ms_moment_form *form, int64_t n) {
   return form->block ? (n + form->block - 1) / form->block * form->words : n;
 }

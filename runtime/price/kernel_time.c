@@ -24,10 +24,10 @@ static double filled(const struct ms_product_rate *rate, const double *size, dou
 
 /* Libraries choose the tile for each product, so the best of the full one and of three smaller ones counts. */
 static double best_filled(const struct ms_product_rate *rate, const double *size) {
-  double best = 0, kept = 1, tile_m = rate->tile_m, tile_n = rate->tile_n;
+  double best = 0, reached = 1, tile_m = rate->tile_m, tile_n = rate->tile_n;
   if (tile_m <= 0) return 1;
-  for (int halvings = 0; halvings < 4; halvings++, kept *= rate->half_tile) {
-    const double part = kept * filled(rate, size, tile_m, tile_n);
+  for (int halvings = 0; halvings < 4; halvings++, reached *= rate->half_tile) {
+    const double part = reached * filled(rate, size, tile_m, tile_n);
     if (part > best) best = part;
     if (tile_n >= tile_m) tile_n /= 2;
     else tile_m /= 2;

@@ -20,15 +20,15 @@ enum { SHORTEST = 16, LONGEST = 256, RANDOM_BYTES = 16 };
 static struct {
   char *given; /* value of MOONSHARD_TOKEN, not yet checked */
   char *text;  /* NULL: unknown; otherwise kept for the life of the process, which can join again */
-} kept;
+} known;
 
 static int keep(const char *token, const char *source) {
   size_t n = strlen(token);
   if (n < SHORTEST || n > LONGEST)
     return MS_FAIL(MS_EINVAL, "%s: a token must have %d to %d characters, not %zu; `openssl rand -hex 16` makes one",
                    source, SHORTEST, LONGEST, n);
-  kept.text = ms_secret_copy(token);
-  return kept.text ? MS_OK : MS_ENOMEM;
+  known.text = ms_secret_copy(token);
+  return known.text ? MS_OK : MS_ENOMEM;
 }
 
 /* Regular files only: a pipe without a writer would block the rank. */
@@ -62,8 +62,8 @@ int ms_token_hide(void) {
   if (!given || !*given) return MS_OK;
   char *copy = ms_secret_copy(given);
   if (!copy) return MS_ENOMEM;
-  ms_secret_free(kept.given);
-  kept.given = copy;
+  ms_secret_free(known.given);
+  known.given = copy;
   memset(given, 'x', strlen(given)); /* the bytes that /proc shows */
   unsetenv("MOONSHARD_TOKEN");
   return MS_OK;
@@ -71,22 +71,22 @@ int ms_token_hide(void) {
 
 /* The first copy is not needed any more, whatever the result. */
 static int keep_given(void) {
-  int rc = keep(kept.given, "MOONSHARD_TOKEN");
-  ms_secret_free(kept.given);
-  kept.given = NULL;
+  int rc = keep(known.given, "MOONSHARD_TOKEN");
+  ms_secret_free(known.given);
+  known.given = NULL;
   return rc;
 }
 
 int ms_token_get(const char **token) {
   MS_TRY(ms_token_hide());
-  if (!kept.text) {
+  if (!known.text) {
     const char *file = ms_env_string("MOONSHARD_TOKEN_FILE", NULL);
-    if (kept.given && file)
+    if (known.given && file)
       return MS_FAIL(MS_EINVAL, "MOONSHARD_TOKEN and MOONSHARD_TOKEN_FILE are both set: set only one of them");
-    if (kept.given) MS_TRY(keep_given());
+    if (known.given) MS_TRY(keep_given());
     else if (file) MS_TRY(read_file(file));
   }
-  *token = kept.text ? kept.text : "";
+  *token = known.text ? known.text : "";
   return MS_OK;
 }
 

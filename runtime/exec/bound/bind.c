@@ -227,10 +227,10 @@ static int check_state(const ms_exec *exec) {
                      "sums among %d round off: create both with the same nodes and node_of",
                      plan->model->unit[u].name, plan->inner_shards, exec->state->layout.inner_shards);
   const ms_optimizer_state *planned = &plan->layout->optimizer[MS_OPT_NONE],
-                           *kept = &exec->state->layout.optimizer[MS_OPT_NONE];
-  if (planned->moments && planned->dtype != kept->dtype)
+                           *own = &exec->state->layout.optimizer[MS_OPT_NONE];
+  if (planned->moments && planned->dtype != own->dtype)
     return MS_FAIL(MS_EINVAL, "the plan was compiled for moments in %s, but the state keeps them in %s",
-                   ms_dtype_name(planned->dtype), ms_dtype_name(kept->dtype));
+                   ms_dtype_name(planned->dtype), ms_dtype_name(own->dtype));
   for (int b = 0; b < plan->buffers && b < ms_squares_buffer(plan); b++)
     if (plan->buffer[b].first >= 0 && plan->buffer[b].bytes && state_offset(exec, b) < 0)
       return MS_FAIL(

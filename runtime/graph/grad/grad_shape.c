@@ -11,12 +11,12 @@ static int in_dtype_of(ms_graph *graph, const ms_value_info *x, int dy, int *out
 /* dx of sum and mean: dy repeated over the reduced axes, times alpha. */
 static int spread(ms_graph *graph, int node, int dy, double alpha, int *dx) {
   const ms_node n = graph->nodes[node];
-  ms_value_info x = *ms_info_of(graph, n.in[0]), kept = x;
+  ms_value_info x = *ms_info_of(graph, n.in[0]), reduced = x;
   for (int d = 0; d < x.ndim; d++)
-    if (n.attrs.reduce.all || d == n.attrs.reduce.axis) kept.dims[d] = 1;
+    if (n.attrs.reduce.all || d == n.attrs.reduce.axis) reduced.dims[d] = 1;
   if (alpha != 1) MS_TRY(ms_emit_scale(graph, dy, alpha, &dy));
   MS_TRY(in_dtype_of(graph, &x, dy, &dy));
-  MS_TRY(ms_emit_shaped(graph, MS_OP_reshape, dy, &kept, &dy));
+  MS_TRY(ms_emit_shaped(graph, MS_OP_reshape, dy, &reduced, &dy));
   return ms_emit_shaped(graph, MS_OP_broadcast_to, dy, &x, dx);
 }
 

@@ -83,10 +83,10 @@ int ms_check_axis(const ms_node *node, int ndim, int *axis) {
   return MS_OK;
 }
 
-int ms_asked_dtype(const ms_node *node, int kept, int uses, int *dtype) {
+int ms_asked_dtype(const ms_node *node, int otherwise, int uses, int *dtype) {
   char allowed[MS_DTYPE_LIST];
   const int64_t asked = node->attrs.out_dtype;
-  *dtype = asked >= 1 && asked <= MS_DTYPES ? (int)asked - 1 : kept;
+  *dtype = asked >= 1 && asked <= MS_DTYPES ? (int)asked - 1 : otherwise;
   if (asked == 0 || (asked == 1 + *dtype && ms_dtype_may(*dtype, uses))) return MS_OK;
   return MS_FAIL(MS_EDTYPE, "%s: out_dtype %" PRId64 "; it must be 0 (keep), or 1 + the number of %s",
                  ms_node_name(node), asked, ms_dtype_list(uses, allowed));

@@ -37,8 +37,8 @@ int ms_check_same_dtype(const ms_node *node, const ms_value_info *a, const char 
 int ms_check_channels(const ms_node *node, const ms_value_info *x, const ms_value_info *v, const char *what);
 /* The attribute axis; negative numbers count from the end. */
 int ms_check_axis(const ms_node *node, int ndim, int *axis);
-/* The attribute out_dtype, which must support `uses`; `kept`, unchecked, if it is 0. */
-int ms_asked_dtype(const ms_node *node, int kept, int uses, int *dtype);
+/* The attribute out_dtype, which must support `uses`; `otherwise`, unchecked, if it is 0. */
+int ms_asked_dtype(const ms_node *node, int otherwise, int uses, int *dtype);
 /* The shape in slots d0..d5 and ndim; every size is at least `smallest`. Does not touch the dtype. */
 int ms_asked_shape(const ms_node *node, int64_t smallest, ms_value_info *shape);
 

@@ -196,7 +196,7 @@ int ms_infer_optimizer(const ms_node *node, const ms_value_info *in, ms_value_in
                      (long long)node->attrs.update.moments);
     for (int i = 1; i < node->outputs; i++) {
       out[i] = vector(ms_moment_count(form, in[0].dims[0]));
-      out[i].dtype = form->kept;
+      out[i].dtype = form->in_state;
     }
   }
   int without_momentum = node->op == MS_OP_sgd && node->attrs.update.momentum == 0;

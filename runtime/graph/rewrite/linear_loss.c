@@ -92,18 +92,18 @@ static int saves(const fuser *f, const linear_loss *l, int *less) {
   const ms_node *product = &graph->nodes[l->product];
   const ms_value *w = &graph->values[product->in[1]];
   const int64_t size = ms_dtype_size(w->info.dtype), row = w->info.dims[0] * size;
-  int64_t kept = l->chunk * row + l->rows * w->info.dims[1] * size;
+  int64_t taken = l->chunk * row + l->rows * w->info.dims[1] * size;
   int dtype;
   *less = 0;
   if (l->part >= 0 || !is_the_loss(graph, graph->nodes[l->loss].out[0])) return MS_OK;
   MS_TRY(ms_grad_dtype(graph, product->in[1], &dtype));
-  if (dtype != MS_F32) kept += ms_numel(&w->info) * (int64_t)sizeof(float);
+  if (dtype != MS_F32) taken += ms_numel(&w->info) * (int64_t)sizeof(float);
   if (w->kind == MS_VALUE_PARAM) {
     ms_param_info param;
     MS_TRY(graph->lookup(graph->model, w->param, &param));
     if (param.frozen) return MS_OK;
   }
-  *less = l->chunk < l->rows && kept < l->rows * row;
+  *less = l->chunk < l->rows && taken < l->rows * row;
   return MS_OK;
 }
 

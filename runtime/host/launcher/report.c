@@ -170,9 +170,9 @@ static void report_failure(const ms_running *run, int culprit, int exit_status) 
   else say(run, "moonshard: rank %d%s failed: %s\n", number, on, why);
   if (!why || WIFSIGNALED(rank->status)) report_place(run, culprit);
   /* Output of a crash handler or a sanitizer. */
-  const ms_rank_log *kept = &rank->log[1];
-  if (!kept->target && kept->used && (!why || WIFSIGNALED(rank->status)))
-    say(run, "moonshard: the end of rank %d's stderr:\n%.*s", number, (int)kept->used, kept->text);
+  const ms_rank_log *output = &rank->log[1];
+  if (!output->target && output->used && (!why || WIFSIGNALED(rank->status)))
+    say(run, "moonshard: the end of rank %d's stderr:\n%.*s", number, (int)output->used, output->text);
 }
 
 /* Ends the progress line that a killed rank has left open. */

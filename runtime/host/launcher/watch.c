@@ -241,7 +241,7 @@ static nfds_t add_outputs(const ms_running *run, struct pollfd *wanted) {
   return n;
 }
 
-static size_t kept_bytes(const ms_running *run) {
+static size_t unwritten_bytes(const ms_running *run) {
   size_t bytes = 0;
   for (int i = 0; i < 2; i++) bytes += run->output[i].used - run->output[i].begin;
   return bytes;
@@ -258,12 +258,12 @@ void ms_finish_output(ms_running *run) {
   int patient = run->first_failed < 0 && !asked_before && !*run->lost && !run->unread;
   double moved = ms_clock();
   while (ms_clock() < moved + ms_wait_scale * PATIENCE_WITH_READERS || patient) {
-    size_t before = kept_bytes(run);
+    size_t before = unwritten_bytes(run);
     int waiting = read_logs(run);
     check_output(run);
-    size_t kept = kept_bytes(run);
-    if (!waiting && !kept) return;
-    if (kept < before) moved = ms_clock();
+    size_t left = unwritten_bytes(run);
+    if (!waiting && !left) return;
+    if (left < before) moved = ms_clock();
     struct pollfd wanted[3] = {{.fd = run->signals, .events = POLLIN}};
     poll(wanted, 1 + add_outputs(run, wanted + 1), 100);
     read_signals(run);

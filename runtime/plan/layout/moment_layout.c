@@ -14,8 +14,8 @@ const ms_moment_form *ms_moment_form_for(const ms_state_layout *layout, const ms
 
 static int64_t bytes_in(const ms_state_layout *layout, const ms_segment *segment, int index, int64_t n) {
   const ms_moment_form *form = ms_moment_form_for(layout, segment);
-  const int kept = index < layout->optimizer[segment->optimizer].moments;
-  return kept ? ms_dtype_size(form->kept) * ms_moment_count(form, n) : 0;
+  const int has = index < layout->optimizer[segment->optimizer].moments;
+  return has ? ms_dtype_size(form->in_state) * ms_moment_count(form, n) : 0;
 }
 
 /* Bytes of a moment of elements [begin, end) of the trainable chunks. */

@@ -46,15 +46,15 @@ int64_t ms_residuals_bytes(const ms_model *model, int unit, int inner_shards) {
   return 4 * (before_passed(model, unit) + of_passed(model, unit, NULL, inner_shards));
 }
 
-int ms_residuals_are_kept(const ms_plan *plan, int unit, const ms_segment *seg, int *kept) {
+int ms_residuals_are_added(const ms_plan *plan, int unit, const ms_segment *seg, int *added) {
   const ms_unit *u = &plan->model->unit[unit];
   int with = 0, without = -1;
   for (int i = seg->first_param; i < seg->first_param + seg->params; i++) {
     with += plan->has_gradient[u->order[i]];
     if (!plan->has_gradient[u->order[i]]) without = u->order[i];
   }
-  *kept = u->config.error_feedback && with;
-  if (!*kept || without < 0) return MS_OK;
+  *added = u->config.error_feedback && with;
+  if (!*added || without < 0) return MS_OK;
   return MS_FAIL(MS_EUNSUPPORTED,
                  "unit %s: with error_feedback, parameters that are reduced together all need a gradient in a step, or "
                  "none: '%s' has none: give it a unit of its own, use layout rows, or leave error_feedback out",

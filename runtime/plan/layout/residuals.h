@@ -20,9 +20,9 @@ int64_t ms_residuals_of_shards(const ms_segment *seg);
 int64_t ms_residuals_of_chunk(const ms_model *model, int unit, const ms_segment *seg);
 int64_t ms_residuals_of_sum(const ms_model *model, int unit, const ms_segment *seg);
 int64_t ms_residuals_of_passed(const ms_model *model, int unit, const ms_segment *seg, int inner_shards);
-/* *kept: 1 when this plan adds a segment's residuals to its gradients, and keeps new ones. A segment without gradients
+/* *added: 1 when this plan adds a segment's residuals to its gradients, and keeps new ones. A segment without gradients
  * leaves its residuals alone: the optimizer skips its parameters, so what was sent would be lost. MS_EUNSUPPORTED names
  * a parameter without a gradient in a segment that has others. */
-int ms_residuals_are_kept(const ms_plan *plan, int unit, const ms_segment *seg, int *kept);
+int ms_residuals_are_added(const ms_plan *plan, int unit, const ms_segment *seg, int *added);
 
 #endif

@@ -148,7 +148,7 @@ static ms_slot_form weights_form(const ms_model *model, const ms_state_layout *l
 
 static ms_slot_form moment_form(const ms_model *model, const ms_state_layout *layout, int unit, int s, int records) {
   const ms_moment_form *form = ms_moment_form_for(layout, &model->unit[unit].segment[s]);
-  return form->block ? (ms_slot_form){form->kept, records, form->block, form->words} : elements_of(form->kept);
+  return form->block ? (ms_slot_form){form->in_state, records, form->block, form->words} : elements_of(form->in_state);
 }
 
 static ms_slot_form first_moment_form(const ms_model *model, const ms_state_layout *layout, int unit, int s) {

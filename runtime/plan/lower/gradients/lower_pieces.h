@@ -20,9 +20,9 @@ int ms_lower_open_pieces(ms_lowering *l, const ms_unit_pieces *p, int64_t pieces
 /* Those of the next trainable segment in such a buffer. *at: where they begin, in words; moves on. */
 ms_ref ms_lower_next_pieces(const ms_unit_pieces *p, const ms_segment *seg, int buffer, int64_t pieces, int64_t *at);
 
-/* Emits an op that rounds n elements to pieces: `kept` if the segment keeps the residuals, which begin at byte `rest`
+/* Emits an op that rounds n elements to pieces: `adding` if the segment adds residuals, which begin at byte `rest`
  * of them. */
-int ms_lower_round_off(ms_lowering *l, int unit, const ms_segment *seg, int op, int kept, const ms_op_attrs *attrs,
+int ms_lower_round_off(ms_lowering *l, int unit, const ms_segment *seg, int op, int adding, const ms_op_attrs *attrs,
                        ms_ref in, ms_ref pieces, int64_t rest, int64_t n);
 
 /* Until this position no other buffer has its bytes, so that compute does not wait for a collective that has them. */

@@ -83,11 +83,11 @@ static int sum_over_replicas(ms_plan *plan, int phase, int unit, int buffer, int
 /* Computes a unit's differences and sums them over the replicas. *sum: where they are; with a delay in the state. */
 static int send_unit(ms_plan *plan, int phase, int unit, int *sum) {
   const ms_unit *u = &plan->model->unit[unit];
-  const int alone = ms_model_replicas(plan->model) == 1, kept = plan->config.outer_delay;
+  const int alone = ms_model_replicas(plan->model) == 1, delayed = plan->config.outer_delay;
   int buffer = ms_state_buffer(unit, MS_SLOT_OUTER_SUM);
-  if (!alone || !kept)
+  if (!alone || !delayed)
     MS_TRY(ms_plan_buffer(plan, phase, MS_ARENA_COMM, MS_CAT_COMMUNICATION, 4 * u->trainable_count, u->name, &buffer));
-  *sum = kept ? ms_state_buffer(unit, MS_SLOT_OUTER_SUM) : buffer;
+  *sum = delayed ? ms_state_buffer(unit, MS_SLOT_OUTER_SUM) : buffer;
   MS_TRY(subtract(plan, phase, unit, buffer));
   return alone ? MS_OK : sum_over_replicas(plan, phase, unit, buffer, *sum);
 }
