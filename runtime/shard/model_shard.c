@@ -250,8 +250,8 @@ int ms_unit_check_reshard(const ms_model *model, int unit, int reshard, int size
                    size);
   if (size && ms_model_shards(model) % size)
     return MS_FAIL(MS_EINVAL,
-                   "unit '%s': cannot reshard to groups of %d ranks: %d shards are not a multiple of the group size",
-                   name, size, ms_model_shards(model));
+                   "unit '%s' cannot be in groups of %d ranks: %d shards are not a multiple of the group size", name,
+                   size, ms_model_shards(model));
   return MS_OK;
 }
 

@@ -6,6 +6,7 @@
 
 local ffi = require("ffi")
 local errors = require("moonshard.base.error")
+local recipe_names = require("moonshard.base.names.recipe_names")
 
 ffi.cdef(require("moonshard.cdef"))
 
@@ -44,14 +45,16 @@ local function check_abi()
 end
 check_abi()
 
----Raises the engine's error if a status is not MS_OK, with the recipe's file and line and the module path.
+---Raises the engine's error if a status is not MS_OK, with the recipe's file and line and the module path, and with its
+---names of settings.
 ---@param status integer returned by a function of moonshard.h
 ---@param edit? fun(message: string): string changes its message
 local function check(status, edit)
   if status == 0 then return end
   local message, where = ffi.string(C.ms_error_message()), ffi.string(C.ms_error_where())
   if C.ms_error_code() ~= status then message, where = "the engine failed without an error message", "" end
-  errors.raise_c(status, ffi.string(C.ms_status_name(status)), edit and edit(message) or message, where)
+  message = recipe_names.of_engine(edit and edit(message) or message)
+  errors.raise_c(status, ffi.string(C.ms_status_name(status)), message, where)
 end
 
 return {

@@ -6,6 +6,7 @@ local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
 local nearest = require("moonshard.base.names.nearest")
 local options = require("moonshard.base.checks.options")
+local recipe_names = require("moonshard.base.names.recipe_names")
 local rows = require("moonshard.settings")
 local C = engine.C
 
@@ -139,17 +140,8 @@ end
 ---@param values table<string, any>? by the engine's name, of dtypes
 function settings.check(who, type, config, names, values)
   engine.check(C.ms_config_check(type, config, engine.ffi.sizeof(type)), function(message)
-    return who .. ": " .. settings.rename(quote_dtypes(message, type, values or {}), names or {})
+    return who .. ": " .. recipe_names.rename(quote_dtypes(message, type, values or {}), names or {})
   end)
-end
-
----A message with a recipe's names of settings; whose they are ("unit 'fragment': ") stays.
----@param message string
----@param names table<string, string> by the engine's name
----@return string
-function settings.rename(message, names)
-  local whose, what = message:match("^(%w+ '.-': )(.*)$")
-  return (whose or "") .. (what or message):gsub("[%w_]+%.?[%w_]*", names)
 end
 
 return settings

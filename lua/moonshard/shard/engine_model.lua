@@ -19,12 +19,6 @@ local function reshard_of(value)
   return settings.number("ms_unit_config", "reshard", value), 0
 end
 
--- What recipes call the engine's settings.
-local POLICIES = {
-  replicate_dtype = "reduce_dtype.replicate (mp_policy)", shard_dtype = "reduce_dtype.shard (mp_policy)",
-  fragment = "replicate_sync", shard_over_replicate = "shard_optimizer_over_replicate",
-}
-
 local function add_units(self, handle)
   local ids, out, config = {}, ffi.new("int[1]"), ffi.new("ms_unit_config")
   for _, unit in ipairs(self.units) do
@@ -36,9 +30,7 @@ local function add_units(self, handle)
     for _, name in ipairs(precision.SETTINGS) do given[name] = unit[name] end
     settings.fill(config, "ms_unit_config", given)
     config.reshard, config.reshard_size = reshard_of(unit.reshard)
-    engine.check(C.ms_model_add_unit(handle, unit.name, config, out), function(message)
-      return settings.rename(message, POLICIES)
-    end)
+    engine.check(C.ms_model_add_unit(handle, unit.name, config, out))
     ids[unit] = out[0]
   end
   return ids

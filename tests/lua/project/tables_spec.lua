@@ -12,6 +12,7 @@ local optimizers = require("moonshard.engine.optimizers")
 local plans = require("moonshard.engine.plan")
 local policies = require("moonshard.shard.policies.policies")
 local roles = require("moonshard.shard.roles")
+local recipe_names = require("moonshard.base.names.recipe_names")
 local settings = require("moonshard.base.settings")
 local C, ffi = engine.C, engine.ffi
 
@@ -161,8 +162,8 @@ end)
 describe("messages of settings", function()
   it("S13 have a recipe's names, but for whose they are", function()
     assert.equal("unit 'fragment': replicate_sync 2 with a.fragment",
-      settings.rename("unit 'fragment': fragment 2 with a.fragment", { fragment = "replicate_sync" }))
-    assert.equal("betas[1] must be 0", settings.rename("adamw.beta1 must be 0", { ["adamw.beta1"] = "betas[1]" }))
+      recipe_names.rename("unit 'fragment': fragment 2 with a.fragment", { fragment = "replicate_sync" }))
+    assert.equal("betas[1] must be 0", recipe_names.rename("adamw.beta1 must be 0", { ["adamw.beta1"] = "betas[1]" }))
   end)
 end)
 

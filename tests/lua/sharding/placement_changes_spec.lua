@@ -48,7 +48,7 @@ describe("placements that change", function()
     has(line("axis"), "false | head.weight | axis 2")
     has(line("heads"), "false | norm")
     has(line("alone"), "false | rank 0 | rank 1 | placements")
-    has(line("unlike"), "false | layers.0.mlp.fc1.weight | tensor_axis 0 | tensor_axis 1")
+    has(line("unlike"), "false | layers.0.mlp.fc1.weight | axis of placements 0 | axis of placements 1")
     has(line("averages"), "false | with_ema | placements")
   end)
 

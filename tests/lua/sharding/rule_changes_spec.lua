@@ -212,7 +212,7 @@ describe("rules", function()
         assert(train:plan() == plan)
         train:step(batch)
       end
-      refused('rank 0 has "unit 0, reshard ', { reshard_after_forward = rank ~= 1 })
+      refused('rank 0 has "unit 0, reshard_after_forward ', { reshard_after_forward = rank ~= 1 })
       refused("ranks have different plans", { prefetch = rank })
       refused(rank == 1 and "matches none" or "rank 1 could not take them, so all ranks keep the old rules",
         { reshard_after_forward = { { rank == 1 and "nowhere" or "0", true } } })
