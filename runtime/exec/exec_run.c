@@ -162,13 +162,18 @@ static int64_t count_allocations(const ms_exec *exec) {
   return ms_allocations() + exec->state->mapped + (api->allocations ? api->allocations() : 0);
 }
 
+/* Evaluations, and what they gather first, are in no step, whatever number their inputs have. */
+static int has_step(const ms_exec *exec, int phase) {
+  return phase != MS_PHASE_EVALUATE && exec->plan->phase[MS_PHASE_FIRST].present;
+}
+
 static int run_phase(ms_exec *exec, int phase, const ms_step_inputs *inputs) {
   if (exec->profile) MS_TRY(ms_profile_reserve(exec->profile, &exec->phase[phase]));
   if (exec->profile && exec->runner->reserve_profile) MS_TRY(exec->runner->reserve_profile(exec, phase));
   ms_progress_begin(exec->state, phase);
   double began = ms_clock();
   int64_t allocations = count_allocations(exec);
-  if (inputs && inputs->step > 0) atomic_store(&exec->recorder->step, inputs->step);
+  if (has_step(exec, phase) && inputs && inputs->step > 0) atomic_store(&exec->recorder->step, inputs->step);
   ms_recorder_enter(exec->recorder, exec->phase[phase].activity);
   ms_exec_begin(exec, inputs);
   sign_collectives(exec, phase);

@@ -95,6 +95,45 @@ describe("assigning to", function()
     limits[1][2] = 2
     has(message(clipped.step, clipped, fixture.small_batch()), "clip_grad_norm[1][2] | trainer | was 1 | is 2")
   end)
+
+  it("the recipe's own tables is refused, too, where a setting was read into another one", function()
+    local frozen, ema, betas = { { "0.bias", true } }, { decay = 0.9 }, { 0.9, 0.99 }
+    for _, case in ipairs({
+      { { freeze = frozen }, function() frozen[1] = { "2.bias", true } end, "freeze[1][1] | a trainer | 0.bias | 2.bias" },
+      { { ema = ema }, function() ema.decay = 0.5 end, "ema.decay | a trainer | 0.9 | 0.5" },
+      { { optimizer = ms.optim.adamw { lr = 0.1, betas = betas } }, function() betas[1] = 0.5 end,
+        "betas[1] | an optimizer | 0.9 | 0.5 | ms.optim" },
+    }) do
+      local train = trainer(case[1])
+      train:step(fixture.small_batch())
+      case[2]()
+      has(message(train.step, train, fixture.small_batch()), case[3])
+    end
+    local rules = { { re[[^[02]\.weight$]], ms.optim.muon { lr = 0.1 } }, { re".", ms.optim.adamw { lr = 0.1 } } }
+    local train = trainer { optimizer = rules }
+    train:step(fixture.small_batch())
+    rules[2][2] = ms.optim.sgd { lr = 0.1 }
+    has(message(train.step, train, fixture.small_batch()), "rules[2][2] | optimizers by rules | is an optimizer")
+  end)
+
+  it("lists among the options of a model is refused at the next step", function()
+    local slides, rope_scaling = { true, false }, { type = "linear", factor = 2 }
+    local model = ms.fully_shard(ms.models.decoder {
+      vocab = 16, layers = 2, dim = 8, heads = 2, ffn = 8, seq = 4, window = 2, slides = slides,
+      rope_scaling = rope_scaling,
+    })
+    local train = ms.trainer { model = model, loss = ms.loss.cross_entropy, optimizer = ms.optim.sgd { lr = 0.1 } }
+    local tokens = ms.tensor({ { 1, 2, 3, 4 } }, { dtype = "i32" })
+    train:step { tokens = tokens, targets = tokens }
+    model.config.slides[1] = false
+    has(message(train.step, train, { tokens = tokens, targets = tokens }),
+      "train:step | slides[1] | a model's config | was true and is false | ms.models")
+    slides[1], rope_scaling.factor = true, 4
+    has(message(train.step, train, { tokens = tokens, targets = tokens }),
+      "rope_scaling.factor | a model's config | was 2 and is 4")
+    rope_scaling.factor = 2
+    train:step { tokens = tokens, targets = tokens }
+  end)
 end)
 
 describe("assigning stays possible", function()

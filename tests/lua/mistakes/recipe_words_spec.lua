@@ -58,4 +58,8 @@ describe("messages", function()
     has(said, "shard_optimizer_over_replicate")
     assert.is_nil(said:find("[^_]shard_over_replicate"), said)
   end)
+
+  it("after an evaluation or a call tell of the steps that are done", function()
+    has(run("how=evaluate"), "rank 1 | train:parameter | (after step 6) | rank 0 | learning rate | (after step 6)")
+  end)
 end)
