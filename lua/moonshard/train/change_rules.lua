@@ -259,17 +259,21 @@ local function agree(self, compiled)
   return true
 end
 
+local NOT_ASKED = -1 -- in place of a rate: a recipe's own function is asked by the step alone
+
+local function rate_text(rate)
+  return rate == NOT_ASKED and "given by a function" or ("%g"):format(rate)
+end
+
 -- The learning rate is not part of a plan: ranks compare the next step's. Schedules that part later are found by the
 -- step in which they do.
 local function check_rate(self)
   local optimizer = self.optimizer
   local rate_of = optimizer and not optimizer.rules and optimizer.lr
-  -- A recipe's own function is asked by the step alone.
-  local rate = rate_of and optimizer:planned_lr(self.updates + 1) or -1
-  if rate ~= rate then rate = -1 end -- as what is no function: the step refuses it
+  local rate = rate_of and optimizer:planned_lr(self.updates + 1) or NOT_ASKED
   self:require_same(rate, "of new rates", function(rank, other)
-    return ("ms.set_rules: the next step's learning rate is %g on rank %d, and %g on rank %d: give all ranks the same"
-      .. " lr"):format(rate, world.rank, other, rank)
+    return ("ms.set_rules: the next step's learning rate is %s on rank %d, and %s on rank %d: give all ranks the same"
+      .. " lr"):format(rate_text(rate), world.rank, rate_text(other), rank)
   end)
 end
 

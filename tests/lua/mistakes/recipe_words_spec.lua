@@ -27,6 +27,8 @@ if cfg.how == "evaluate" then
   train:evaluate(coroutine.wrap(function() coroutine.yield(1, batch) end))
   model(batch.inputs)
   if rank == 1 then train:parameter("weight") else train:step(batch) end
+elseif cfg.how == "rate" then
+  train:set_rules { lr = rank == 1 and function() return 0.1 end or 0.1 }
 end
 ]]
 
@@ -61,5 +63,9 @@ describe("messages", function()
 
   it("after an evaluation or a call tell of the steps that are done", function()
     has(run("how=evaluate"), "rank 1 | train:parameter | (after step 6) | rank 0 | learning rate | (after step 6)")
+  end)
+
+  it("about rates that differ say which one is a function", function()
+    has(run("how=rate"), "set_rules | rate is | given by a function on rank 1")
   end)
 end)
