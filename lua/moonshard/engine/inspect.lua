@@ -121,8 +121,8 @@ end
 -- The engine sums the gradients of all ranks and micro-batches; this factor turns the sum into the mean's gradient.
 local function mean_factor(trainer, param)
   if trainer.steps_done == 0 then errors.invalid("there is no gradient before the first step") end
+  trainer.session:require_gradient()
   return trainer.session:gradient_factor(param)
-    or errors.invalid("there is no gradient since new placements moved the state: take a step first")
 end
 
 ---The gradient of the last step's mean loss, before clipping. Collective unless `own`.

@@ -50,6 +50,7 @@ local C, ffi, check = engine.C, engine.ffi, engine.check
 ---@field train_exec moonshard.Exec? the exec of the last step
 ---@field gradient_scale number? of the last step: factor that turns a sum of gradients into their mean
 ---@field synced_gradient_scale number? the same for units without a fragment, whose sums are over all replicas
+---@field moved boolean? whether new placements have moved the state, which moves no gradients
 ---@field memory_limit number? of the last trainer: maximum bytes of this rank's arenas and unsharded copies
 ---@field unsharded table<moonshard.Unit, table<integer, moonshard.Tensor>> full parameters kept by unshard
 ---@field ended string? why it cannot run any more
@@ -357,6 +358,13 @@ function Session:decide_again(changes)
   self.plans:clear()
   if sharding:handle() == before or not self.state then return end
   self.state, self.unsharded = agreement.uninterrupted(self.redivided_state, self), {}
+end
+
+---Raises MS_EINVAL if there are no gradients of a step to look at.
+function Session:require_gradient()
+  if self.gradient_scale then return end
+  errors.invalid("there is no gradient %s", self.moved and "since new placements moved the state: take a step first"
+    or self.updates > 0 and "since a checkpoint was loaded: take a step first" or "before the first step")
 end
 
 ---The factor that turns the sum of a parameter's gradients in the last step into their mean.

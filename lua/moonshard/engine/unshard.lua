@@ -173,7 +173,7 @@ local function check_may_lend(around, o)
     errors.invalid("ms.with_full_params: shard the model first (ms.fully_shard); until then it has no values of its "
       .. "own to write to")
   end
-  if o.with_grads and not around.gradient_scale then errors.invalid("there is no gradient before the first step") end
+  if o.with_grads then around:require_gradient() end
 end
 
 local function lend(around, module, o)

@@ -295,7 +295,8 @@ end
 local function take_state(self, state, plans)
   if state == self.state then return end
   plans:clear()
-  self.state, self.unsharded, self.gradient_scale, self.synced_gradient_scale = state, {}, nil, nil
+  self.state, self.unsharded, self.moved = state, {}, true
+  self.gradient_scale, self.synced_gradient_scale = nil, nil
 end
 
 local function change(self, given)

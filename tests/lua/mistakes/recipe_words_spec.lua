@@ -5,11 +5,12 @@ local has = require("lua.support.message").has
 local program = require("lua.support.program")
 local recipe_names = require("moonshard.base.names.recipe_names")
 local rows = require("moonshard.settings")
+local scratch = require("lua.support.scratch")
 
 -- Two ranks of which one does something else after six steps.
 local RECIPE = [[
 local ms = require "moonshard"
-local cfg = ms.args { how = "" }
+local cfg = ms.args { how = "", folder = "" }
 if cfg.how == "copies" then
   local copied = ms.nn.linear(4, 4)
   ms.fully_shard(copied, { mesh = "2x1", mp_policy = { param_dtype = "bf16", param_copy = true },
@@ -29,6 +30,15 @@ if cfg.how == "evaluate" then
   if rank == 1 then train:parameter("weight") else train:step(batch) end
 elseif cfg.how == "rate" then
   train:set_rules { lr = rank == 1 and function() return 0.1 end or 0.1 }
+else
+  ms.checkpoint.save(train, cfg.folder)
+  model = ms.nn.linear(4, 4)
+  ms.fully_shard(model, { mesh = "1x2" })
+  train = trainer()
+  print(select(2, pcall(train.gradient, train, "bias")))
+  ms.checkpoint.load(train, cfg.folder)
+  print(select(2, pcall(train.gradient, train, "bias")))
+  print(select(2, pcall(ms.with_full_params, model, { with_grads = true }, function() end)))
 end
 ]]
 
@@ -44,6 +54,8 @@ local ENGINES = { "shard_over_replicate", "replicate_dtype", "shard_dtype", "sto
   "packed_moments", "max_norm", "max_value", "norm_groups", "fragment", "reshard", "reshard_size", "ema_decay" }
 
 describe("messages", function()
+  teardown(scratch.clear)
+
   it("name options as recipes do, wherever the engine raises them", function()
     local known = {}
     for _, list in pairs(rows) do
@@ -67,5 +79,10 @@ describe("messages", function()
 
   it("about rates that differ say which one is a function", function()
     has(run("how=rate"), "set_rules | rate is | given by a function on rank 1")
+  end)
+
+  it("about gradients that there are not say since when", function()
+    local out = run("how=load", "folder=" .. scratch.path())
+    has(out, "gradient | first step | gradient | checkpoint | loaded | gradient | checkpoint | loaded")
   end)
 end)
