@@ -1,9 +1,14 @@
 -- Runs an op on eager tensors: a plan with only this op, compiled once per attributes, shapes and element types, and
 -- run on this rank alone. All such plans share one state, whose arenas grow to the largest plan.
+--
+-- Plans have no tensors without elements, but a rank's part of a parameter can be one: of these, shapes alone are
+-- computed.
 
 local single_rank = require("moonshard.distributed.single_rank")
 local dtypes = require("moonshard.base.dtypes")
 local engine = require("moonshard.base.ffi")
+local errors = require("moonshard.base.error")
+local tensor = require("moonshard.tensor.class")
 local values = require("moonshard.tensor.values")
 local world = require("moonshard.distributed.world")
 local C, ffi, check = engine.C, engine.ffi, engine.check
@@ -14,8 +19,8 @@ local MOST_COMPILED = 256
 local MAX_INPUTS, MAX_OUTPUTS = tonumber(C.MS_MAX_INPUTS), tonumber(C.MS_MAX_OUTPUTS)
 
 local input_names, output_names = {}, {}
-for i = 1, MAX_INPUTS do input_names[i] = "input " .. i end
-for i = 1, MAX_OUTPUTS do output_names[i] = "output " .. i end
+for i = 1, MAX_INPUTS do input_names[i] = tostring(i) end
+for i = 1, MAX_OUTPUTS do output_names[i] = tostring(i) end
 
 local compiled, count_compiled = {}, 0
 local model, state
@@ -62,14 +67,20 @@ local function add_outputs(graph, row, results)
   return outputs
 end
 
-local function compile(row, inputs, count, attrs)
+-- The graph of one op, and what its outputs are.
+local function make_graph(row, inputs, count, attrs)
   if not state then make_place() end
-  local out_graph, out_plan, out_exec = ffi.new("ms_graph *[1]"), ffi.new("ms_plan *[1]"), ffi.new("ms_exec *[1]")
+  local out_graph = ffi.new("ms_graph *[1]")
   check(C.ms_graph_new(model, out_graph))
   local graph = ffi.gc(out_graph[0], C.ms_free)
   local ids, results = add_inputs(graph, inputs, count), ffi.new("int[?]", MAX_OUTPUTS)
   check(C.ms_graph_op(graph, row.name, count, ids, attrs, results))
-  local outputs = add_outputs(graph, row, results)
+  return graph, add_outputs(graph, row, results)
+end
+
+local function compile(row, inputs, count, attrs)
+  local graph, outputs = make_graph(row, inputs, count, attrs)
+  local out_plan, out_exec = ffi.new("ms_plan *[1]"), ffi.new("ms_exec *[1]")
   check(C.ms_plan_compile(graph, config, out_plan))
   local plan = ffi.gc(out_plan[0], C.ms_free)
   check(C.ms_exec_new(state, plan, out_exec))
@@ -95,6 +106,60 @@ local function find(row, inputs, count, attrs)
   return entry
 end
 
+-- ---- tensors without elements -----------------------------------------------------------------------------------
+
+local ZERO_OF_NOTHING = { sum = true, sum_to = true }
+
+local function has_elements(shape)
+  for _, size in ipairs(shape) do
+    if size == 0 then return false end
+  end
+  return true
+end
+
+local function refuse_empty(row, inputs, count)
+  local shapes = {}
+  for i = 1, count do shapes[i] = tensor.shape_text(inputs[i].shape) end
+  errors.raise("MS_ESHAPE", "%s of %s is not defined: a tensor has no elements, as this rank's part of a parameter of "
+    .. "which it owns nothing: leave it out where x:numel() is 0", row.name, table.concat(shapes, " and "))
+end
+
+-- The outputs' shapes with another size in place of every 0.
+local function shapes_with(size, row, inputs, count, attrs)
+  local filled = {}
+  for i = 1, count do
+    local shape = {}
+    for d, own in ipairs(inputs[i].shape) do shape[d] = own == 0 and size or own end
+    filled[i] = { dtype = inputs[i].dtype, shape = shape }
+  end
+  attrs = attrs and attrs:gsub("%f[%a]d(%d)=0%f[^%d.]", "d%1=" .. size)
+  return select(2, make_graph(row, filled, count, attrs))
+end
+
+-- Sizes of outputs grow evenly with those of inputs: two that are not 0 say what 0 makes of them.
+local function evaluate_empty(row, inputs, count, attrs)
+  local ok, two, three = pcall(function()
+    return shapes_with(2, row, inputs, count, attrs), shapes_with(3, row, inputs, count, attrs)
+  end)
+  if not ok and two.status ~= "MS_ESHAPE" then error(two, 0) end -- of what the shapes are no part
+  if not ok then refuse_empty(row, inputs, count) end
+  local results = {}
+  for i, output in ipairs(two) do
+    local shape = {}
+    for d, size in ipairs(output.shape) do shape[d] = 3 * size - 2 * three[i].shape[d] end
+    if has_elements(shape) and not ZERO_OF_NOTHING[row.name] then refuse_empty(row, inputs, count) end
+    results[i] = tensor.eager(output.dtype, shape, (values.allocate(output.dtype, shape)))
+  end
+  return results
+end
+
+local function are_whole(inputs, count)
+  for i = 1, count do
+    if not has_elements(inputs[i].shape) then return false end
+  end
+  return true
+end
+
 ---Computes one op.
 ---@param row moonshard.OpRow
 ---@param inputs moonshard.Tensor[] eager
@@ -103,6 +168,7 @@ end
 ---@return moonshard.Tensor[] all outputs
 return function(row, inputs, count, attrs)
   world.check_interrupt()
+  if not are_whole(inputs, count) then return evaluate_empty(row, inputs, count, attrs) end
   local entry = find(row, inputs, count, attrs)
   for i = 1, count do
     ffi.copy(C.ms_exec_input(entry.exec, input_names[i]), inputs[i].data, values.bytes(inputs[i]))
