@@ -6,15 +6,28 @@ local sealed = require("moonshard.base.checks.sealed")
 local Config = { __name = "a model's config" }
 
 sealed.class(Config, {
-  what = Config.__name, answers = {},
+  what = Config.__name, answers = {}, depth = 1,
   otherwise = "layers are made with it: give it to the function of ms.models that makes the model",
 })
 
 local config = {}
 
+local with_lists = setmetatable({}, { __mode = "k" }) -- configs of this process with options that are tables
+
 ---@param given table options with defaults; the model keeps it
 ---@return table config the same table; assigning to its fields is an error from here on
-function config.new(given) return sealed.seal(setmetatable(given, Config)) end
+function config.new(given)
+  for _, value in pairs(given) do
+    if type(value) == "table" then with_lists[given] = true end
+  end
+  return sealed.seal(setmetatable(given, Config))
+end
+
+---Raises if an option of a model that is a list has changed from within since its layers were made.
+---@param who string "train:step"
+function config.check_all(who)
+  for each in pairs(with_lists) do sealed.check(who, each) end
+end
 
 ---The options of a model of ms.models.
 ---@param module moonshard.Module

@@ -70,14 +70,14 @@ local function read_scaling(who, given)
   if type(given) == "table" and given.type == "linear" then
     local scaled = options.parse(name, given, LINEAR)
     if scaled.factor <= 0 then errors.invalid("%s: factor %g must be above 0", name, scaled.factor) end
-    return scaled
+    return given
   end
   local scaled = options.parse(name, given ~= true and given or nil, SCALING)
   if not (scaled.factor > 0 and scaled.low_freq_factor > 0 and scaled.high_freq_factor > scaled.low_freq_factor) then
     errors.invalid("%s: factor %g, low_freq_factor %g and high_freq_factor %g must be positive, and the high one above "
       .. "the low one", name, scaled.factor, scaled.low_freq_factor, scaled.high_freq_factor)
   end
-  return scaled
+  return given
 end
 
 local function check_heads(who, config)

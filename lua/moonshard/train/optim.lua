@@ -111,7 +111,7 @@ function Optimizer:for_model()
   local copy = {}
   for name, value in next, sealed.fields(self) do copy[name] = value end
   given_as[copy] = given_as[self] or self
-  return sealed.seal(setmetatable(copy, Optimizer))
+  return sealed.seal(setmetatable(copy, Optimizer), sealed.sources(self))
 end
 
 ---Whether a model's optimizer is this one, or its copy of this one: it has the same state.
@@ -150,7 +150,7 @@ local function new(kind, given)
   end
   optimizers.check(who, kind, o)
   o.kind, o.lr = kind, schedule.of(o.lr)
-  return sealed.seal(setmetatable(o, Optimizer))
+  return sealed.seal(setmetatable(o, Optimizer), given)
 end
 
 ---AdamW (Loshchilov & Hutter 2019) as in PyTorch: decoupled weight decay, bias corrections.

@@ -33,8 +33,12 @@ function Rules:__index(name)
 end
 
 sealed.class(Rules, {
-  what = Rules.__name, answers = { lr = "give each optimizer a schedule as its lr, where its rule makes it" },
-  otherwise = "its optimizers are made by functions of ms.optim, which take it as an option",
+  what = Rules.__name,
+  answers = {
+    lr = "give each optimizer a schedule as its lr, where its rule makes it",
+    rules = "the list that ms.trainer was given decides once for a model",
+  },
+  otherwise = "its optimizers are made by functions of ms.optim, which take it as an option", tables = { rules = 2 },
 })
 
 local POLICY = "optimizer"
@@ -179,7 +183,7 @@ function optimizer_rules.new(list)
   end
   for i, part in ipairs(parts) do kinds[i] = part.kind end
   local self = { rules = policy, parts = parts, main = parts[#parts], title = table.concat(kinds, " and ") }
-  return sealed.seal(setmetatable(self, Rules))
+  return sealed.seal(setmetatable(self, Rules), { rules = list })
 end
 
 return optimizer_rules

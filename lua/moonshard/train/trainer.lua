@@ -16,6 +16,7 @@ local frozen = require("moonshard.train.frozen")
 local inspect = require("moonshard.engine.inspect")
 local keep_results = require("moonshard.train.keep_results")
 local log = require("moonshard.metrics.log")
+local model_config = require("moonshard.models.config")
 local nearest = require("moonshard.base.names.nearest")
 local optimizer_rules = require("moonshard.train.optimizer_rules")
 local optimizers = require("moonshard.engine.optimizers")
@@ -136,10 +137,10 @@ sealed.class(Trainer, {
 ---@field checkpoint? moonshard.CheckpointOptions when to save, and what to resume from
 
 ---Trains a model: compiles its step for the shapes of the first batch, and runs it.
----@param o moonshard.TrainerOptions
+---@param given moonshard.TrainerOptions
 ---@return moonshard.Trainer
-local function trainer(o)
-  o = options.parse("ms.trainer", o, {
+local function trainer(given)
+  local o = options.parse("ms.trainer", given, {
     model = { "table", required = true },
     optimizer = { "table", required = true },
     loss = { "function" },
@@ -207,7 +208,7 @@ local function trainer(o)
     self.policy = require("moonshard.checkpoint.policy").new(self, self.checkpoint, same_options.require)
   end
   self.owner = self.session:new_owner() -- last: what failed until here leaves the model without a trainer
-  return sealed.seal(self)
+  return sealed.seal(self, given)
 end
 
 -- Decides what is "auto", once shapes are known. The reference of `moonshard check` keeps the defaults.
@@ -258,6 +259,8 @@ local function check_settings(self, who)
   self.session.refuse_within_data()
   sealed.check(who, self)
   sealed.check(who, self.session.sharding.mesh)
+  model_config.check_all(who)
+  if self.optimizer.parts then sealed.check(who, self.optimizer) end
   for _, part in ipairs(self.optimizer.parts or { self.optimizer }) do sealed.check(who, part) end
 end
 

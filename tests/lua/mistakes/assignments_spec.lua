@@ -99,7 +99,8 @@ describe("assigning to", function()
   it("the recipe's own tables is refused, too, where a setting was read into another one", function()
     local frozen, ema, betas = { { "0.bias", true } }, { decay = 0.9 }, { 0.9, 0.99 }
     for _, case in ipairs({
-      { { freeze = frozen }, function() frozen[1] = { "2.bias", true } end, "freeze[1][1] | a trainer | 0.bias | 2.bias" },
+      { { freeze = frozen }, function() frozen[1] = { "2.bias", true } end,
+        "freeze[1][1] | a trainer | 0.bias | 2.bias" },
       { { ema = ema }, function() ema.decay = 0.5 end, "ema.decay | a trainer | 0.9 | 0.5" },
       { { optimizer = ms.optim.adamw { lr = 0.1, betas = betas } }, function() betas[1] = 0.5 end,
         "betas[1] | an optimizer | 0.9 | 0.5 | ms.optim" },

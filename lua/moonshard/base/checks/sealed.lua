@@ -24,10 +24,13 @@ local FIELDS = {} -- a key that no recipe has
 ---@field held table<string, fun(value: any): any>? fields that can be assigned until then: what is kept of a value
 ---@field before string? what to do instead of assigning to another field until then
 ---@field tables table<string, integer>? settings that are tables of the recipe's: down to which depth they are settings
+---@field depth integer? the same for all other fields that are plain tables
 
 local sealings = setmetatable({}, { __mode = "k" }) -- by class
 local held = setmetatable({}, { __mode = "k" }) -- objects that are not read yet
 local copies = setmetatable({}, { __mode = "k" }) -- of the tables among an object's settings, by object and name
+-- By object and name: the recipe's own tables, of which an object may have what was read from them instead.
+local sources = setmetatable({}, { __mode = "k" })
 
 ---The table that has an object's fields: the object itself, if it is not sealed.
 ---@generic T
@@ -45,8 +48,8 @@ local function copy_of(value, depth)
 end
 
 local function note_table(object, name, value, depth)
-  copies[object] = copies[object] or {}
-  copies[object][name] = copy_of(value, depth)
+  copies[object], sources[object] = copies[object] or {}, sources[object] or {}
+  copies[object][name], sources[object][name] = copy_of(value, depth), is_plain(value) and value or nil
 end
 
 local function answer(sealing, name)
@@ -110,13 +113,17 @@ function sealed.class(class, sealing)
   end
 end
 
-local function keep_apart(object)
-  local fields = {}
+local function keep_apart(object, given)
+  local fields, sealing = {}, sealings[getmetatable(object)]
   for name, value in next, object do fields[name] = value end
   for name in pairs(fields) do rawset(object, name, nil) end
   rawset(object, FIELDS, fields)
-  for name, depth in pairs(sealings[getmetatable(object)].tables or {}) do
-    note_table(object, name, fields[name], depth)
+  local depths = {}
+  for name, value in pairs(fields) do depths[name] = is_plain(value) and sealing.depth or nil end
+  for name, depth in pairs(sealing.tables or {}) do depths[name] = depth end
+  for name, depth in pairs(depths) do
+    local source = given and given[name]
+    note_table(object, name, is_plain(source) and source or fields[name], depth)
   end
 end
 
@@ -133,12 +140,18 @@ end
 ---Seals an object of such a class, whose settings have been read.
 ---@generic T
 ---@param object T
+---@param given table? the recipe's options, where the object has others in place of tables among them
 ---@return T object
-function sealed.seal(object)
+function sealed.seal(object, given)
   held[object] = nil
-  if not rawget(object, FIELDS) then keep_apart(object) end
+  if not rawget(object, FIELDS) then keep_apart(object, given) end
   return object
 end
+
+---The recipe's tables among an object's settings, for another object that is sealed with them.
+---@param object any sealed
+---@return table<string, table> by name
+function sealed.sources(object) return sources[object] or {} end
 
 -- The first place where a table differs from its copy: its name, and both values.
 local function difference(name, before, now)
@@ -155,7 +168,11 @@ local function difference(name, before, now)
   end
 end
 
-local function text_of(value) return type(value) == "string" and ("%q"):format(value) or tostring(value) end
+local function text_of(value)
+  if type(value) == "string" then return ("%q"):format(value) end
+  local meta = type(value) == "table" and getmetatable(value)
+  return type(value) == "table" and (meta and meta.__name or "a table") or tostring(value)
+end
 
 ---Raises if a table among an object's settings is no longer as it was when it was read.
 ---@param who string "train:step"
@@ -163,7 +180,8 @@ local function text_of(value) return type(value) == "string" and ("%q"):format(v
 function sealed.check(who, object)
   local sealing = sealings[getmetatable(object)]
   for name, before in pairs(copies[object] or {}) do
-    local place, was, is = difference(name, before, sealed.fields(object)[name])
+    local now = sources[object][name]
+    local place, was, is = difference(name, before, now == nil and sealed.fields(object)[name] or now)
     if place then
       errors.invalid("%s: %s of %s was %s and is %s, but it is read only once: %s", who, place, sealing.what,
         text_of(was), text_of(is), answer(sealing, name))
