@@ -11,6 +11,7 @@ local line = require("moonshard.checkpoint.folders.line")
 local log = require("moonshard.metrics.log")
 local manifest = require("moonshard.checkpoint.manifest")
 local model_options = require("moonshard.checkpoint.model_options")
+local moment_blocks = require("moonshard.engine.moment_blocks")
 local newest = require("moonshard.checkpoint.folders.newest")
 local owned_ranges = require("moonshard.engine.owned_ranges")
 local rank_states = require("moonshard.checkpoint.rank_states")
@@ -195,8 +196,11 @@ function load.state(who, path, session, wanted)
   local whole, why = pcall(agreement.raise_first_failure, session, "of loading", ok, raised)
   session.half_loaded = not whole and path or nil
   if not whole then error(why, 0) end
-  check(C.ms_state_finish_writes(session.state)) -- gives replicas what only one has and others may not reach
-  if told and world.rank == 0 then log.print(("checkpoint %s: %s"):format(path, told)) end
+  check(C.ms_state_finish_writes(session.state)) -- gives replicas what only one has, as others may not reach its file
+  local rounded = wanted.optimizer and moment_blocks.describe(moment_blocks.of_load(session, checkpoint.manifest, list))
+  for _, text in ipairs({ told or rounded, told and rounded or nil }) do
+    if world.rank == 0 then log.print(("checkpoint %s: %s"):format(path, text)) end
+  end
   return checkpoint.manifest, { path = path, bytes_read = bytes, skipped = skipped }
 end
 

@@ -11,6 +11,7 @@ local agreement = require("moonshard.distributed.agreement")
 local engine_model = require("moonshard.shard.engine_model")
 local errors = require("moonshard.base.error")
 local options = require("moonshard.base.checks.options")
+local moment_blocks = require("moonshard.engine.moment_blocks")
 local param_groups = require("moonshard.shard.param_groups")
 local policies = require("moonshard.shard.policies.policies")
 local schedule = require("moonshard.train.schedule")
@@ -292,9 +293,11 @@ local function bind(self, compiled, moves)
 end
 
 -- Forgets what the old placements had.
-local function take_state(self, state, plans)
+local function take_state(self, state, before)
   if state == self.state then return end
-  plans:clear()
+  before.plans:clear()
+  self.sharding.warnings[#self.sharding.warnings + 1] = moment_blocks.describe(moment_blocks.of_move(self,
+    before.handle, self.sharding:handle()))
   self.state, self.unsharded, self.moved = state, {}, true
   self.gradient_scale, self.synced_gradient_scale = nil, nil
 end
@@ -312,7 +315,7 @@ local function change(self, given)
     local state
     local current = self.train_exec
     bound, state = carry_out(self, before, "bind the new plan", bind, self, compiled, moves)
-    take_state(self, state, before.plans)
+    take_state(self, state, before)
     if bound then self:keep(bound, current) end
   end
   self.train_exec = bound

@@ -30,6 +30,37 @@ local function one_rank()
   return alone
 end
 
+-- Moves moments to and from a division in other blocks, and loads them on a mesh that divides them so.
+local DIVIDED = [[
+local ms = require "moonshard"
+local cfg = ms.args { mesh = "1x2x2", folder = "", load = false, rows = 128 }
+local model = ms.nn.sequential { ms.nn.linear(64, cfg.rows), ms.ops.relu, ms.nn.linear(cfg.rows, 64) }
+local along = { { "2", { tensor = "rowwise" } } }
+ms.fully_shard(model, { mesh = ms.init_device_mesh("cpu", cfg.mesh, { "replicate", "shard", "tensor" }),
+  placements = cfg.load and along or nil })
+local train = ms.trainer { model = model, loss = ms.loss.mse, optimizer = ms.optim.adamw { lr = 1e-2, moments = "i8" } }
+local function batch(seed) return { inputs = ms.randn { 4, 64, seed = seed }, targets = ms.ones(4, 64) } end
+if cfg.load then
+  ms.checkpoint.load(train, cfg.folder)
+else
+  for step = 1, 2 do train:step(batch(step)) end
+  ms.checkpoint.save(train, cfg.folder)
+  train:set_rules { placements = along }
+  print("moved")
+  train:set_rules { placements = {} }
+end
+]]
+
+local function divided(folder, ...)
+  local recipe = program.recipe(DIVIDED)
+  local ended = program.run { "run", recipe, "-n", "4", "folder=" .. folder, ... }
+  os.remove(recipe)
+  assert(ended.status == 0, ended.err)
+  return ended.out .. ended.err
+end
+
+local function count(text, what) return select(2, text:gsub(what, "")) end
+
 -- Text without the numbers, and the numbers.
 local function numbers(text)
   local list = {}
@@ -156,5 +187,15 @@ describe("moments in 8 bits", function()
     local ok, why = pcall(ms.optim.adamw, { lr = 1, moments = "nf4" })
     assert.is_false(ok)
     has(tostring(why), 'moments must be "f32", "bf16" or "i8", not "nf4"')
+  end)
+
+  it("Q9 are said to be rounded again where a tensor dimension divides other blocks than before", function()
+    local folder, whole = scratch.path(), scratch.path()
+    local out = divided(folder)
+    has(out, "8-bit | 2.weight | rounded")
+    assert.equal(2, count(out, "2%.weight are rounded"), out)
+    has(divided(folder, "load=true"), "checkpoint | 8-bit | 2.weight | rounded")
+    assert.equal(0, count(divided(folder, "load=true", "mesh=1x4x1"), "rounded"))
+    assert.equal(0, count(divided(whole, "rows=512") .. divided(whole, "rows=512", "load=true"), "rounded"))
   end)
 end)
