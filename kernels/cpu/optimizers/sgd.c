@@ -1,9 +1,11 @@
 /* sgd.c - SGD as PyTorch computes it, in one pass over a chunk of f32 gradient, weights p and momentum b, all [n].
  *
  *   g = clipped(gradient * factor) + wd p       factor: element 2 of step_norm's output (mean and clipping)
- *   b = g in the parameter's first update, then momentum b + (1 - dampening) g
+ *   b = g in update momentum_from of the parameter, or its first, then momentum b + (1 - dampening) g
  *   p = p - lr (nesterov: g + momentum b; momentum: b; neither: g)
  */
+#include <math.h>
+
 #include "kernels/clip.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/optimizers/update.h"
@@ -26,7 +28,8 @@ MS_CLONES static void plain_part(const ms_kernel_call *call, int part, int64_t b
 
 MS_CLONES static void momentum_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
   (void)part;
-  const int first = ((const float *)call->in_data[2])[0] == 1.0f, nesterov = call->attrs.update.nesterov != 0;
+  const int first = ((const float *)call->in_data[2])[0] == fmax(1.0, call->attrs.update.momentum_from);
+  const int nesterov = call->attrs.update.nesterov != 0;
   const float lr = (float)(call->scalars->lr * call->attrs.update.lr_scale),
               decay = (float)call->attrs.update.weight_decay;
   const float momentum = (float)call->attrs.update.momentum,

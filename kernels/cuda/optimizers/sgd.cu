@@ -2,7 +2,7 @@
  * Memory traffic: 12 bytes per element, 20 with momentum.
  *
  *   g = clipped(gradient * factor) + wd p       factor: element 2 of step_norm's output (mean and clipping)
- *   b = g in the parameter's first update, then momentum b + (1 - dampening) g
+ *   b = g in update momentum_from of the parameter, or its first, then momentum b + (1 - dampening) g
  *   p = p - lr (nesterov: g + momentum b; momentum: b; neither: g)
  *
  * update.h has the loop, and the launches of many parameters.
@@ -16,7 +16,7 @@ extern "C" {
 namespace {
 
 struct sgd_setting {
-  double lr_scale, weight_decay, dampening;
+  double lr_scale, weight_decay, dampening, momentum_from;
   float momentum, most;
   int nesterov;
 };
@@ -35,12 +35,12 @@ template <int HAS> struct sgd {
   float most, decay, momentum, own, carried;
   static setting setting_of(const ms_kernel_call *call) {
     const auto &by = call->attrs.update;
-    return {by.lr_scale,         by.weight_decay, by.dampening, static_cast<float>(by.momentum),
+    return {by.lr_scale,         by.weight_decay, by.dampening, by.momentum_from, static_cast<float>(by.momentum),
             ms_clip_of(by.clip), by.nesterov != 0};
   }
   static __device__ factors factors_of(const setting &s, const ms_scalars *now, const float *norm,
                                        const float *updates) {
-    const int first = *updates == 1.0f;
+    const int first = *updates == fmax(1.0, s.momentum_from);
     return {norm[2], static_cast<float>(now->lr * s.lr_scale), first ? 1.0f : static_cast<float>(1.0 - s.dampening),
             first};
   }

@@ -5,6 +5,7 @@ local agreement = require("moonshard.distributed.agreement")
 local disks = require("moonshard.checkpoint.folders.disks")
 local division = require("moonshard.shard.division")
 local engine = require("moonshard.base.ffi")
+local engine_model = require("moonshard.shard.engine_model")
 local errors = require("moonshard.base.error")
 local folder = require("moonshard.checkpoint.folders.folder")
 local line = require("moonshard.checkpoint.folders.line")
@@ -12,6 +13,7 @@ local log = require("moonshard.metrics.log")
 local manifest = require("moonshard.checkpoint.manifest")
 local model_options = require("moonshard.checkpoint.model_options")
 local moment_blocks = require("moonshard.engine.moment_blocks")
+local momentum_starts = require("moonshard.shard.momentum_starts")
 local newest = require("moonshard.checkpoint.folders.newest")
 local owned_ranges = require("moonshard.engine.owned_ranges")
 local rank_states = require("moonshard.checkpoint.rank_states")
@@ -143,6 +145,25 @@ local function settle_updates(session, read)
   end
 end
 
+-- When momentum began belongs to it, too. Plans that say another update are of other rules.
+local function settle_momentum(session, read)
+  local sharding, optimizer, starts = session.sharding, session.optimizer, {}
+  if not momentum_starts.concern(optimizer) then return end
+  for _, saved in ipairs(read.parameters) do
+    starts[saved.name] = momentum_starts.loaded(saved.momentum_from, saved.updates or read.step)
+  end
+  local before = engine_model.describe_groups(sharding, optimizer)
+  momentum_starts.continue(session, starts)
+  local groups = engine_model.set_groups(sharding, sharding:handle(), optimizer)
+  if groups == before then return end
+  if session.rules == "" then
+    session.rules, session.kept_rules = before, { before }
+    session.plans:name_rules(before)
+  end
+  session.rules, session.group_key = session.rules .. groups, nil
+  table.insert(session.kept_rules, session.rules)
+end
+
 -- How often all trainers of the model had updated it.
 local function updates_of(read) return read.updates or read.step end
 
@@ -186,6 +207,7 @@ function load.state(who, path, session, wanted)
     bytes = reading(path, read_all, checkpoint, session, list, wanted.verify)
     if wanted.optimizer then
       settle_updates(session, checkpoint.manifest)
+      settle_momentum(session, checkpoint.manifest)
       settle_averages(session, checkpoint.manifest)
     end
     settle_outer(session, wanted, checkpoint.manifest)

@@ -10,6 +10,7 @@ local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
 local hash = require("moonshard.base.hash")
 local json = require("moonshard.base.text.json")
+local momentum_starts = require("moonshard.shard.momentum_starts")
 local optimizers = require("moonshard.engine.optimizers")
 local owned_ranges = require("moonshard.engine.owned_ranges")
 local host_parts = require("moonshard.checkpoint.folders.host_parts")
@@ -30,18 +31,21 @@ local function list_text(list)
   return #list == 0 and "[]" or json.encode(list)
 end
 
--- updates: the number of updates of the parameter, if it differs from the number of steps.
-local function parameter_text(param, updates)
-  return ('{"name":%s,"shape":%s,"dtype":"f32","frozen":%s,"storage":%s%s}'):format(json.encode(param.fqn),
+-- updates: the number of updates of the parameter, if it differs from the number of steps. momentum_from: that of the
+-- one in which its momentum began, if it was not the first.
+local function parameter_text(param, updates, momentum_from)
+  return ('{"name":%s,"shape":%s,"dtype":"f32","frozen":%s,"storage":%s%s%s}'):format(json.encode(param.fqn),
     list_text(param.shape), tostring(param.frozen and true or false), json.encode(param.storage or "f32"),
-    updates and (',"updates":%d'):format(updates) or "")
+    updates and (',"updates":%d'):format(updates) or "",
+    momentum_from and (',"momentum_from":%d'):format(momentum_from) or "")
 end
 
 local function parameters_text(session, step)
-  local texts = {}
+  local texts, starts = {}, momentum_starts.now(session)
   for i, param in ipairs(session.sharding.params) do
     local updates = division.kept(session.state, i - 1, C.MS_TENSOR_PARAM).updates
-    texts[i] = parameter_text(param, not param.frozen and updates ~= step and updates or nil)
+    texts[i] = parameter_text(param, not param.frozen and updates ~= step and updates or nil,
+      momentum_starts.saved(starts[param.fqn]))
   end
   return "[" .. table.concat(texts, ",") .. "]"
 end
@@ -117,7 +121,8 @@ end
 ---@field ranks integer number of ranks that wrote it
 ---@field mesh { label: string, shape: integer[] }
 ---@field parameters { name: string, shape: integer[], dtype: string, frozen: boolean, storage: string?,
----  updates: integer? }[] storage: in which type it was kept, which older checkpoints do not say
+---  updates: integer?, momentum_from: integer? }[] storage: in which type it was kept, which older checkpoints do not
+---  say; momentum_from: the update in which its momentum began, 0: none yet; nil: the first
 ---@field optimizer table? kind, and its settings
 ---@field ema { decay: number, warmup: boolean }? settings of its averages, if it contains them
 ---@field replicate_sync table? settings of local SGD, and the number of replicas

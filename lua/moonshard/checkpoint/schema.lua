@@ -57,7 +57,7 @@ local LINE = { { "id", "count" }, { "forks", "table", optional = true } }
 local FORK = { { "id", "count" }, { "step", "count" } }
 local PARAMETER = {
   { "name", "string" }, { "shape", "table" }, { "dtype", "f32" }, { "frozen", "boolean" },
-  { "storage", "string", optional = true },
+  { "storage", "string", optional = true }, { "momentum_from", "count", optional = true },
 }
 local FILE = { { "file", "file" }, { "tensors", "table" } }
 local TENSOR = {

@@ -4,6 +4,7 @@ local dtypes = require("moonshard.base.dtypes")
 local engine = require("moonshard.base.ffi")
 local float8 = require("moonshard.shard.policies.float8")
 local gather = require("moonshard.shard.policies.gather")
+local momentum_starts = require("moonshard.shard.momentum_starts")
 local param_groups = require("moonshard.shard.param_groups")
 local precision = require("moonshard.shard.policies.precision")
 local prefetch = require("moonshard.shard.policies.prefetch")
@@ -47,7 +48,7 @@ local function add_params(self, handle, unit_ids, groups, optimizer)
       init = param.init.kind, init_a = param.init.a, init_b = param.init.b, frozen = param.frozen,
       param_dtype = param.dtype, storage_dtype = param.storage,
     })
-    param_groups.fill(config.group, group)
+    param_groups.fill(config.group, group, momentum_starts.number(self, optimizer, param.fqn))
     local placement = param.placement or NONE
     config.tensor_axis, config.tensor_splits = placement.axis or -1, placement.splits and 1 or 0
     config.fp8, config.gather_dtype = float8.id(param), gather.id(param)
@@ -120,7 +121,9 @@ end
 local function settings_of(self, optimizer)
   local n, groups = #self.params, groups_of(self, optimizer)
   local filled = ffi.new("ms_param_group[?]", n)
-  for i, param in ipairs(self.params) do param_groups.fill(filled[i - 1], groups[param.fqn]) end
+  for i, param in ipairs(self.params) do
+    param_groups.fill(filled[i - 1], groups[param.fqn], momentum_starts.number(self, optimizer, param.fqn))
+  end
   return filled, ffi.string(filled, ffi.sizeof(filled))
 end
 

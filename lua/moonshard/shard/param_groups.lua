@@ -96,10 +96,12 @@ function param_groups.check_pair(who, option, value)
 end
 
 local ROWS = settings.rows("ms_param_group")
--- In the order in which explain shows them. Every optimizer has lr_scale and weight_decay besides.
+-- In the order in which explain shows them. Every optimizer has lr_scale and weight_decay besides; momentum_from is
+-- what follows from a parameter's earlier groups (momentum_starts.lua).
+local APART = { lr_scale = true, weight_decay = true, momentum_from = true }
 local SETTINGS, NAMES = {}, {}
 for _, option in ipairs(param_groups.options(ROWS)) do
-  if option.name ~= "lr_scale" and option.name ~= "weight_decay" then SETTINGS[#SETTINGS + 1] = option end
+  if not APART[option.name] then SETTINGS[#SETTINGS + 1] = option end
   for i, row in ipairs(option.rows) do
     if option.pair then NAMES[row.name] = ("%s[%d]"):format(option.name, i) end
   end
@@ -159,8 +161,9 @@ end
 ---Fills an ms_param_group.
 ---@param to ffi.cdata* ms_param_group
 ---@param group moonshard.ParamGroup|{} {}: of a model without an optimizer
-function param_groups.fill(to, group)
-  to.lr_scale, to.weight_decay = group.lr_scale or 1, group.weight_decay or 0
+---@param momentum_from integer? the parameter's update in which momentum begins; 0 (default): its first
+function param_groups.fill(to, group, momentum_from)
+  to.lr_scale, to.weight_decay, to.momentum_from = group.lr_scale or 1, group.weight_decay or 0, momentum_from or 0
   for _, option in ipairs(SETTINGS) do
     local values = values_of(group, option)
     for i, row in ipairs(option.rows) do to[row.name] = values[i] end

@@ -67,6 +67,7 @@ local world = require("moonshard.distributed.world")
 ---@field regather table<moonshard.Module, moonshard.Regather> whether backward gathers activations again, by module
 ---@field warnings string[] rules of these policies that never decide
 ---@field group_warnings string[] groups of the optimizer that never decide
+---@field momentum_starts table<string, integer|false>? by parameter (momentum_starts.lua)
 ---@field unmatched table<string, moonshard.Rule[]> by policy: optional rules that match no name
 ---@field seed integer seed of the initial weights
 ---@field modules moonshard.NamedModule[] of the model when units and policies were decided

@@ -12,6 +12,7 @@ local engine_model = require("moonshard.shard.engine_model")
 local errors = require("moonshard.base.error")
 local options = require("moonshard.base.checks.options")
 local moment_blocks = require("moonshard.engine.moment_blocks")
+local momentum_starts = require("moonshard.shard.momentum_starts")
 local param_groups = require("moonshard.shard.param_groups")
 local policies = require("moonshard.shard.policies.policies")
 local schedule = require("moonshard.train.schedule")
@@ -59,7 +60,7 @@ local OF_SESSION = { "rules", "kept_rules", "plans", "train_exec" }
 local function remember(self)
   local sharding, optimizer = self.sharding, self.optimizer
   local before = { warnings = sharding.warnings, decisions = {}, settings = {}, handle = sharding:handle(),
-    sequence_parallel = sharding.sequence_parallel }
+    sequence_parallel = sharding.sequence_parallel, momentum_starts = sharding.momentum_starts }
   for _, row in ipairs(policies.moving) do before.decisions[row.name] = sharding.decisions[row.name] end
   for _, name in ipairs(OF_SESSION) do before[name] = self[name] end
   for _, row in ipairs(policies.changeable) do
@@ -86,7 +87,7 @@ local function restore(self, before)
   end
   if not optimizer then return end
   for _, name in ipairs(OF_OPTIMIZER) do optimizer[name] = before[name] end
-  self.group_key = nil
+  self.group_key, sharding.momentum_starts = nil, before.momentum_starts
   engine_model.set_groups(sharding, handle, optimizer)
 end
 
@@ -226,7 +227,9 @@ local function take(self, given)
   end
   if given.lr then optimizer.lr = schedule.of(given.lr) end
   if given.groups or given.weight_decay or given.lr and optimizer.groups then -- a group's lr is relative to it
+    local starts = momentum_starts.now(self)
     optimizer.groups = given.groups or optimizer.groups
+    momentum_starts.continue(self, starts)
     optimizer.weight_decay = given.weight_decay or optimizer.weight_decay
     self.group_key = { optimizer = optimizer, text = engine_model.set_groups(sharding, handle, optimizer) }
   end

@@ -152,23 +152,26 @@ static void values_that_are_not_finite_stay(void **state) {
 
 static void sgd_matches(void **state) {
   (void)state;
-  static const double momenta[] = {0.0, 0.9}, dampenings[] = {0.0, 0.3};
+  static const double momenta[] = {0.0, 0.9}, dampenings[] = {0.0, 0.3}, begins[] = {0, 3};
   const double lr = 0.02, lr_scale = 2.0, decay = 0.1;
   FOR_EACH(n, sizes)
   FOR_EACH(momentum, momenta)
   FOR_EACH(dampening, dampenings)
+  FOR_EACH(from, begins)
   for (int nesterov = 0; nesterov < 2; nesterov++) {
     kernel_case c = optimizer_case(MS_OP_sgd, n, 1, momentum == 0.0 ? 0 : n);
     c.call.attrs = (ms_op_attrs){.update = {.nesterov = nesterov,
                                             .lr_scale = lr_scale,
                                             .weight_decay = decay,
                                             .momentum = momentum,
+                                            .momentum_from = from,
                                             .dampening = dampening}};
+    const int first = from == 0 ? 1 : (int)from;
     /* The first step must write the buffer without reading it. */
     for (int64_t i = 0; i < ms_numel(&c.call.out[1]); i++) ((float *)c.call.out_data[1])[i] = NAN;
     double *p = calloc((size_t)(2 * n + 1), sizeof *p), *b = p + n;
     for (int64_t i = 0; i < n; i++) p[i] = output_at(&c, 0, i);
-    for (int step = 1; step <= STEPS; step++) {
+    for (int step = first; step < first + STEPS; step++) {
       new_gradient(&c, step);
       c.scalars.lr = lr;
       set_input(&c, 2, 0, step);
@@ -176,7 +179,7 @@ static void sgd_matches(void **state) {
       for (int64_t i = 0; i < n; i++) {
         double g = 0.5 * input_at(&c, 0, i) + decay * p[i];
         if (momentum != 0.0) {
-          b[i] = step == 1 ? g : momentum * b[i] + (1.0 - dampening) * g;
+          b[i] = step == first ? g : momentum * b[i] + (1.0 - dampening) * g;
           g = nesterov ? g + momentum * b[i] : b[i];
           assert_output(&c, 1, i, b[i], 1e-6);
         }

@@ -1,10 +1,12 @@
 -- The groups of an optimizer: what they replace, what is refused, and how schedules and ms.set_rules go with them.
 -- Their numbers are compared with those of PyTorch in updates_spec.lua.
 
+local breadth = require("lua.support.breadth")
 local has = require("lua.support.message").has
 local ms = require("moonshard")
 local param_groups = require("moonshard.shard.param_groups")
 local re = ms.re
+local scratch = require("lua.support.scratch")
 
 local function groups(optimizer, ...) return (optimizer:param_groups { ... }) end
 
@@ -120,5 +122,79 @@ describe("a group's own rate", function()
     train:set_rules { lr = 0.125 }
     change, gradient = moved()
     assert.near(-0.25 * gradient, change, 1e-6)
+  end)
+end)
+
+-- As torch.optim.SGD: a buffer is the first gradient that meets a momentum, and is kept while the momentum is 0.
+describe("dampened momentum that begins later", function()
+  local LR, DAMPENING = 0.05, 0.5
+  teardown(scratch.clear)
+
+  local function of_weight(momentum) return { { "0.weight", { momentum = momentum } } } end
+
+  local function trainer(momentum)
+    local model = ms.nn.sequential { ms.nn.linear(4, 3) }
+    ms.fully_shard(model, { seed = 1 })
+    return ms.trainer { model = model, loss = ms.loss.mse, optimizer = ms.optim.sgd {
+      lr = LR, momentum = 0.9, dampening = DAMPENING, groups = of_weight(momentum) } }
+  end
+
+  -- Takes a step, and returns by how much it differs from PyTorch's; buffers: by parameter.
+  local function step(train, number, momentum, buffers)
+    local before, far = {}, 0
+    for name in train.model:named_parameters() do before[name] = train:parameter(name) end
+    train:step { inputs = ms.randn { 5, 4, seed = number }, targets = ms.randn { 5, 3, seed = 90 + number } }
+    for name, old in pairs(before) do
+      local m, g = name == "0.weight" and momentum or 0.9, train:gradient(name)
+      if m > 0 then buffers[name] = buffers[name] and buffers[name] * m + g * (1 - DAMPENING) or g end
+      local expected = old - (m > 0 and buffers[name] or g) * LR
+      far = math.max(far, (train:parameter(name) - expected):abs():max():item())
+    end
+    return far
+  end
+
+  -- resumes: after which step a fresh trainer goes on from a checkpoint.
+  local function differs(momenta, resumes)
+    local train, buffers, far = trainer(momenta[1]), {}, 0
+    for number, momentum in ipairs(momenta) do
+      if number - 1 == resumes then
+        local folder = scratch.path()
+        ms.checkpoint.save(train, folder)
+        train = trainer(momentum)
+        ms.checkpoint.load(train, folder)
+      elseif momentum ~= momenta[number - 1] then
+        train:set_rules { groups = of_weight(momentum) }
+      end
+      far = math.max(far, step(train, number, momentum, buffers))
+    end
+    return far
+  end
+
+  local MOMENTA = { 0, 0, 0.9, 0.9, 0, 0, 0.9, 0.8 }
+
+  it("S13 R4 begins as the gradient, and goes on after steps without", function()
+    assert.is_true(differs(MOMENTA) < 1e-6)
+    assert.is_true(differs { 0.9, 0, 0, 0.9, 0.9 } < 1e-6)
+  end)
+
+  it("S13 is resumed, also by a recipe that begins or ends it there", function()
+    for _, after in ipairs(breadth.few { 3, 4, 6, 1, 2 }) do
+      assert.is_true(differs(MOMENTA, after) < 1e-6, "after step " .. after)
+    end
+  end)
+
+  it("S13 begins where a load says, under rules that a later step has begun it with", function()
+    local train, buffers, folder = trainer(0), {}, scratch.path()
+    for number = 1, 2 do step(train, number, 0, buffers) end
+    ms.checkpoint.save(train, folder)
+    local kept = {}
+    for name, buffer in pairs(buffers) do kept[name] = buffer end
+    step(train, 3, 0, buffers)
+    train:set_rules { groups = of_weight(0.9) }
+    for number = 4, 5 do assert.is_true(step(train, number, 0.9, buffers) < 1e-6) end
+    ms.checkpoint.load(train, folder)
+    for number = 3, 5 do assert.is_true(step(train, number, 0.9, kept) < 1e-6, number) end
+    train:set_rules { lr = LR }
+    assert.is_true(step(train, 6, 0.9, kept) < 1e-6)
   end)
 end)
