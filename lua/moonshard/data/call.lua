@@ -2,7 +2,8 @@
 --
 -- A recipe calls batches once for all steps of a run, or again and again: for an epoch, for a number of steps between
 -- evaluations, for a second stage. A state therefore records the call under way: of how many steps it was, and how many
--- of them were done. The first call after a resume is that call again, so it gives the steps that were left.
+-- of them were done. The first call after a resume is that call again, so it gives the steps that were left. The call
+-- under way is that whose batch a training step took last: one within its loop, to evaluate on some batches, is not.
 
 local errors = require("moonshard.base.error")
 local options = require("moonshard.base.checks.options")
@@ -20,6 +21,19 @@ function call.of(state)
   local steps, done = state.call_steps, state.call_done
   if type(steps) ~= "number" or type(done) ~= "number" then return nil end
   return { steps = steps, done = done }
+end
+
+---The call that data records: nil before the first one.
+---@param data moonshard.Loader
+---@return moonshard.Call?
+function call.under_way(data) return data.trained_call or data.call or data.loaded_call end
+
+---Data goes on from a state: what calls were made before is over.
+---@param data moonshard.Loader
+---@param state table
+function call.load(data, state)
+  data.loaded_call, data.loads = call.of(state), (data.loads or 0) + 1
+  data.call, data.trained_call = nil, nil
 end
 
 ---Reads what data:batches was given: a number of steps, or what it means.

@@ -13,6 +13,7 @@ local call = require("moonshard.data.call")
 local clock = require("moonshard.base.clock")
 local errors = require("moonshard.base.error")
 local strict = require("moonshard.base.checks.strict")
+local taken = require("moonshard.data.taken")
 local meshes = require("moonshard.distributed.mesh")
 local options = require("moonshard.base.checks.options")
 local permutation = require("moonshard.base.permutation")
@@ -46,8 +47,10 @@ local ffi = require("moonshard.base.ffi").ffi
 ---@field n integer samples
 ---@field batch integer samples per rank and step
 ---@field position number samples that the run has used, on all ranks
----@field call moonshard.Call? the latest call of batches
+---@field call moonshard.Call? the call of batches that gave a batch last
+---@field trained_call moonshard.Call? the one whose batch a training step took last
 ---@field loaded_call moonshard.Call? the one in which the loaded state was saved
+---@field loads integer? states that were loaded
 ---@field resumed { call: moonshard.Call, step: integer }? what the next call of batches goes on with (count_from)
 local Loader = { __name = "a data loader" }
 Loader.__index = Loader
@@ -307,10 +310,11 @@ local function steps_before(self)
   return in_epoch(self) and math.floor(self.position % self.n / (self.batch * self.share.ranks)) or 0
 end
 
--- The first step of a call less 1, and its last one.
+-- The first step of a call less 1, and its last one. A call of further steps (more) is not the one that was saved: if
+-- no step trains on it, that one is still to come.
 local function begin_call(self, steps, meant)
   local resumed, step, said = self.resumed, 0, nil
-  self.resumed = nil
+  if meant ~= "more" then self.resumed = nil end
   if resumed and steps then step, said = call.begin(resumed.call, steps, resumed.step, meant)
   elseif resumed then
     step = call.done_of_epoch(resumed.call, steps_before(self))
@@ -360,20 +364,28 @@ function Loader:batches(steps)
   else step, steps = begin_call(self, steps, meant) end
   local last = advance(self, pass or self.position, math.max(0, steps - 1 - step))
   local will_be_padded = is_padded_until(self, pass or self.position, last) or nil
+  local mine, loads = self.call, self.loads
+  local function train() self.trained_call, self.resumed = mine, nil end
   return function()
-    if not self.restart and not self.call then
+    if not self.restart and self.loads ~= loads then
       step, steps = go_on_from_loaded(self, step, steps, is_epoch)
       last = advance(self, self.position, math.max(0, steps - 1 - step))
       will_be_padded = is_padded_until(self, self.position, last) or nil
+      mine, loads = self.call, self.loads
     end
+    self.call = mine
     if step >= steps then return nil end
     world.check_interrupt()
     step = step + 1
     local began = pass or self.position
     local batch, behind = read_batch(self, began, last), advance(self, began, 1)
     batch.will_be_padded = will_be_padded
-    if pass then pass = behind
-    else self.position, self.call.done = behind, step end
+    if pass then
+      pass = behind
+    else
+      self.position, mine.done = behind, step
+      taken.note(batch, train)
+    end
     return step, batch, began
   end
 end
@@ -390,7 +402,7 @@ end
 ---resumes. Contains only numbers and booleans, so it can be saved as JSON.
 ---@return moonshard.LoaderState
 function Loader:state()
-  local of = self.call or self.loaded_call or {}
+  local of = call.under_way(self) or {}
   return {
     call_steps = of.steps, call_done = of.done,
     seed = self.seed,
@@ -423,7 +435,7 @@ function Loader:load_state(state)
   saved.check("data:load_state", state, { seed = self.seed, samples = self.n, shuffle = self.shuffle },
     { contents = function() return self:contents() end, seq = self.seq, valid_fraction = self.held_out })
   self.position = saved.count("data:load_state", state, "position")
-  self.loaded_call, self.call = call.of(state), nil
+  call.load(self, state)
 end
 
 arguments.exact_all("data", Loader)

@@ -254,7 +254,7 @@ function Mix:state()
   self.saved:go_to(self.position)
   for i, count in ipairs(self.saved.used) do used[i] = ("%.0f"):format(count) end
   state.position, state.used, state.contents = self.position, table.concat(used, " "), contents_of(self)
-  local of = self.call or self.loaded_call or {}
+  local of = call.under_way(self) or {}
   state.call_steps, state.call_done = of.steps, of.done
   return state
 end
@@ -287,7 +287,7 @@ function Mix:load_state(state)
   local used = used_of(self, state, position)
   count_from(self, used and { position = position, used = used } or { position = 0, used = zeros(#self.shares) })
   self.position = position
-  self.loaded_call, self.call = call.of(state), nil
+  call.load(self, state)
 end
 
 ---Batches of several sources, which train alike: { data, weight } each, with the same seq and mesh. Each source's

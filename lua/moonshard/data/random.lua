@@ -12,8 +12,10 @@ local options = require("moonshard.base.checks.options")
 local permutation = require("moonshard.base.permutation")
 local loader = require("moonshard.data.loader")
 local saved = require("moonshard.data.saved")
+local sampler_positions = require("moonshard.data.sampler_positions")
 local sealed = require("moonshard.base.checks.sealed")
 local profile = require("moonshard.distributed.profile")
+local taken = require("moonshard.data.taken")
 local world = require("moonshard.distributed.world")
 
 local MOST_NUMBERS = 2 ^ 27 -- of the matrix of targets, 1 GiB
@@ -23,6 +25,8 @@ local TEACHER = 2 ^ 32 -- a sample's number that no sample has
 ---@field length integer samples
 ---@field inputs integer numbers per input
 ---@field targets integer numbers per target
+---@field positions moonshard.SamplerPositions
+---@field sampler moonshard.Sampler? the one that gave samples last
 local RandomData = { __name = "random data" }
 RandomData.__index = RandomData
 strict.refuse_loops(RandomData, "for step, batch in data:batches(sampler, batch) do")
@@ -70,6 +74,7 @@ local function random(o)
   end
   o.teacher = ffi.new("double[?]", o.inputs * o.targets)
   fill_normal(o.teacher, o.inputs * o.targets, o.seed, TEACHER, 1 / math.sqrt(o.inputs))
+  o.positions = sampler_positions.new()
   return sealed.seal(setmetatable(o, RandomData))
 end
 
@@ -111,6 +116,15 @@ function RandomData:read(samples)
   }
 end
 
+-- Gives a sampler the position that was loaded for it, and says if its samples were divided into other batches.
+local function restore(self, sampler, divided)
+  local before = self.positions:restore(sampler)
+  self.sampler = sampler
+  if not before or before == divided or world.rank ~= 0 then return end
+  require("moonshard.metrics.log").print(("other settings than before: batches were of %s and are of %s"):format(before,
+    divided))
+end
+
 ---Iterates over one epoch of a sampler.
 ---@param sampler moonshard.Sampler
 ---@param batch integer samples per batch
@@ -126,20 +140,16 @@ function RandomData:batches(sampler, batch, o)
   if o.drop_last and sampler:count() < batch then
     errors.invalid("data:batches: a batch of %d exceeds the %d samples per rank", batch, sampler:count())
   end
-  local function restore()
-    if not self.loaded then return end
-    sampler:load_state(self.loaded)
-    self.loaded = nil
-  end
-  restore()
-  self.sampler = sampler
+  local divided = ("%d samples of all ranks%s%s"):format(batch * sampler.world,
+    o.drop_last and "" or ", drop_last = false", sampler.drop_last and ", drop_last of the sampler" or "")
+  restore(self, sampler, divided)
   local rest = not o.drop_last and sampler:left() % batch or 0
   local next_sample, position = sampler:samples(), 0
   local source = ("%s; %s; batches of %d%s"):format(tostring(self), sampler:describe(), batch,
     o.drop_last and "" or ", drop_last = false")
   local among = sampler.among or ("%d shares"):format(sampler.world)
   return function()
-    restore() -- a state that was loaded inside of the loop
+    restore(self, sampler, divided) -- a state that was loaded inside of the loop
     local samples, repeated = {}, 0
     while #samples < batch do
       local _, sample, had = next_sample()
@@ -155,27 +165,39 @@ function RandomData:batches(sampler, batch, o)
     read_now.first_row, read_now.row_step = sampler.rank, sampler.world -- as the sampler divides them
     read_now.source, read_now.shared_by = source, ("a sampler over %s"):format(among)
     read_now.batch_number = sampler.epoch * math.ceil(sampler:count() / batch) + position -- as epochs follow another
+    self.positions:give(sampler)
+    local behind = sampler:state()
+    taken.note(read_now, function() self.positions:train(sampler, behind, divided) end)
     return position, read_now
   end
 end
 
----The position of the run: the settings of this data, and the state of the sampler that was last used (nil before the
----first batch). Inside the loop over batches, it is the position after the current batch.
----@return { seed: number, inputs: integer, targets: integer, sampler: moonshard.SamplerState? }
+---@class moonshard.RandomState: moonshard.SavedSampler
+---@field seed number
+---@field inputs integer
+---@field targets integer
+---@field sampler moonshard.SamplerState? nil before the first batch
+---@field others moonshard.SavedSampler[]? of samplers that were trained on before
+
+---The position of the run: the settings of this data, and the state of the sampler whose samples a training step took
+---last; where no step trains, that of the one that was used last. Inside the loop over batches, it is the position
+---after the current batch.
+---@return moonshard.RandomState
 function RandomData:state()
-  return {
-    seed = self.seed,
-    inputs = self.inputs,
-    targets = self.targets,
-    sampler = self.sampler and self.sampler:state() or self.loaded,
-  }
+  local list = self.positions:state(self.sampler)
+  local state = table.remove(list, 1) or {}
+  state.seed, state.inputs, state.targets = self.seed, self.inputs, self.targets
+  state.others = list[1] and list or nil
+  return state
 end
 
----Restores a state of the same data: the next call of batches starts there, and loads the state into its sampler.
----@param state { seed: number, inputs: integer, targets: integer, sampler: moonshard.SamplerState? }
+---Restores a state of the same data: the sampler that it is of, when it is used next, goes on there. Other samplers
+---start from their beginning, as those of evaluations do.
+---@param state moonshard.RandomState
 function RandomData:load_state(state)
   saved.check("data:load_state", state, { seed = self.seed, inputs = self.inputs, targets = self.targets })
-  self.loaded, self.sampler = state.sampler, nil
+  self.positions:load { state.sampler and state, unpack(state.others or {}) }
+  self.sampler = nil
 end
 
 arguments.exact_all("data", RandomData)

@@ -11,6 +11,7 @@ local loader = require("moonshard.data.loader")
 local options = require("moonshard.base.checks.options")
 local permutation = require("moonshard.base.permutation")
 local saved = require("moonshard.data.saved")
+local sampler_positions = require("moonshard.data.sampler_positions")
 local sealed = require("moonshard.base.checks.sealed")
 
 ---@class moonshard.Sampler
@@ -19,6 +20,7 @@ local sealed = require("moonshard.base.checks.sealed")
 ---@field position integer samples of the epoch that all ranks together have visited
 ---@field shared_by string? the ranks that share it, if they are those of its mesh or of the world
 ---@field among string? the same ranks, as a loader names them
+---@field number integer from 1, as recipes make them
 ---@field passes integer calls of samples
 ---@field loads integer calls of load_state
 local Sampler = { __name = "a sampler" }
@@ -36,8 +38,6 @@ function Sampler:__tostring()
   return ("sampler: %d samples, %d per rank and epoch, seed %d%s, epoch %d, position %d"):format(self.length,
     self:count(), self.seed, self.shuffle and "" or ", in order", self.epoch, self.position)
 end
-
-local made = 0 -- samplers of this rank
 
 ---@class moonshard.SamplerOptions
 ---@field length integer samples of the dataset
@@ -61,9 +61,9 @@ local function sampler(o)
     world = { "positive" },
   })
   local share = loader.share("ms.data.sampler", o.mesh)
-  made = made + 1
+  o.number = sampler_positions.number(o)
   -- Ranks that are given their places by hand can be several groups.
-  o.shared_by = not (o.rank or o.world) and ("sampler %d over %s"):format(made, share.name) or nil
+  o.shared_by = not (o.rank or o.world) and ("sampler %d over %s"):format(o.number, share.name) or nil
   o.among = not (o.rank or o.world) and share.name or nil
   o.rank, o.world = o.rank or share.index, o.world or share.ranks
   if o.rank < 0 or o.rank >= o.world then

@@ -30,6 +30,7 @@ local same_options = require("moonshard.train.same_options")
 local sealed = require("moonshard.base.checks.sealed")
 local session = require("moonshard.engine.session")
 local step = require("moonshard.train.step")
+local taken = require("moonshard.data.taken")
 local teacher = require("moonshard.train.teacher")
 local termination = require("moonshard.checkpoint.termination")
 local tree = require("moonshard.nn.tree")
@@ -287,11 +288,13 @@ function Trainer:step(batch)
   check_self(self, "step")
   agreement.noting_failure(check_settings, self, "train:step")
   agreement.noting_failure(compare_options, self)
+  local given = batch
   batch = agreement.noting_failure(padding.of_all, self, batch)
   batch = agreement.noting_failure(teacher.with_result, self, batch, self.micro_batches)
   if not world.plan_only then agreement.noting_failure(decide, self, batch) end -- else Trainer:compile decides
   if context.stepper then return context.stepper:step(self, batch, step.run) end
   if self.policy then self.policy:before_step() end
+  agreement.noting_failure(taken.by_step, given)
   warn_of_data(self, batch)
   local source = type(batch) == "table" and rawget(batch, "source")
   if type(source) == "string" then self.sources[source] = true end
@@ -309,6 +312,8 @@ end
 ---@param ... any its arguments
 ---@return ... its results
 function Trainer:with_ema(call, ...) return ema.with_averages("train:with_ema", self, call, ...) end
+
+local function mean_loss(...) return taken.beside_training(step.mean_loss, ...) end
 
 local EVALUATE = { ema = { "boolean", default = false } }
 
@@ -329,7 +334,7 @@ function Trainer:evaluate(batches, o)
   local averages = options.parse("train:evaluate", o, EVALUATE).ema
   local within = self.session.averaged
   if self.policy and not within then self.policy:before_evaluation() end
-  local mean_loss, noting = step.mean_loss, agreement.noting_failure
+  local noting = agreement.noting_failure
   local loss = averages and noting(ema.with_averages, "train:evaluate", self, mean_loss, self, batches, within)
     or not averages and noting(mean_loss, self, batches, within)
   if not loss and self.policy then self.policy:terminate_now() end
