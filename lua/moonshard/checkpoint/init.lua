@@ -55,15 +55,17 @@ function checkpoint.save(train, root, o)
   if checkpoint.is_inert() then return nil end
   -- In the trainer's own folder it is the save of this step, so it has what that would have. A step that is there
   -- without the data that is given now has not been saved so.
-  local own = train.policy and train.policy.dir:gsub("/+$", "") == root:gsub("/+$", "") and train.policy or nil
-  if own and own:has_saved() and (o.data == nil or o.data == own.data) then
+  local own = train.policy and folder.is_same(train.policy.dir, root) and train.policy or nil
+  if own and (o.data == nil or o.data == own.data) then
+    if not own:has_saved() then return own:save(o) end
+    own:resave_states()
     if not o.async then checkpoint.finish(train) end
     return own.saved_path
   end
-  o.root, o.data = root, o.data or own and own.data
+  o.root = root
   require("moonshard.checkpoint.not_kept").warn(train, o.data)
-  local path = require("moonshard.checkpoint.save").run(train, o)
-  if own then own:note(path) end
+  local path, states = require("moonshard.checkpoint.save").run(train, o)
+  if own then own:note(path, states, o.data) end
   return path
 end
 

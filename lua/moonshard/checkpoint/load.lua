@@ -167,14 +167,28 @@ end
 -- How often all trainers of the model had updated it.
 local function updates_of(read) return read.updates or read.step end
 
+-- The newest checkpoint next to another one that has the model after so many updates, or fewer.
+local function newest_until(path, updates)
+  local found
+  for _, one in ipairs(folder.list(("./" .. path):match("^%./(.*)/[^/]+/*$") or ".")) do
+    local ok, read = pcall(manifest.read, one.path)
+    if ok and updates_of(read) <= updates then found = one.path end
+  end
+  return found
+end
+
 -- Where two trainers of a model resume, each from a folder of its own, the later weights count: those that are loaded
 -- last must not be the earlier ones.
 local function check_goes_on(who, session, path, read)
-  local earlier = session.resumed
-  if not earlier or updates_of(read) >= earlier.updates then return end
-  errors.invalid("%s: %s has the model after %d updates, and another trainer of it has resumed from %s, after %d: make "
-    .. "the trainers in the order in which they trained, so that the later weights are loaded last", who, path,
-    updates_of(read), earlier.path, earlier.updates)
+  local earlier, updates = session.resumed, updates_of(read)
+  if not earlier or updates >= earlier.updates then return end
+  local common = newest_until(earlier.path, updates)
+  errors.invalid("%s: %s has the model after %d updates, and another trainer of it has resumed from %s, after %d. If "
+    .. "one trained after the other, make the trainers in the order in which they trained, so that the later weights "
+    .. "are loaded last. If they take turns, the run was killed between their saves, and %s", who, path, updates,
+    earlier.path, earlier.updates, common
+    and ("can go on from %s, the newest there that is not later: move away what is newer there"):format(common)
+    or "nothing there is as early: move that folder away, and its trainer begins with the weights of this one")
 end
 
 ---Loads the parameters of a model, with an optimizer also its state, and averages if both have them. Collective: if one

@@ -9,6 +9,7 @@ local errors = require("moonshard.base.error")
 local folder = require("moonshard.checkpoint.folders.folder")
 local line = require("moonshard.checkpoint.folders.line")
 local input_file = require("moonshard.base.files.input_file")
+local not_kept = require("moonshard.checkpoint.not_kept")
 local newest = require("moonshard.checkpoint.folders.newest")
 local options = require("moonshard.base.checks.options")
 local owned_ranges = require("moonshard.engine.owned_ranges")
@@ -30,7 +31,14 @@ local world = require("moonshard.distributed.world")
 ---@field saved_step integer? the last step that was saved or loaded
 ---@field saved_edits integer? how often weights had been written by hand then
 ---@field saved_updates integer? how often trainers of the model that save nothing themselves had updated them
+---@field saved_total integer? how often all trainers of the model had
 ---@field saved_path string? its checkpoint
+---@field saved_states table<string, string>? of rank_states.of; nil: it was loaded
+---@field saved_data table? whose state is among them
+---@field moved boolean? the trainer has made a step since
+---@field begun boolean? the folder has a checkpoint of this run
+---@field first_update integer? the trainer's first update in this process, counted as all of the model are
+---@field last_update integer? its last one
 ---@field last boolean? SIGTERM arrived: the next save is the last
 ---@field metrics moonshard.StepMetrics? of the latest step
 ---@field tried boolean? the data's state was made once, and can be saved
@@ -92,6 +100,7 @@ local function settle(self, path)
   end
   branches.arrange(train, self.dir, disks.of(train.session, self.dir))
   if not folder.is_checkpoint(path) then self.saved_path = folder.of(self.dir, train.steps_done) end -- it was renamed
+  self.begun = self:is_own()
 end
 
 -- What other trainers of the model did to its weights, so that a recipe which makes their steps again is seen to.
@@ -176,39 +185,80 @@ end
 
 ---Notes that the trainer is as a checkpoint has it, which was just saved or loaded.
 ---@param path string
-function Policy:note(path)
+---@param states table<string, string>? what this rank saved besides tensors; nil: it was loaded
+---@param data table? whose state is among them
+function Policy:note(path, states, data)
+  local train, session = self.train, self.train.session
+  self.saved_path, self.saved_step, self.moved = path, train.steps_done, false
+  self.saved_edits, self.saved_updates = session.edits, session.unsaved_updates or 0
+  self.saved_total, self.saved_states, self.saved_data = session.updates, states, data
+  self.begun = self.begun or self:is_own()
+end
+
+---Saves now, whatever the folder has: what it has of this step, or of later ones, is another branch. Collective.
+---@param o { async: boolean, keep_last: integer?, states: table<string, string>? }
+---@return string path
+function Policy:save(o)
   local train = self.train
-  self.saved_path, self.saved_step = path, train.steps_done
-  self.saved_edits, self.saved_updates = train.session.edits, train.session.unsaved_updates or 0
+  line.of(train):make_way(train.steps_done)
+  not_kept.warn(train, self.data)
+  local path, states = require("moonshard.checkpoint.save").run(train, { root = self.dir, async = o.async,
+    keep_last = o.keep_last, data = self.data, states = o.states })
+  self:note(path, states, self.data)
+  return path
 end
 
----Saves now. The last save of a run is not asynchronous, because the run waits for it anyway.
-function Policy:save()
-  -- The weights were written since, by hand or by another trainer: what the folder has of this step is another branch.
-  if self.saved_step == self.train.steps_done then line.of(self.train):step_back() end
-  checkpoint.save(self.train, self.dir, { async = self.async and not self.last, keep_last = self.keep_last })
-end
+---Whether what was saved or loaded last is this step's checkpoint in the folder.
+---@return boolean
+function Policy:is_own() return folder.is_same(self.saved_path, folder.of(self.dir, self.train.steps_done)) end
 
----Whether some folder has the trainer as it is, or there is nothing to save.
+---Whether some folder has the trainer's weights as they are, or there is nothing to save.
 ---@return boolean
 function Policy:is_saved()
-  local train = self.train
-  return train.steps_done == 0 or self.saved_step == train.steps_done and self.saved_edits == train.session.edits
-    and self.saved_updates == (train.session.unsaved_updates or 0)
+  local train, session = self.train, self.train.session
+  if self.moved then return false end
+  if not self.saved_path and train.steps_done == 0 then return true end
+  return self.saved_step == train.steps_done and self.saved_edits == session.edits
+    and self.saved_updates == (session.unsaved_updates or 0)
 end
 
----Whether the folder has the trainer as it is.
+---Whether the folder has the trainer as it is, but for generators and data.
 ---@return boolean
-function Policy:has_saved()
-  local step = self.train.steps_done
-  return step > 0 and self:is_saved() and self.saved_path == folder.of(self.dir, step)
+function Policy:has_saved() return self.saved_path ~= nil and self:is_saved() and self:is_own() end
+
+-- Whether generators or data have moved on since this run saved the checkpoint: what a recipe draws or reads between
+-- its last step and its end would be drawn and read once more by a run that goes on. Collective.
+local function have_states_moved(self)
+  local before, session = self.saved_states, self.train.session
+  local ok, now = pcall(rank_states.of, self.train, self.saved_data)
+  agreement.raise_first_failure(session, "of generators and data", ok, now)
+  local moved = false
+  for _, name in ipairs(rank_states.names) do moved = moved or now[name] ~= before[name] end
+  for _, one in ipairs(session:gather_numbers(moved and 1 or 0, "of generators and data")) do
+    if one == 1 then return true end
+  end
+  return false
+end
+
+---Replaces the checkpoint of this step, whose weights are those of the trainer, if this run saved it and generators or
+---data have moved on since. Collective.
+function Policy:resave_states()
+  if not self.saved_states or not have_states_moved(self) then return end
+  checkpoint.finish(self.train)
+  local path, states = require("moonshard.checkpoint.save").run(self.train, { root = self.dir, async = false,
+    data = self.saved_data, replaces = true })
+  self:note(path, states, self.saved_data)
 end
 
 ---Called when the ranks of this trainer agree that its run should end: after the step that they are about to make, or
----immediately if there is nothing to save. Collective.
+---immediately if no trainer has anything to save. Of one that has, a save now would be with the generators and the data
+---behind the batch of that step. Collective.
 function Policy:terminate()
   self.last = true
-  if self:is_saved() then termination.now(self) end
+  for _, other in ipairs(termination.policies) do
+    if not other:is_saved() then return end
+  end
+  termination.now(self)
 end
 
 ---Ends a run whose last step is done. Collective.
@@ -237,12 +287,15 @@ end
 ---Saves if a save is due. Collective.
 ---@param metrics moonshard.StepMetrics receives save_ms, the time that training was blocked, and snapshot_bytes
 function Policy:after_step(metrics)
-  self.metrics = metrics
+  local update = self.train.session.updates
+  self.metrics, self.moved = metrics, true
+  self.first_update, self.last_update = self.first_update or update, update
   try_states(self)
   local due = self.last or self.every > 0 and self.train.steps_done % self.every == 0
-  if due and not self:is_saved() then
+  if due then
     local began = clock.now()
-    self:save()
+    -- The run waits for its last save anyway.
+    self:save { async = self.async and not self.last, keep_last = self.keep_last }
     metrics.save_ms = 1e3 * (clock.now() - began)
   end
   if self.async then metrics.snapshot_bytes = policy.snapshot_bytes(self.train, self) end
@@ -261,9 +314,46 @@ function policy.snapshot_bytes(train, o, plan)
   return bytes
 end
 
----Finishes a run: saves if necessary, and waits until everything is on disk. Collective.
+-- Whether a trainer that was made before this one has saved later weights. A run that goes on makes its trainers in the
+-- same order, so the weights that it loads last would be the earlier ones. Trainers that took their turns one after
+-- another stay as they are at the end of a run: what the first one made is a result of its own.
+local function is_overtaken(self)
+  for _, other in ipairs(termination.policies) do
+    if other == self then return false end
+    local is_later = other.train.session == self.train.session and (other.saved_total or 0) > (self.saved_total or 0)
+    local take_turns = (self.last_update or 0) > (other.first_update or math.huge)
+    if is_later and self.begun and (self.last or other.last or take_turns) then return true end
+  end
+  return false
+end
+
+-- The run ends at a checkpoint that it went back to, so the folder's later ones are left behind.
+local function leave_later(self)
+  branches.arrange(self.train, self.dir, disks.of(self.train.session, self.dir))
+end
+
+-- The generators and data as they were behind the model's last step, where a run is ended before another one, whose
+-- batch the recipe has drawn or read already; nil: as they are now, or no save has them.
+local function states_of_last_step(self)
+  for _, other in ipairs(termination.ended and termination.policies or {}) do
+    local session, states = other.train.session, other.saved_states
+    if states and session == self.train.session and other.saved_total == session.updates
+      and other.saved_data == self.data then
+      return states
+    end
+  end
+end
+
+---Finishes a run: the newest checkpoint of the folder becomes the trainer as it is. Waits until everything is on disk.
+---Collective.
 function Policy:finish()
-  if not self:is_saved() then self:save() end
+  if not self:is_saved() or is_overtaken(self) or self.begun and not self:is_own() then
+    self:save { async = false, keep_last = self.keep_last, states = states_of_last_step(self) }
+  elseif self.saved_states and not termination.ended then
+    self:resave_states()
+  elseif self.begun then
+    leave_later(self)
+  end
   checkpoint.finish(self.train)
 end
 
@@ -271,7 +361,7 @@ end
 ---@return string
 function Policy:describe_end()
   local step = self.train.steps_done
-  if step == 0 then return "before the first step" end
+  if not self.saved_path then return "before the first step" end
   return ("after step %d, saved as %s"):format(step, self.saved_path)
 end
 

@@ -17,14 +17,15 @@ local rank_states = {}
 -- have it with "_of_ranks": an object of states by the rank's place among those that saved.
 local STATES = { { key = "data", name = "data positions" }, { key = "generator", name = "generators" } }
 
----The members of the manifest, in its order.
+---The members of the manifest, in its order; and the states of a rank.
 ---@type string[]
-rank_states.keys = {}
+rank_states.keys, rank_states.names = {}, {}
 
 local function key_of_ranks(key) return key .. "_of_ranks" end
 
 for i, state in ipairs(STATES) do
   rank_states.keys[2 * i - 1], rank_states.keys[2 * i] = state.key, key_of_ranks(state.key)
+  rank_states.names[i] = state.key
 end
 
 -- ---- saving -----------------------------------------------------------------------------------------------------

@@ -40,7 +40,8 @@ local NONE = -2 -- in the place of the number of a save
 ---@field handle ffi.cdata* ms_save*
 ---@field bytes number that this rank writes
 ---@field unfinished string? folder of the save in progress
----@field target string? its final path
+---@field target string? the path of the checkpoint that it becomes
+---@field replaced string? the checkpoint whose name that one then gets, as it is of the same step
 ---@field disk moonshard.Disk of this rank
 ---@field save number? of the save in progress: different from every other's
 ---@field entry moonshard.SaveInProgress? of the save in progress, if it is asynchronous
@@ -84,7 +85,7 @@ local function give_up(saver)
   C.ms_save_stop(saver.handle)
   in_progress.remove(saver.entry)
   local unfinished, target = saver.unfinished, saver.target
-  saver.unfinished, saver.target = nil, nil
+  saver.unfinished, saver.target, saver.replaced = nil, nil, nil
   if not unfinished or not saver.disk.is_first then return end
   pcall(folder.discard, unfinished)
   if saver.disk.split and newest.save_of(target) == saver.save then pcall(folder.discard, target) end
@@ -111,14 +112,19 @@ function save.finish(session)
   all_do(session, saver, "of the save", wait, saver, C.MS_SAVE_WRITTEN)
   all_do(session, saver, "of the checkpoint", wait, saver, C.MS_SAVE_COMMITTED)
   in_progress.remove(saver.entry)
-  local target, older = saver.target, saver.older
-  saver.unfinished, saver.target, saver.older = nil, nil, {}
+  local target, older, replaced = saver.target, saver.older, saver.replaced
+  saver.unfinished, saver.target, saver.older, saver.replaced = nil, nil, {}, nil
+  if replaced then
+    all_do(session, saver, "of the checkpoint's name", function()
+      if saver.disk.is_first then folder.replace(replaced, target) end
+    end)
+  end
   if saver.disk.split then
     all_do(session, saver, "of older checkpoints", function()
       for _, path in ipairs(older) do check(C.ms_checkpoint_remove(path)) end
     end)
   end
-  return target
+  return replaced or target
 end
 
 -- Checkpoints to remove once this one is complete: all but the newest, so that `keep` remain. On several disks later
@@ -223,8 +229,11 @@ end
 
 ---Saves a trainer; see ms.checkpoint.save. Collective.
 ---@param train moonshard.Trainer
----@param o { root: string, async: boolean, keep_last: integer?, data: table? }
+---@param o { root: string, async: boolean, keep_last: integer?, data: table?, replaces: boolean?,
+---  states: table<string, string>? } replaces: the checkpoint of this step, which stays until the new one is complete;
+---  not with async and keep_last; states: of rank_states.of, in place of what they are now
 ---@return string path the checkpoint's final path
+---@return table<string, string> states that this rank saved besides tensors, of rank_states.of
 function save.run(train, o)
   local session = train.session
   save.finish(session)
@@ -238,10 +247,12 @@ function save.run(train, o)
   local saver = saver_of(session, disk)
   saver.save = session:gather_numbers(folder.nonce(), "of the save")[1]
   saver.target, saver.unfinished = folder.of(o.root, step), folder.unfinished(o.root, step, saver.save)
+  local path = saver.target
+  if o.replaces then saver.replaced, saver.target = path, folder.replacement(o.root, step) end
   local partial, mine, head = is_partial(session, saver), nil, nil
   all_do(session, saver, "of the checkpoint's folder", function()
     if disk.is_first then prepare(saver, o.root, partial) end
-    mine = rank_states.of(train, o.data)
+    mine = o.states or rank_states.of(train, o.data)
   end)
   local states = rank_states.gather(session, mine)
   all_do(session, saver, "of the manifest", function()
@@ -250,9 +261,8 @@ function save.run(train, o)
   if disk.split then head = agreement.text_of_first(session, "of the manifest", head) end
   all_do(session, saver, "of the save", start, train, saver, o, head)
   line.of(train):advance(train, step)
-  local target = saver.target
   if o.async then await(session, saver) else save.finish(session) end
-  return target
+  return path, mine
 end
 
 return save

@@ -10,6 +10,7 @@
 
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
+local folder = require("moonshard.checkpoint.folders.folder")
 local in_progress = require("moonshard.checkpoint.in_progress")
 local log = require("moonshard.metrics.log")
 local world = require("moonshard.distributed.world")
@@ -20,6 +21,8 @@ local termination = {
   ---return.
   ---@type fun()?
   exit_rank = nil,
+  ---Whether the run was ended between two of its steps.
+  ended = false,
   ---The policies that save in this run.
   ---@type moonshard.CheckpointPolicy[]
   policies = {},
@@ -37,16 +40,13 @@ function termination.register(policy)
   termination.catch()
 end
 
--- The folder without what names it otherwise.
-local function plain(dir) return (("/" .. dir .. "/"):gsub("/%./", "/"):gsub("/+", "/")) end
-
 ---Refuses the folder of another trainer of this run, which can be saving there.
 ---@param who string for messages
 ---@param train moonshard.Trainer
 ---@param dir string
 function termination.check_folder(who, train, dir)
   for _, policy in ipairs(termination.policies) do
-    if policy.train ~= train and plain(policy.dir) == plain(dir) then
+    if policy.train ~= train and folder.is_same(policy.dir, dir) then
       errors.invalid("%s: another trainer of this run saves into %s: give each a folder of its own", who, dir)
     end
   end
@@ -128,6 +128,7 @@ end
 ---Ends the run. Logs the metrics of the last step if the recipe has not done so. Collective.
 ---@param policy moonshard.CheckpointPolicy
 function termination.now(policy)
+  termination.ended = true
   if policy.metrics then log.catch_up(policy.train.steps_done, policy.metrics) end
   termination.exit_rank()
 end

@@ -103,6 +103,80 @@ describe("two trainers of a model", function()
   end)
 end)
 
+-- Two trainers take turns. A rank ends itself by `signal` behind the step `at` of one of them.
+local TURNS = [[
+local ms = require "moonshard"
+local ffi = require "ffi"
+ffi.cdef "int getpid(void); int kill(int, int);"
+local cfg = ms.args { folder = "", at = "", signal = 15, every = 3, rounds = 6 }
+local Net = ms.module "Net"
+function Net:init() self.first, self.second = ms.nn.linear(4, 8), ms.nn.linear(8, 4) end
+function Net:forward(x) return self.second(self.first(x):relu()) end
+local model = Net()
+ms.fully_shard(model, { mesh = ms.world().size })
+local optimizer = ms.optim.adamw { lr = 1e-2 }
+local function trainer(name, frozen)
+  return ms.trainer { model = model, optimizer = optimizer, freeze = { frozen }, ema = 0.9,
+    forward = function(net, b) return ms.loss.mse(net(b.inputs), b.targets) end,
+    checkpoint = { dir = cfg.folder .. "/" .. name, every = cfg.every, resume = "auto" } }
+end
+local trainers = { trainer("1", "second"), trainer("2", "first") }
+for round = math.min(trainers[1].steps_done, trainers[2].steps_done) + 1, cfg.rounds do
+  for n, train in ipairs(trainers) do
+    if train.steps_done < round then
+      local m = train:step { inputs = ms.randn { 4, 4 }, targets = ms.randn { 4, 4 } }
+      print(("%d.%d %.9g"):format(n, round, m.loss))
+      local here = ("%d.%d"):format(n, round) == cfg.at
+      if here and cfg.signal == 0 then
+        for _, one in ipairs(trainers) do ms.checkpoint.finish(one) end
+        os.exit(0)
+      end
+      if here and ms.world().rank == ms.world().size - 1 then ffi.C.kill(ffi.C.getpid(), cfg.signal) end
+    end
+  end
+end
+]]
+
+describe("two trainers that take turns", function()
+  teardown(scratch.clear)
+
+  local function take_turns(...)
+    local path = program.recipe(TURNS)
+    local ended = program.run { "run", path, "-n", "2", ... }
+    os.remove(path)
+    return ended
+  end
+
+  it("U2 go on after SIGTERM and after their end, whichever of them was next", function()
+    local whole = lines(take_turns("folder=" .. scratch.path()).out)
+    assert.equal(12, #whole)
+    for _, settings in ipairs { { "at=1.4" }, { "at=2.4" }, { "at=1.3" }, { "at=1.4", "every=2" }, { "rounds=3" } } do
+      local folder = "folder=" .. scratch.path()
+      local before = take_turns(folder, unpack(settings))
+      assert.equal(settings[1] == "rounds=3" and 0 or 143, before.status, before.err)
+      local after = take_turns(folder)
+      assert.equal(0, after.status, after.err)
+      local made = {}
+      for _, from in ipairs { before, after } do
+        for _, line in ipairs(lines(from.out)) do made[#made + 1] = line end
+      end
+      assert.same(whole, made, settings[1])
+    end
+  end)
+
+  it("U2 that were killed between their saves say where both can go on", function()
+    local folder = scratch.path()
+    assert.equal(0, take_turns("folder=" .. folder, "at=1.6", "signal=0").status)
+    local ended = take_turns("folder=" .. folder)
+    assert.equal(2, ended.status)
+    has(ended.err, "/2/step-00000003 | 6 updates | /1/step-00000006 | 11 | take turns | killed | /1/step-00000003")
+    os.execute(("rm -r %s/1/step-00000006"):format(folder))
+    ended = take_turns("folder=" .. folder)
+    assert.equal(0, ended.status, ended.err)
+    assert.equal(6, #lines(ended.out))
+  end)
+end)
+
 describe("trainers of two models", function()
   teardown(scratch.clear)
 

@@ -44,17 +44,6 @@ local function plan(train, root, spared)
   return found
 end
 
-local function next_aside(root)
-  local number = 1
-  for _, entry in ipairs(folder.entries(root)) do number = math.max(number, 1 + (entry.aside or 0)) end
-  return number
-end
-
-local function rename(from, to)
-  local ok, why = os.rename(from, to)
-  if not ok then errors.raise("MS_EIO", "renaming it to %s: %s", to, why) end
-end
-
 local function has_name(root, step)
   for _, entry in ipairs(folder.entries(root)) do
     if entry.step == step and not entry.aside then return true end
@@ -64,17 +53,17 @@ end
 
 -- Renames, and returns what it did, for a person.
 local function carry_out(root, found)
-  local said, number = {}, next_aside(root)
+  local said, number = {}, folder.next_aside(root)
   for _, entry in ipairs(found.out) do
     local to = folder.aside(root, entry.step, number)
-    rename(entry.path, to)
+    folder.rename(entry.path, to)
     said[#said + 1] = ("checkpoints: this run does not go on from %s: it is renamed to %s"):format(entry.path,
       to:match("[^/]*$"))
   end
   for _, entry in ipairs(found.back) do
     local to = folder.of(root, entry.step)
     if not has_name(root, entry.step) then
-      rename(entry.path, to)
+      folder.rename(entry.path, to)
       said[#said + 1] = ("checkpoints: %s is renamed to %s, as this run goes on from it"):format(entry.path,
         to:match("[^/]*$"))
     end

@@ -49,6 +49,15 @@ function folder.names(path)
 end
 jit.off(folder.names) -- compiled code could change errno in between
 
+---Whether two paths name one folder, whatever slashes and dots are between the names.
+---@param one string
+---@param other string
+---@return boolean
+function folder.is_same(one, other)
+  local function plain(path) return (("/" .. path .. "/"):gsub("/%./", "/"):gsub("/+", "/")) end
+  return (one:sub(1, 1) == "/") == (other:sub(1, 1) == "/") and plain(one) == plain(other)
+end
+
 ---Whether a folder is a checkpoint.
 ---@param path string
 ---@return boolean
@@ -166,6 +175,41 @@ end
 ---@param nonce integer
 ---@return string
 function folder.unfinished(root, step, nonce) return ("%s/.step-%08d.%.0f.tmp"):format(root, step, nonce) end
+
+---The name of a complete checkpoint that is to replace that of the same step.
+---@param root string
+---@param step integer
+---@return string
+function folder.replacement(root, step) return ("%s/.step-%08d.0.tmp"):format(root, step) end
+
+---The next number with which something can be set aside.
+---@param root string
+---@return integer
+function folder.next_aside(root)
+  local number = 1
+  for _, entry in ipairs(folder.entries(root)) do number = math.max(number, 1 + (entry.aside or 0)) end
+  return number
+end
+
+---Renames a folder; raises MS_EIO if that fails.
+---@param from string
+---@param to string
+function folder.rename(from, to)
+  local ok, why = os.rename(from, to)
+  if not ok then errors.raise("MS_EIO", "renaming it to %s: %s", to, why) end
+end
+
+---Gives a complete checkpoint the name of another one, which is removed. Whenever this ends, both are there, or the new
+---one: the old one is set aside first.
+---@param path string of the old one
+---@param by string
+function folder.replace(path, by)
+  local root, step = path:match("^(.*)/step%-(%d+)$")
+  local aside = folder.aside(root, tonumber(step), folder.next_aside(root))
+  folder.rename(path, aside)
+  folder.rename(by, path)
+  check(C.ms_checkpoint_remove(aside))
+end
 
 ---A number unique among the saves into this folder.
 ---@return integer

@@ -101,10 +101,11 @@ function Line:begin(id)
   self.id, self.saved_at, self.leaves = id, nil, nil
 end
 
----The newest checkpoint of this line is left behind, and the next one has its step.
-function Line:step_back()
-  if not self.at then return end
-  self.at, self.saved_at, self.leaves = self.at - 1, nil, true
+---Makes way for a checkpoint of a step: those of this line with that step or a later one are left behind.
+---@param step integer
+function Line:make_way(step)
+  if not self.at or self.at < step then return end
+  self.at, self.saved_at, self.leaves = step > 0 and step - 1 or nil, nil, true
 end
 
 ---Notes that a checkpoint of a step was begun.
