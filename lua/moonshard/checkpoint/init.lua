@@ -153,7 +153,7 @@ function checkpoint.load(target, path, o)
   if train and train.ema and not read.ema then about.ema = "; it contains no averages: they start from its weights" end
   if train and read.ema and not train.ema then about.ema = "; its averages are ignored: the trainer has no ema" end
   about.frozen = train and left_out(session, read)
-  about.others = train and require("moonshard.checkpoint.other_settings").of(train, read)
+  about.others = train and require("moonshard.checkpoint.other_settings").of(train, read, o.data)
   about.step, about.updates = read.step, read.updates or read.step
   if train and not train.resuming then require("moonshard.metrics.log").loaded(read.step, train) end
   return about

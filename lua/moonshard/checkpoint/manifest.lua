@@ -85,8 +85,9 @@ end
 ---The manifest without its files.
 ---@param session moonshard.Session
 ---@param more { step: integer, updates: integer, ranks: integer, states: table<string, string>, schedule: table?,
----  model: table?, settings: table<string, string>?, save: number?, hosts: string[]?, line: table } states: of
----  rank_states.gather; save and hosts: of a checkpoint in several folders; line: of Line:describe
+---  model: table?, settings: table<string, string>?, options: table<string, string>, save: number?,
+---  hosts: string[]?, line: table } states: of rank_states.gather; options: of run_options.of; save and hosts: of a
+---  checkpoint in several folders; line: of Line:describe
 ---@return string JSON object
 function manifest.head(session, more)
   local mesh, text = session.sharding.mesh, {}
@@ -100,7 +101,7 @@ function manifest.head(session, more)
   add("ranks", json.encode(more.ranks))
   add("mesh", ('{"label":%s,"shape":%s}'):format(json.encode(mesh:label()), list_text(mesh.shape)))
   add("block_bytes", json.encode(tonumber(C.MS_CHECKPOINT_BLOCK)))
-  for _, key in ipairs({ "save", "hosts", "line", "schedule", "model", "settings" }) do
+  for _, key in ipairs({ "save", "hosts", "line", "schedule", "model", "settings", "options" }) do
     if more[key] then add(key, json.encode(more[key])) end
   end
   for _, key in ipairs(rank_states.keys) do
@@ -133,6 +134,7 @@ end
 ---@field line { id: number, forks: { id: number, step: integer }[]? }? the line that it is of (line.lua)
 ---@field exact_states boolean data is of state_values.encode, and has to be decoded
 ---@field settings table<string, string>? the recipe's settings, as written
+---@field options table<string, string>? of run_options.of
 ---@field contents number a hash of its text, which has the checksums of files, or the number of the save: equal for
 ---  copies of one checkpoint, and on all hosts that have folders of their own
 ---@field files { file: string, tensors: table[] }[] with several folders: those in this one

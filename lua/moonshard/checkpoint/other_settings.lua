@@ -1,8 +1,9 @@
--- What the optimizer of a run was set to that a trainer which goes on from its checkpoint is not: changed on purpose,
--- as a smaller learning rate is, or lost, as what ms.set_rules changed while the run went on. A resume says it.
+-- What a run was set to that a trainer which goes on from its checkpoint is not: changed on purpose, as a smaller
+-- learning rate is, or lost, as what ms.set_rules changed while the run went on. A resume says it.
 
 local json = require("moonshard.base.text.json")
 local manifest = require("moonshard.checkpoint.manifest")
+local run_options = require("moonshard.checkpoint.run_options")
 
 local other_settings = {}
 
@@ -29,8 +30,9 @@ end
 
 ---@param train moonshard.Trainer
 ---@param read moonshard.Manifest
+---@param data table? that is loaded with it
 ---@return string? "weight_decay was 0.5 and is 0.1; the learning rate of step 5 was to be 0.05 and is 0.01"
-function other_settings.of(train, read)
+function other_settings.of(train, read, data)
   local list = {}
   -- As JSON has them.
   local mine = assert(json.decode(json.encode(manifest.optimizer_of(train.optimizer))))
@@ -38,6 +40,7 @@ function other_settings.of(train, read)
   if train.ema and read.ema then
     compare(list, "ema.", read.ema, { decay = train.ema.decay, warmup = train.ema.warmup == true })
   end
+  run_options.compare(list, read.options, train, data)
   local planned, now = read.schedule and read.schedule.next_lr, train.optimizer:planned_lr(read.step + 1)
   if planned and now then
     if math.abs(now - planned) > NEAR * math.max(now, planned) then

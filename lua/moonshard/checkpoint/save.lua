@@ -23,6 +23,7 @@ local rank_states = require("moonshard.checkpoint.rank_states")
 local in_progress = require("moonshard.checkpoint.in_progress")
 local host_parts = require("moonshard.checkpoint.folders.host_parts")
 local placements = require("moonshard.shard.policies.placements")
+local run_options = require("moonshard.checkpoint.run_options")
 local same_run = require("moonshard.engine.agreement.same_run")
 local termination = require("moonshard.checkpoint.termination")
 local C, ffi, check = engine.C, engine.ffi, engine.check
@@ -182,7 +183,7 @@ local function schedule_of(train)
   return train.last_lr and { lr = train.last_lr, next_lr = train.optimizer:planned_lr(train.steps_done + 1) }
 end
 
-local function describe(train, saver, states)
+local function describe(train, saver, states, data)
   local hosts
   for i, rank in ipairs(saver.disk.split and train.session:ranks() or {}) do
     hosts = hosts or {}
@@ -192,7 +193,7 @@ local function describe(train, saver, states)
     step = train.steps_done, updates = train.session.updates, ranks = #train.session:ranks(), states = states,
     save = hosts and saver.save, hosts = hosts, line = line.of(train):describe(),
     schedule = schedule_of(train),
-    model = model_of(train.model), settings = next(args.texts) and args.texts,
+    model = model_of(train.model), options = run_options.of(train, data), settings = next(args.texts) and args.texts,
   })
 end
 
@@ -256,7 +257,7 @@ function save.run(train, o)
   end)
   local states = rank_states.gather(session, mine)
   all_do(session, saver, "of the manifest", function()
-    if session:is_first() then head = describe(train, saver, states) end
+    if session:is_first() then head = describe(train, saver, states, o.data) end
   end)
   if disk.split then head = agreement.text_of_first(session, "of the manifest", head) end
   all_do(session, saver, "of the save", start, train, saver, o, head)

@@ -40,7 +40,8 @@ local HEAD = {
   { "data", "any", optional = true },
   { "generator_of_ranks", "table", optional = true }, { "data_of_ranks", "table", optional = true },
   { "schedule", "table", optional = true }, { "settings", "table", optional = true },
-  { "model", "table", optional = true }, { "replicate_sync", "table", optional = true },
+  { "options", "table", optional = true }, { "model", "table", optional = true },
+  { "replicate_sync", "table", optional = true },
 }
 local MESH = { { "label", "string" }, { "shape", "table" } }
 local OPTIMIZER = {
@@ -207,7 +208,9 @@ function schema.check(read, path)
   each(check, read.replicate_sync and read.replicate_sync.units or {}, "replicate_sync.units", function(unit, where)
     expect(check, unit, where, "string")
   end)
-  for key, value in pairs(read.settings or {}) do expect(check, value, "settings." .. tostring(key), "string") end
+  for _, part in ipairs({ "settings", "options" }) do
+    for key, value in pairs(read[part] or {}) do expect(check, value, part .. "." .. tostring(key), "string") end
+  end
   check_parameters(check, read.parameters)
   if read.model and read.model.lora ~= nil then
     expect(check, read.model.lora, "model.lora", "table")

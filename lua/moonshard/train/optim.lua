@@ -59,6 +59,10 @@ local function reader_of(self)
   end
 end
 
+---Its groups.
+---@return moonshard.Policy
+function Optimizer:policy() return rules.policy(self.POLICY, self.groups or {}, { read = reader_of(self) }) end
+
 ---The group that decides each parameter.
 ---@param fqns string[]
 ---@param tied table<string, string>? FQNs by the other names of tied parameters
@@ -67,7 +71,7 @@ end
 ---@return string[] warnings groups that match parameters but never decide
 ---@return moonshard.Rule[] unmatched optional groups that match no parameter
 function Optimizer:decide(fqns, tied)
-  return rules.policy(self.POLICY, self.groups or {}, { read = reader_of(self) }):resolve(fqns, {}, tied)
+  return self:policy():resolve(fqns, {}, tied)
 end
 
 ---Settings of every parameter: from the first group that matches; without a match the learning rate's factor is 1 and
@@ -124,6 +128,10 @@ function Optimizer:is_same(other) return rawequal(self, other) or rawequal(self,
 ---@param step integer
 ---@return number?
 function Optimizer:planned_lr(step) return schedule.peak_of(self.lr) and self.lr(step) or nil end
+
+---Its schedule for people.
+---@return string
+function Optimizer:schedule_text() return schedule.describe(self.lr) end
 
 ---Muon, if it trains a parameter.
 ---@return moonshard.Optimizer?

@@ -3,6 +3,7 @@
 -- All of them warm up linearly from peak/warmup at step 1 to peak at step `warmup`, and stay at `floor` after `total`.
 
 local errors = require("moonshard.base.error")
+local json = require("moonshard.base.text.json")
 local options = require("moonshard.base.checks.options")
 
 ---@alias moonshard.Schedule fun(step: integer): number
@@ -23,11 +24,19 @@ local options = require("moonshard.base.checks.options")
 ---@class moonshard.schedule
 local schedule = {}
 
--- The peak of each schedule made here.
-local peaks = setmetatable({}, { __mode = "k" })
+-- The peak of each schedule made here, and what it is, as text.
+local peaks, texts = setmetatable({}, { __mode = "k" }), setmetatable({}, { __mode = "k" })
 
-local function with_peak(peak, made)
-  peaks[made] = peak
+local function text_of(kind, o)
+  local names, parts = {}, {}
+  for name in pairs(o) do names[#names + 1] = name end
+  table.sort(names)
+  for i, name in ipairs(names) do parts[i] = ("%s %s"):format(name, json.encode(o[name])) end
+  return ("%s of %s"):format(kind, table.concat(parts, ", "))
+end
+
+local function with_peak(kind, o, made)
+  peaks[made], texts[made] = o.peak, text_of(kind, o)
   return made
 end
 
@@ -49,8 +58,8 @@ local function check_span(who, o)
 end
 
 -- Warm-up, then `after(progress)`, where progress runs from 0 at the end of the warm-up to 1 at `total`.
-local function with_warmup(o, after)
-  return with_peak(o.peak, function(step)
+local function with_warmup(kind, o, after)
+  return with_peak(kind, o, function(step)
     if step <= o.warmup then return o.peak * step / o.warmup end
     local span = o.total - o.warmup
     local progress = span > 0 and (step - o.warmup) / span or 1
@@ -72,7 +81,7 @@ function schedule.constant(o)
   o = options.parse("ms.schedule.constant", o, { peak = SPAN.peak, warmup = SPAN.warmup })
   o.floor = 0
   check_span("ms.schedule.constant", o)
-  return with_peak(o.peak, function(step) return step <= o.warmup and o.peak * step / o.warmup or o.peak end)
+  return with_peak("constant", o, function(step) return step <= o.warmup and o.peak * step / o.warmup or o.peak end)
 end
 
 ---A straight line from peak down to floor at step `total`.
@@ -81,7 +90,7 @@ end
 function schedule.linear(o)
   o = options.parse("ms.schedule.linear", o, SPAN)
   check_span("ms.schedule.linear", o)
-  return with_warmup(o, function(progress) return o.peak + (o.floor - o.peak) * progress end)
+  return with_warmup("linear", o, function(progress) return o.peak + (o.floor - o.peak) * progress end)
 end
 
 ---Half a cosine from peak down to floor at step `total` (Loshchilov & Hutter 2017, without restarts).
@@ -90,7 +99,7 @@ end
 function schedule.cosine(o)
   o = options.parse("ms.schedule.cosine", o, SPAN)
   check_span("ms.schedule.cosine", o)
-  return with_warmup(o, function(progress)
+  return with_warmup("cosine", o, function(progress)
     return o.floor + (o.peak - o.floor) * 0.5 * (1 + math.cos(math.pi * progress))
   end)
 end
@@ -107,7 +116,7 @@ function schedule.wsd(o)
   if o.warmup + o.decay > o.total then
     errors.invalid("ms.schedule.wsd: warmup (%d) and decay (%d) are longer than total (%d)", o.warmup, o.decay, o.total)
   end
-  return with_peak(o.peak, function(step)
+  return with_peak("wsd", o, function(step)
     if step <= o.warmup then return o.peak * step / o.warmup end
     local left = o.total - step
     if left >= o.decay then return o.peak end
@@ -127,5 +136,10 @@ end
 ---@param lr moonshard.Schedule
 ---@return number?
 function schedule.peak_of(lr) return peaks[lr] end
+
+---A schedule for people: "linear of floor 0, peak 0.1, total 100, warmup 0".
+---@param lr moonshard.Schedule
+---@return string
+function schedule.describe(lr) return texts[lr] or "a function of the recipe's" end
 
 return require("moonshard.base.checks.strict").fields("ms.schedule", schedule)
