@@ -32,7 +32,7 @@ local function is_token_file(path) return path:find("%.bin$") ~= nil or path:fin
 
 local function any() return true end
 
--- A pattern selects all files that match; a folder contributes files that end in .bin.
+-- A pattern selects all files that match; a folder contributes files that end in .bin, those of sub-folders too.
 local function open(spec, option)
   local wanted = type(spec) == "string" and spec:find("[*?%[]") and any or is_token_file
   local paths = files.find(spec, wanted, ".bin", option)

@@ -10,6 +10,7 @@ local ffi = require("moonshard.base.ffi").ffi
 local file_kind = require("moonshard.data.files.file_kind")
 local files = require("moonshard.data.files.files")
 local hash = require("moonshard.base.hash")
+local listing = require("moonshard.data.files.listing")
 local output_file = require("moonshard.base.files.output_file")
 local text_lines = require("moonshard.base.text.text_lines")
 local world = require("moonshard.distributed.world")
@@ -107,7 +108,7 @@ local function is_whole(path)
 end
 
 -- The copies whose names begin so: at most one, unless the source gave other bytes.
-local function copies(prefix) return files.match(files.literal(prefix) .. "-*-*-*") end
+local function copies(prefix) return listing.match(listing.literal(prefix) .. "-*-*-*") end
 
 -- A copy that can be used; those that are damaged are removed.
 local function whole_copy(prefix)

@@ -1,27 +1,15 @@
--- Finds the files of a data source: named files, lists separated by commas, patterns ("texts/*.txt") and folders.
+-- Finds the files of a data source: named files, lists separated by commas, patterns ("texts/**/*.txt") and folders,
+-- which are read with their sub-folders.
 --
--- Folders and patterns only contribute files that `wanted` accepts, without hidden files, sub-folders, empty files and
--- additional names (links) of a file. A file that is named explicitly is always included. No file is in a list twice:
--- it would be trained on twice.
+-- Folders and patterns only contribute files that `wanted` accepts, without hidden files, empty files and additional
+-- names (links) of a file. A file that is named explicitly is always included. No file is in a list twice: it would be
+-- trained on twice.
 
-local ffi = require "ffi"
 local errors = require "moonshard.base.error"
 local file_status = require "moonshard.base.files.file_status"
+local listing = require "moonshard.data.files.listing"
 local world = require "moonshard.distributed.world"
 
-ffi.cdef [[
-typedef struct {
-  size_t count; char **paths; size_t offset; int flags;
-  void (*close)(void *); void *(*read)(void *); void *(*open)(const char *); int (*lstat)(void); int (*stat)(void);
-} ms_lua_glob;
-int glob(const char *pattern, int flags, int (*failed)(const char *, int), ms_lua_glob *found);
-void globfree(ms_lua_glob *found);
-char *realpath(const char *path, char *resolved);
-void free(void *pointer);
-char *strerror(int number);
-]]
-
-local C = ffi.C
 local look_at, REGULAR, FOLDER = file_status.of_path, file_status.REGULAR, file_status.FOLDER
 
 local files = {
@@ -40,39 +28,7 @@ function files.bytes(path)
   return kind == REGULAR and bytes or nil
 end
 
-files.version = file_status.version
-
----A path without links and dots; nil if it does not exist.
----@param path string
----@return string?
-function files.real_path(path)
-  local resolved = C.realpath(path, nil)
-  if resolved == nil then return nil end
-  local text = ffi.string(resolved)
-  C.free(resolved)
-  return text
-end
-
----A path as a pattern that matches it alone.
----@param path string
----@return string
-function files.literal(path) return (path:gsub("[%[%]*?\\]", "\\%0")) end
-
----The paths that a pattern matches, sorted by bytes in every locale.
----@param pattern string
----@return string[]
-function files.match(pattern)
-  local found = ffi.new("ms_lua_glob")
-  local paths = {}
-  if C.glob(pattern, 0, nil, found) == 0 then
-    for i = 0, tonumber(found.count) - 1 do
-      paths[#paths + 1] = ffi.string(found.paths[i])
-    end
-  end
-  C.globfree(found)
-  table.sort(paths)
-  return paths
-end
+files.version, files.real_path = file_status.version, listing.real_path
 
 ---Opens a regular file for reading. Raises MS_EINVAL for anything else: opening a pipe without a writer would wait for
 ---ever, and data is read more than once.
@@ -128,10 +84,10 @@ end
 local function add_entry(list, entry, wanted, what, option)
   if look_at(entry) == FOLDER then
     local before = #list
-    add_found(list, files.match(files.literal(entry) .. "/*"), wanted, entry)
+    add_found(list, listing.below(entry), wanted, entry)
     if #list == before then errors.invalid("folder %s contains no %s files", entry, what) end
   elseif entry:find("[*?%[]") and not files.real_path(entry) then
-    local paths = files.match(entry)
+    local paths = listing.match(entry)
     if #paths == 0 then errors.invalid("files %s: no file matches", entry) end
     local before = #list
     add_found(list, paths, wanted, entry)
@@ -151,7 +107,7 @@ local function tell_overlaps(option, overlaps)
     first, second, #overlaps > 1 and (" (and %d more)"):format(#overlaps - 1) or ""))
 end
 
----The files of a specification, in the given order; files of a folder or pattern are sorted by name.
+---The files of a specification, in the given order; those below a folder or of a pattern are sorted by path.
 ---@param spec string|string[] paths, folders or patterns; a string can list several, separated by commas or blanks
 ---@param wanted fun(path: string): boolean selects files of folders and patterns
 ---@param what string kind of the files, for messages: "text"
