@@ -139,6 +139,9 @@ typedef struct ms_tokenizer_info {
   /* The tokens that the post_processor of tokenizer.json puts before and behind one text. */
   const int32_t *before, *behind;
   int64_t n_before, n_behind;
+  /* The ids of added tokens: those that are found in a text before it is cut into pieces. */
+  const int32_t *added;
+  int64_t n_added;
 } ms_tokenizer_info;
 MS_API int ms_tokenizer_describe(const ms_tokenizer *tokenizer, ms_tokenizer_info *info, int size);
 /* The id of a token in the spelling of tokenizer.json; -1 if there is none. */

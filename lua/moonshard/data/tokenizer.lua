@@ -7,14 +7,16 @@ local files = require("moonshard.data.files.files")
 local nearest = require("moonshard.base.names.nearest")
 local options = require("moonshard.base.checks.options")
 local tokenizer_config = require("moonshard.data.tokenizer_config")
+local world = require("moonshard.distributed.world")
 local C, ffi, check = engine.C, engine.ffi, engine.check
 
 ---@class moonshard.Tokenizer
 ---@field path string
 ---@field vocab integer the largest id + 1
----@field before integer[] what the model's files put before a text: its BOS
----@field behind integer[] what they put behind it
+---@field before integer[] what the post_processor puts before a text: its BOS
+---@field behind integer[] what it puts behind it
 ---@field handle ffi.cdata* for the engine
+---@field untold string[]? what the files say of these otherwise, until it has been told
 local Tokenizer = {}
 Tokenizer.__index = Tokenizer
 
@@ -31,16 +33,18 @@ local function list_of(ids, count)
   return list
 end
 
--- The tokens around a text: those of the post_processor, and those that tokenizer_config.json adds to its ends.
-local function around(info, ends)
-  local before, behind = list_of(info.before, info.n_before), list_of(info.behind, info.n_behind)
-  if ends.before and before[1] ~= ends.before then table.insert(before, 1, ends.before) end
-  if ends.behind and behind[#behind] ~= ends.behind then behind[#behind + 1] = ends.behind end
-  return before, behind
+-- The id of a token, and whether it is found in a text before that is cut into pieces.
+local function finder(handle, info)
+  local is_added = {}
+  for _, id in ipairs(list_of(info.added, info.n_added)) do is_added[id] = true end
+  return function(token)
+    local id = C.ms_tokenizer_find(handle, token)
+    return id, is_added[id] == true
+  end
 end
 
 ---Reads a tokenizer.json, or the one in a folder. MS_EUNSUPPORTED names a field that asks for something else than
----byte-level BPE, or what the folder's tokenizer_config.json changes; MS_EINVAL one that is wrong.
+---byte-level BPE, or what the files next to it change; MS_EINVAL one that is wrong.
 ---@param path string
 ---@return moonshard.Tokenizer
 function tokenizer.open(path)
@@ -54,12 +58,12 @@ function tokenizer.open(path)
   end
   check(status, status == C.MS_EUNSUPPORTED and with_advice or nil)
   local handle = ffi.gc(out[0], C.ms_free)
-  local ends = tokenizer_config.read(path, function(token) return C.ms_tokenizer_find(handle, token) end)
   local info = ffi.new("ms_tokenizer_info")
   check(C.ms_tokenizer_describe(handle, info, ffi.sizeof(info)))
-  local before, behind = around(info, ends)
+  local before, behind = list_of(info.before, info.n_before), list_of(info.behind, info.n_behind)
   return setmetatable({
     path = path, handle = handle, vocab = info.vocab, before = before, behind = behind,
+    untold = tokenizer_config.read(path, finder(handle, info), { before = before, behind = behind }),
   }, Tokenizer)
 end
 
@@ -82,10 +86,19 @@ local function has_at(list, at, tokens)
   return true
 end
 
----A copy of tokens behind those that the model's files put before a text, unless they begin with them.
+-- Says, where the tokens around a text are first asked for, what other ones the folder's files ask for.
+local function tell(self)
+  for _, line in ipairs(world.rank == 0 and self.untold or {}) do
+    io.stderr:write("moonshard: warning: ", line, "\n")
+  end
+  self.untold = nil
+end
+
+---A copy of tokens behind those that the post_processor puts before a text, unless they begin with them.
 ---@param ids integer[]
 ---@return integer[]
 function Tokenizer:begun(ids)
+  tell(self)
   local list = {}
   for i, id in ipairs(has_at(ids, 1, self.before) and {} or self.before) do list[i] = id end
   for _, id in ipairs(ids) do list[#list + 1] = id end
@@ -93,7 +106,7 @@ function Tokenizer:begun(ids)
 end
 
 ---@class moonshard.EncodeOptions
----@field special? boolean put the tokens around the text that the model's files name, at each end that lacks them;
+---@field special? boolean put the tokens around the text that the post_processor names, at each end that lacks them;
 ---  default false
 
 ---The ids of a text. Added tokens in the text ("<|endoftext|>") are recognised.
@@ -106,6 +119,7 @@ function Tokenizer:encode(text, o)
   check(C.ms_tokenizer_encode(self.handle, text, #text, ids, count))
   local list = list_of(ids[0], count[0])
   if not o.special then return list end
+  tell(self)
   local ended = #list >= #self.behind and has_at(list, #list - #self.behind + 1, self.behind)
   list = self:begun(list)
   for _, id in ipairs(ended and {} or self.behind) do list[#list + 1] = id end

@@ -1,93 +1,155 @@
--- A folder's tokenizer_config.json, where it changes what tokenizer.json says.
+-- The files next to a tokenizer.json, where they change what it says: tokenizer_config.json, and, unless that has an
+-- added_tokens_decoder, special_tokens_map.json and added_tokens.json.
 --
--- The reference library reads both files: tokens that only tokenizer_config.json names are added to the tokenizer, and
--- add_prefix_space overrides it. Here tokenizer.json is the tokenizer, so a difference is an error that names it. Where
--- add_bos_token or add_eos_token is true, its token is put at that end of a text if the post_processor does not; false
--- changes nothing. What else the file has concerns messages, padding and special tokens, which recipes give themselves.
+-- The reference library reads all of them: it adds tokens that only they name, takes the blanks around others, cuts
+-- special ones into pieces, begins texts with a space. Here tokenizer.json is the tokenizer, so a difference is an
+-- error that names it. The tokens around a text are those of its post_processor, as in the reference library; an
+-- add_bos_token or add_eos_token that disagrees has no effect, and a warning says so. What else they hold concerns
+-- messages and padding, which recipes give themselves.
 
 local errors = require("moonshard.base.error")
 local input_file = require("moonshard.base.files.input_file")
 local json = require("moonshard.base.text.json")
-local options = require("moonshard.base.checks.options")
 
 local tokenizer_config = {}
 
-local NAME = "tokenizer_config.json"
 -- Classes that leave add_prefix_space to tokenizer.json.
 local PLAIN = { PreTrainedTokenizerFast = true, TokenizersBackend = true }
-
--- The file next to a tokenizer.json, or in a folder.
-local function config_path(path)
-  local folder = path:match("^(.*)/[^/]*%.json$") or not path:find("%.json$") and path or "."
-  return folder .. "/" .. NAME
-end
+-- Fields that have several tokens, besides those that are named *_token.
+local SEVERAL = {
+  "added_tokens_decoder", "additional_special_tokens", "extra_special_tokens", "model_specific_special_tokens",
+}
+-- Of a token: it takes the blanks before or behind it, or is none within a word.
+local FLAGS = { "lstrip", "rstrip", "single_word" }
 
 local function refuse(path, text, ...)
   errors.raise("MS_EUNSUPPORTED", "%s: %s", path, text:format(...))
 end
 
--- A token is a string, or an object whose content is one.
-local function add(tokens, value)
-  local token = type(value) == "table" and value.content or value
-  if type(token) == "string" then tokens[#tokens + 1] = token end
+-- A file of the folder, { path, fields }; nil without it.
+local function read_file(folder, name)
+  local path = folder .. "/" .. name
+  if not input_file.exists(path) then return nil end
+  local fields, why = json.decode(input_file.read(path, "the tokenizer's folder has one"))
+  if type(fields) ~= "table" then errors.invalid("%s: not a JSON object: %s", path, why or "it is another value") end
+  return { path = path, fields = fields }
 end
 
--- All tokens that the file names, sorted.
-local function tokens_of(config)
+-- The files that count, a later one's fields in place of an earlier one's; and the tokens of added_tokens.json.
+local function read_files(folder)
+  local files, config = {}, read_file(folder, "tokenizer_config.json")
+  files[1] = config
+  if config and config.fields.added_tokens_decoder ~= nil then return files end
+  files[#files + 1] = read_file(folder, "special_tokens_map.json")
+  return files, read_file(folder, "added_tokens.json")
+end
+
+-- The value of a field, and the path of its file.
+local function field_of(files, name)
+  for i = #files, 1, -1 do
+    local value = files[i].fields[name]
+    if value ~= nil then return value, files[i].path end
+  end
+end
+
+-- A token is a string, or an object whose content is one.
+local function content_of(value)
+  local token = type(value) == "table" and value.content or value
+  return type(token) == "string" and token ~= "" and token or nil
+end
+
+-- All tokens that the files name: { path, token, flags }, sorted. The flags of one that is named *_token are those of
+-- tokenizer.json.
+local function tokens_of(files, added)
   local tokens = {}
-  for field, value in pairs(config) do
-    if field:find("^%l+_token$") then add(tokens, value) end
+  local function add(path, value, flags)
+    local token = content_of(value)
+    flags = flags and type(value) == "table" and value or nil
+    if token then tokens[#tokens + 1] = { path = path, token = token, flags = flags } end
   end
-  for _, field in ipairs({ "added_tokens_decoder", "additional_special_tokens", "extra_special_tokens" }) do
-    for _, value in pairs(type(config[field]) == "table" and config[field] or {}) do add(tokens, value) end
+  for _, file in ipairs(files) do
+    for field, value in pairs(file.fields) do
+      if type(field) == "string" and field:find("_token$") and select(2, field_of(files, field)) == file.path then
+        add(file.path, value)
+      end
+    end
+    for _, field in ipairs(SEVERAL) do
+      local several = file.fields[field]
+      for _, value in pairs(type(several) == "table" and several or {}) do add(file.path, value, true) end
+    end
   end
-  table.sort(tokens)
+  for token in pairs(added and added.fields or {}) do add(added.path, token) end
+  table.sort(tokens, function(a, b) return a.token < b.token end)
   return tokens
 end
 
--- add_bos_token and add_eos_token: the token that each puts at one end of a text.
-local ENDS = {
-  { field = "add_bos_token", token = "bos_token", name = "before" },
-  { field = "add_eos_token", token = "eos_token", name = "behind" },
-}
+local AGAIN = "save the tokenizer again with the library that made it, which writes all tokens into tokenizer.json"
 
-local function read_ends(path, config, find)
-  local ends = {}
-  for _, row in ipairs(ENDS) do
-    local asked, named = config[row.field], {}
-    if asked ~= nil and asked ~= json.null and type(asked) ~= "boolean" then
-      errors.invalid("%s: %s must be true or false, not %s", path, row.field, options.describe(asked))
-    end
-    add(named, config[row.token])
-    if asked == true and not named[1] then
-      refuse(path, "%s is true, but there is no %s: name the token, or remove the field", row.field, row.token)
-    end
-    ends[row.name] = asked == true and find(named[1]) or nil
+local function check_token(found, find)
+  local id, is_added = find(found.token)
+  if id < 0 then
+    refuse(found.path, "the token %s is not in tokenizer.json, so text that has it would be cut into pieces: %s",
+      found.token, AGAIN)
+  elseif not is_added then
+    refuse(found.path, "the token %s is in the vocabulary of tokenizer.json, but not one of its added_tokens, so text "
+      .. "that has it would be cut into pieces: %s", found.token, AGAIN)
   end
-  return ends
+  for _, flag in ipairs(found.flags and FLAGS or {}) do
+    if found.flags[flag] == true then
+      refuse(found.path, "%s is true for the token %s, which is not supported: if the model does not need it, make it "
+        .. "false", flag, found.token)
+    end
+  end
 end
 
----Reads the tokenizer_config.json of a folder. Raises where it says other tokens than its tokenizer.json.
----@param path string of tokenizer.json or of its folder
----@param find fun(token: string): integer the id in tokenizer.json, negative if it has none
----@return { before: integer?, behind: integer? } ends the tokens that it adds at the ends of a text
-function tokenizer_config.read(path, find)
-  path = config_path(path)
-  if not input_file.exists(path) then return {} end
-  local text = input_file.read(path, "the tokenizer's folder has one")
-  local config, why = json.decode(text)
-  if type(config) ~= "table" then errors.invalid("%s: not a JSON object: %s", path, why or "it is another value") end
-  if config.add_prefix_space and not PLAIN[config.tokenizer_class] then
-    refuse(path, "add_prefix_space = true begins every text with a space, which is not supported: if the model does "
-      .. "not need it, remove the field")
+-- What changes how all texts are read.
+local function check_fields(files)
+  local spaced, spaced_by = field_of(files, "add_prefix_space")
+  local split, split_by = field_of(files, "split_special_tokens")
+  if spaced and not PLAIN[field_of(files, "tokenizer_class")] then
+    refuse(spaced_by, "add_prefix_space = true begins every text with a space, which is not supported: if the model "
+      .. "does not need it, remove the field")
   end
-  for _, token in ipairs(tokens_of(config)) do
-    if find(token) < 0 then
-      refuse(path, "the token %s is not in tokenizer.json, so text that has it would be cut into pieces: save the "
-        .. "tokenizer again with the library that made it, which writes all tokens into tokenizer.json", token)
+  if split then
+    refuse(split_by, "split_special_tokens = true cuts special tokens in a text into pieces, which is not supported: "
+      .. "if the model does not need it, remove the field")
+  end
+end
+
+-- The fields that name a token at one end of a text.
+local ENDS = {
+  { field = "add_bos_token", token = "bos_token", side = "before" },
+  { field = "add_eos_token", token = "eos_token", side = "behind" },
+}
+
+-- A line for each field that asks for other tokens around a text than the post_processor puts there.
+local function differences(files, find, around)
+  local lines = {}
+  for _, row in ipairs(ENDS) do
+    local asked, path = field_of(files, row.field)
+    local token = content_of((field_of(files, row.token)))
+    local id, is_there = token and find(token), false
+    for _, other in ipairs(around[row.side]) do is_there = is_there or other == id end
+    if type(asked) == "boolean" and asked ~= is_there then
+      lines[#lines + 1] = ("%s: %s is %s, which has no effect: the post_processor of tokenizer.json puts %s %s a text")
+        :format(path, row.field, tostring(asked), (is_there and "" or "no ") .. (token or row.token), row.side)
     end
   end
-  return read_ends(path, config, find)
+  return lines
+end
+
+---Reads what is next to a tokenizer.json. Raises where it says other tokens.
+---@param path string of tokenizer.json or of its folder
+---@param find fun(token: string): integer, boolean the id in tokenizer.json, negative if it has none, and whether it is
+---  an added token
+---@param around { before: integer[], behind: integer[] } the tokens that its post_processor puts around a text
+---@return string[] lines that name what has no effect on these
+function tokenizer_config.read(path, find, around)
+  local folder = path:match("^(.*)/[^/]*%.json$") or not path:find("%.json$") and path or "."
+  local files, added = read_files(folder)
+  check_fields(files)
+  for _, found in ipairs(tokens_of(files, added)) do check_token(found, find) end
+  return differences(files, find, around)
 end
 
 return tokenizer_config

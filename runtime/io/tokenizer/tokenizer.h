@@ -103,6 +103,7 @@ struct ms_tokenizer {
   ms_word_table words;
   ms_added_token *added;
   int n_added;
+  int32_t *added_id;      /* [n_added] */
   int added_of[2];        /* number of early and of late ones */
   uint8_t begins[2][256]; /* 1: an added token (early, late) begins with this byte */
   ms_around around[2];    /* before and behind a text; encoding does not put them there */

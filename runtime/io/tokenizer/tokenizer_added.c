@@ -69,7 +69,9 @@ int ms_added_read(ms_tokenizer *t, const json_t *added, const json_t *vocab, int
   json_t *entry;
   if (!added) return MS_OK;
   if (!json_is_array(added)) return MS_FAIL(MS_EINVAL, "added_tokens must be a list");
-  if (!(t->added = ms_calloc((int64_t)json_array_size(added), sizeof *t->added))) return MS_ENOMEM;
+  const int64_t most = (int64_t)json_array_size(added);
+  if (!(t->added = ms_calloc(most, sizeof *t->added))) return MS_ENOMEM;
+  if (!(t->added_id = ms_calloc(most, sizeof *t->added_id))) return MS_ENOMEM;
   json_array_foreach((json_t *)added, i, entry) {
     const char *content = json_string_value(json_object_get(entry, "content"));
     if (!content || !*content) return MS_FAIL(MS_EINVAL, "added_tokens: entry %zu has no content", i);
@@ -77,6 +79,7 @@ int ms_added_read(ms_tokenizer *t, const json_t *added, const json_t *vocab, int
   }
   for (int a = 0; a < t->n_added; a++) {
     if (t->added[a].id >= t->vocab) t->vocab = t->added[a].id + 1;
+    t->added_id[a] = t->added[a].id;
     *bytes += t->added[a].bytes;
   }
   return MS_OK;

@@ -132,6 +132,8 @@ int ms_tokenizer_describe(const ms_tokenizer *t, ms_tokenizer_info *info, int si
                                  .before = t->around[FRONT].id,
                                  .n_before = t->around[FRONT].count,
                                  .behind = t->around[BACK].id,
-                                 .n_behind = t->around[BACK].count};
+                                 .n_behind = t->around[BACK].count,
+                                 .added = t->added_id,
+                                 .n_added = t->n_added};
   MS_GIVE_INFO(info, size, own);
 }

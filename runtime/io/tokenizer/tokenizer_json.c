@@ -232,6 +232,7 @@ static void destroy_tokenizer(void *object) {
   free(t->merges.slot);
   free(t->words.slot);
   free(t->added);
+  free(t->added_id);
   free(t->token);
   free(t->token_bytes);
   for (int side = 0; side < 2; side++) free(t->around[side].id);

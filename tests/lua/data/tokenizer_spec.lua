@@ -253,54 +253,13 @@ describe("tokenizer", function()
     end
   end)
 
-  describe("with a tokenizer_config.json", function()
-    local function open_with(config)
-      write("tokenizer.json", scratch.read(FIXTURES .. "good/gpt2.json"))
-      write("tokenizer_config.json", config)
-      return pcall(tokenizers.open, folder)
-    end
-
-    it("is refused where that adds tokens or spaces that it lacks", function()
-      for config, facts in pairs({
-        ['{"added_tokens_decoder": {"999": {"content": "<|new|>", "special": true}}}'] = "<|new|> | tokenizer.json",
-        ['{"pad_token": "[PAD]"}'] = "[PAD] | tokenizer.json",
-        ['{"mask_token": {"content": "<mask>", "lstrip": true}}'] = "<mask> | tokenizer.json",
-        ['{"additional_special_tokens": ["<|endoftext|>", "<tool>"]}'] = "<tool> | tokenizer.json",
-        ['{"extra_special_tokens": {"image_token": "<image>"}}'] = "<image> | tokenizer.json",
-        ['{"tokenizer_class": "GPT2Tokenizer", "add_prefix_space": true}'] = "add_prefix_space | space",
-      }) do
-        local ok, raised = open_with(config)
-        assert.is_false(ok, config)
-        assert.equal("MS_EUNSUPPORTED", raised.status)
-        has(raised.message, folder .. "/tokenizer_config.json | " .. facts)
-      end
-      local ok, raised = open_with("[1")
-      assert.is_false(ok)
-      has(raised.message, "tokenizer_config.json | JSON")
-    end)
-
-    it("is read where that says the same", function()
-      for _, config in ipairs({
-        '{"added_tokens_decoder": {"50256": {"content": "<|endoftext|>"}}, "bos_token": "<|endoftext|>"}',
-        '{"tokenizer_class": "PreTrainedTokenizerFast", "add_prefix_space": true, "pad_token": null}',
-        '{"add_prefix_space": false, "model_max_length": 1024, "extra_special_tokens": {}, "padding_side": "left"}',
-      }) do
-        local ok, tokenizer = open_with(config)
-        assert.is_true(ok, tostring(tokenizer))
-        assert.same(tokenizers.open(FIXTURES .. "good/gpt2.json"):encode("a cat"), tokenizer:encode("a cat"))
-      end
-    end)
-  end)
-
   describe("around a text", function()
     local LLAMA = FIXTURES .. "good/llama3.json"
 
     -- The ids of a text, by the post_processor that replaces the file's.
-    local function open_with(processor, config)
+    local function open_with(processor)
       local described = json.decode(scratch.read(LLAMA))
       described.post_processor = processor
-      os.remove(folder .. "/tokenizer_config.json")
-      if config then write("tokenizer_config.json", json.encode(config)) end
       write("tokenizer.json", json.encode(described))
       return tokenizers.open(folder)
     end
@@ -324,28 +283,6 @@ describe("tokenizer", function()
       assert.equal(2, #inner)
       for _, text in ipairs({ "the", "<|begin|>the", "the<|endoftext|>", "<|begin|>the<|endoftext|>" }) do
         assert.same(whole, tokenizer:encode(text, { special = true }), text)
-      end
-    end)
-
-    it("puts those that tokenizer_config.json asks for", function()
-      local begin, finish = { bos_token = "<|begin|>", eos_token = "<|endoftext|>" }, { 83, 260 }
-      local function ids(o, processor)
-        for name, value in pairs(begin) do o[name] = value end
-        return open_with(processor or json.null, o):encode("the", { special = true })
-      end
-      assert.same({ 930, 83, 260 }, ids({ add_bos_token = true }))
-      assert.same({ 83, 260, 932 }, ids({ add_eos_token = true, add_bos_token = false }))
-      assert.same(finish, ids({}))
-      local bert = { type = "BertProcessing", cls = { "<|begin|>", 930 }, sep = { "<|endoftext|>", 932 } }
-      assert.same({ 930, 83, 260, 932 }, ids({ add_bos_token = true, add_eos_token = true }, bert))
-      for config, facts in pairs({
-        ['{"add_bos_token": true}'] = "add_bos_token | bos_token",
-        ['{"add_eos_token": true, "bos_token": "<|begin|>"}'] = "add_eos_token | eos_token",
-        ['{"add_bos_token": 1}'] = "add_bos_token | true or false | 1",
-      }) do
-        local ok, raised = pcall(open_with, json.null, json.decode(config))
-        assert.is_false(ok)
-        has(raised.message, folder .. "/tokenizer_config.json | " .. facts)
       end
     end)
 

@@ -1,0 +1,137 @@
+-- The files next to a tokenizer.json: what they say otherwise is refused by name, or told, as the reference library has
+-- other tokens for it.
+
+local has = require("lua.support.message").has
+local json = require("cjson")
+local program = require("lua.support.program")
+local scratch = require("lua.support.scratch")
+local tokenizers = require("moonshard.data.tokenizer")
+
+local GOOD = "tests/fixtures/tokenizer/good/"
+local NAMES = { "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json" }
+local CONFIG, MAP, ADDED = unpack(NAMES)
+
+describe("files next to a tokenizer.json", function()
+  local folder
+
+  setup(function() folder = scratch.folder() end)
+  teardown(scratch.clear)
+
+  -- Opens gpt2.json with these files, texts by name, and no others.
+  local function open_with(files, described)
+    scratch.write(folder .. "/tokenizer.json", described or scratch.read(GOOD .. "gpt2.json"))
+    for _, name in ipairs(NAMES) do
+      os.remove(folder .. "/" .. name)
+      if files[name] then scratch.write(folder .. "/" .. name, files[name]) end
+    end
+    return pcall(tokenizers.open, folder)
+  end
+
+  local function refused(files, name, facts, described)
+    local ok, raised = open_with(files, described)
+    assert.is_false(ok, facts)
+    assert.equal("MS_EUNSUPPORTED", raised.status)
+    has(raised.message, ("%s/%s | %s"):format(folder, name, facts))
+  end
+
+  it("are refused where they add tokens that it lacks", function()
+    for config, token in pairs({
+      ['{"added_tokens_decoder": {"999": {"content": "<|new|>", "special": true}}}'] = "<|new|>",
+      ['{"pad_token": "[PAD]"}'] = "[PAD]", ['{"vision_2_token": "<v>"}'] = "<v>",
+      ['{"mask_token": {"content": "<mask>", "lstrip": true}}'] = "<mask>",
+      ['{"additional_special_tokens": ["<|endoftext|>", "<tool>"]}'] = "<tool>",
+      ['{"extra_special_tokens": {"image_token": "<image>"}}'] = "<image>",
+      ['{"model_specific_special_tokens": {"image_token": "<img>"}}'] = "<img>",
+      ['{"model_specific_special_tokens": {"image_token": {"content": "<img>"}}}'] = "<img>",
+    }) do
+      refused({ [CONFIG] = config }, CONFIG, token .. " | tokenizer.json")
+    end
+    for _, config in ipairs({ "none", "{}", '{"pad_token": "<|endoftext|>"}' }) do
+      if config == "none" then config = nil end
+      refused({ [CONFIG] = config, [MAP] = '{"pad_token": "<pad>"}' }, MAP, "<pad> | tokenizer.json")
+      refused({ [CONFIG] = config, [MAP] = '{"additional_special_tokens": [{"content": "<x>"}]}' }, MAP, "<x>")
+      refused({ [CONFIG] = config, [ADDED] = '{"<pad>": 500}' }, ADDED, "<pad> | tokenizer.json")
+    end
+  end)
+
+  it("are refused where they name a token that it has in its vocabulary alone", function()
+    local described = json.decode(scratch.read(GOOD .. "gpt2.json"))
+    described.model.vocab["<pad>"] = 900
+    described = json.encode(described)
+    refused({ [CONFIG] = '{"pad_token": "<pad>"}' }, CONFIG, "<pad> | vocabulary | added_tokens", described)
+    refused({ [MAP] = '{"pad_token": "<pad>"}' }, MAP, "<pad> | vocabulary | added_tokens", described)
+    assert.is_true((open_with({ [CONFIG] = "{}" }, described)))
+  end)
+
+  it("are refused where they change how a text is cut", function()
+    for config, facts in pairs({
+      ['{"tokenizer_class": "GPT2Tokenizer", "add_prefix_space": true}'] = "add_prefix_space | space",
+      ['{"split_special_tokens": true}'] = "split_special_tokens",
+      ['{"added_tokens_decoder": {"0": {"content": "<|endoftext|>", "lstrip": true}}}'] = "lstrip | <|endoftext|>",
+      ['{"added_tokens_decoder": {"0": {"content": "<|endoftext|>", "rstrip": true}}}'] = "rstrip | <|endoftext|>",
+      ['{"added_tokens_decoder": {"0": {"content": "<|endoftext|>", "single_word": true}}}'] = "single_word",
+      ['{"extra_special_tokens": [{"content": "<|endoftext|>", "rstrip": true}]}'] = "rstrip | <|endoftext|>",
+    }) do
+      refused({ [CONFIG] = config }, CONFIG, facts)
+    end
+    refused({ [MAP] = '{"split_special_tokens": true}' }, MAP, "split_special_tokens")
+    for _, name in ipairs(NAMES) do
+      local ok, raised = open_with({ [name] = "[1" })
+      assert.is_false(ok)
+      has(raised.message, name .. " | JSON")
+    end
+  end)
+
+  it("are read where they say the same, or do not count", function()
+    local decoder = '"added_tokens_decoder": {"50256": {"content": "<|endoftext|>", "lstrip": false}}'
+    for _, files in ipairs({
+      { [CONFIG] = ("{%s, \"bos_token\": \"<|endoftext|>\"}"):format(decoder) },
+      { [CONFIG] = '{"tokenizer_class": "PreTrainedTokenizerFast", "add_prefix_space": true, "pad_token": null}' },
+      { [CONFIG] = '{"add_prefix_space": false, "model_max_length": 9, "extra_special_tokens": {}, "unk_token": ""}' },
+      { [CONFIG] = '{"split_special_tokens": false, "eos_token": {"content": "<|endoftext|>", "lstrip": true}}' },
+      { [MAP] = '{"eos_token": "<|endoftext|>"}', [ADDED] = '{"<|endoftext|>": 50256}' },
+      { [CONFIG] = ("{%s}"):format(decoder), [MAP] = '{"pad_token": "<pad>"}', [ADDED] = '{"<pad>": 7}' },
+      { [CONFIG] = '{"pad_token": "<pad>"}', [MAP] = '{"pad_token": "<|endoftext|>"}' },
+    }) do
+      local ok, tokenizer = open_with(files)
+      assert.is_true(ok, tostring(tokenizer))
+      assert.same(tokenizers.open(GOOD .. "gpt2.json"):encode("a cat"), tokenizer:encode("a cat"))
+    end
+  end)
+
+  it("put no tokens around a text that the post_processor does not, and say so once", function()
+    local function template(...)
+      local single, known = {}, {}
+      for i, token in ipairs({ ... }) do
+        single[i] = { [token == "A" and "Sequence" or "SpecialToken"] = { id = token, type_id = 0 } }
+        known[token] = { id = token, ids = { token == "<|begin|>" and 930 or 932 }, tokens = { token } }
+      end
+      return { type = "TemplateProcessing", single = single, pair = single, special_tokens = known }
+    end
+    local recipe = scratch.path() .. ".lua"
+    scratch.write(recipe, [[
+      local ms = require("moonshard")
+      local tokenizer = ms.tokenizer(ms.args({ folder = "" }).folder)
+      tokenizer:encode("the")
+      for _ = 1, 2 do print(table.concat(tokenizer:encode("the", { special = true }), " ")) end]])
+    for _, case in ipairs({
+      { json.null, { add_bos_token = true, add_eos_token = true }, "83 260", { "add_bos_token", "add_eos_token" } },
+      { template("<|begin|>", "A"), { add_bos_token = true, add_eos_token = false }, "930 83 260", {} },
+      { template("<|endoftext|>", "<|begin|>", "A"), { add_bos_token = true }, "932 930 83 260", {} },
+      { template("<|begin|>", "A"), { add_bos_token = false, add_eos_token = true }, "930 83 260",
+        { "add_bos_token", "add_eos_token" } },
+      { json.null, { add_bos_token = false }, "83 260", {} },
+    }) do
+      local processor, config, ids, told = unpack(case)
+      local described = json.decode(scratch.read(GOOD .. "llama3.json"))
+      described.post_processor = processor
+      config.bos_token, config.eos_token, config.tokenizer_class = "<|begin|>", "<|endoftext|>", "LlamaTokenizerFast"
+      assert.is_true((open_with({ [CONFIG] = json.encode(config) }, json.encode(described))))
+      local ended = program.run({ "run", recipe, "-n", "2", "folder=" .. folder })
+      assert.equal(0, ended.status, ended.err)
+      for line in ended.out:gmatch("%d[%d ]+") do assert.equal(ids, line) end
+      assert.equal(#told, select(2, ended.err:gsub("warning:", "")), ended.err)
+      for _, field in ipairs(told) do has(ended.err, ("%s/%s | %s"):format(folder, CONFIG, field)) end
+    end
+  end)
+end)
