@@ -7,6 +7,7 @@ local columns = {}
 
 ---@class moonshard.TextColumn
 ---@field title string
+---@field of ("point"|"metrics")? a setting, or a metric of the recipe
 ---@field left boolean? align to the left
 ---@field [integer] string the cell of each row
 
@@ -26,7 +27,7 @@ end
 function columns.settings(records, keys)
   local list = {}
   for i, key in ipairs(keys) do
-    list[i] = { title = key, left = true }
+    list[i] = { title = key, of = "point", left = true }
     for _, record in ipairs(records) do
       local value = record.point[key]
       table.insert(list[i], value == nil and "" or grid.text(value))
@@ -71,6 +72,26 @@ function columns.bytes(records, names, titles, value_of)
     end)
   end
   return list, unit
+end
+
+---Gives columns that would have the title of another one the name that results.json has for them: "metrics.k" next to a
+---setting k, "point.loss" next to the loss. A reader by titles would see one of the two.
+---@param list { title: string, of: ("point"|"metrics")? }[]
+---@return table list
+function columns.tell_apart(list)
+  local taken = {}
+  for _, column in ipairs(list) do
+    if not column.of then taken[column.title] = true end
+  end
+  for _, of in ipairs({ "point", "metrics" }) do
+    for _, column in ipairs(list) do
+      if column.of == of then
+        while taken[column.title] do column.title = of .. "." .. column.title end
+        taken[column.title] = true
+      end
+    end
+  end
+  return list
 end
 
 ---The lines of a table; the first one has the titles.

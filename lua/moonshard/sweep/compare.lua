@@ -154,7 +154,7 @@ local function speed_columns(self)
 end
 
 local function metric_column(self, name, metric)
-  local column = { title = ("%s %s"):format(name, metric) }
+  local column = { title = ("%s %s"):format(name, metric), of = "metrics" }
   for i, pair in ipairs(self.records) do
     local value = compare.metric(pair[name], metric)
     column[i] = value and ("%.5g"):format(value) or ""
@@ -174,6 +174,7 @@ local function table_of(self)
   for _, metric in ipairs(self.metrics) do
     add({ metric_column(self, "old", metric), metric_column(self, "new", metric) })
   end
+  columns.tell_apart(list)
   return table.concat(columns.lines(list, #self.records), "\n") .. ("\n(%speak: %s per rank)"):format(
     self.timed and "old, new: tokens/s; " or "", unit)
 end
@@ -229,7 +230,9 @@ end
 local function measured(self, record)
   local row = { tokens_per_s = record.tokens_per_s, tokens_per_s_min = record.tokens_per_s_min,
     tokens_per_s_max = record.tokens_per_s_max, peak_bytes = peak_of(record), ranks = record.ranks }
-  for _, name in ipairs(self.metrics) do row[name] = compare.metric(record, name) end
+  for _, name in ipairs(self.metrics) do
+    row[row[name] == nil and name or "metrics." .. name] = compare.metric(record, name)
+  end
   return row
 end
 

@@ -176,7 +176,7 @@ end
 local function metric_columns(self, records)
   local list = {}
   for i, name in ipairs(self.metrics) do
-    list[i] = { title = name }
+    list[i] = { title = name, of = "metrics" }
     for j, record in ipairs(records) do
       local value = record.metrics and record.metrics[name]
       list[i][j] = value and ("%.5g"):format(value) or ""
@@ -231,6 +231,7 @@ local function tables(self, records, columns_of_terminal)
   local comm, comm_unit = columns.bytes(records, self.dims, {}, comm_bytes)
   local names = append({ "peak" }, plans.CATEGORIES)
   local memory, memory_unit = columns.bytes(records, names, plans.SHORT, memory_bytes)
+  columns.tell_apart(append(append(append(append({}, settings), speed), memory), comm))
   local note_comm = #self.dims > 0 and ("%s: %s per step"):format(table.concat(self.dims, ", "), comm_unit) or nil
   local note_memory = ("peak and its parts: %s per rank"):format(memory_unit)
   if report.is_planned(self) then
@@ -335,19 +336,30 @@ local BY_DIMENSION = {
   { key = "waits_ms", head = "waits_%s_ms" },
 }
 
+-- The names of the columns, all different.
+local function head_of(self)
+  local head = {}
+  local function add(title, of) head[#head + 1] = { title = title, of = of } end
+  local function add_all(titles, of) for _, title in ipairs(titles) do add(title, of) end end
+  for _, key in ipairs(self.columns) do if key ~= "ranks" then add(key, "point") end end
+  add_all(PLAIN)
+  add_all(self.metrics, "metrics")
+  add_all({ "nodes", "planned_peak_bytes" })
+  add_all(self.header.price and { "priced_step_ms", "priced_tokens_per_s", "priced_mfu" } or {})
+  for _, name in ipairs(plans.CATEGORIES) do add("planned_" .. name .. "_bytes") end
+  for _, what in ipairs(BY_DIMENSION) do
+    for _, dim in ipairs(self.dims) do add(what.head:format(dim)) end
+  end
+  add_all({ "seconds", "overhead_seconds", "reason" })
+  for i, column in ipairs(columns.tell_apart(head)) do head[i] = column.title end
+  return head
+end
+
 ---The records as CSV, with a header line.
 ---@param self moonshard.SweepReport
 ---@return string
 function report.csv(self)
-  local head, lines = {}, {}
-  for _, key in ipairs(self.columns) do if key ~= "ranks" then head[#head + 1] = key end end
-  append(append(append(head, PLAIN), self.metrics), { "nodes", "planned_peak_bytes" })
-  append(head, self.header.price and { "priced_step_ms", "priced_tokens_per_s", "priced_mfu" } or {})
-  for _, name in ipairs(plans.CATEGORIES) do head[#head + 1] = "planned_" .. name .. "_bytes" end
-  for _, what in ipairs(BY_DIMENSION) do
-    for _, dim in ipairs(self.dims) do head[#head + 1] = what.head:format(dim) end
-  end
-  append(head, { "seconds", "overhead_seconds", "reason" })
+  local head, lines = head_of(self), {}
   lines[1] = csv.line(head, #head)
   for _, record in ipairs(self.records) do
     local fields, count = {}, 0

@@ -172,6 +172,27 @@ describe("the results of moonshard sweep", function()
     end)
   end)
 
+  it("I5 keeps columns apart that have one name", function()
+    with_sweep(function(sweep)
+      sweep.define([[over = { mesh = { "1x1" }, score = { true, false } }, steps = 3, sort = "-score"]])
+      local ended = sweep.run()
+      assert.equal(0, ended.status, ended.err)
+      assert.truthy(ended.out:find("\nmesh  score  [^\n]* metrics%.score "), ended.out)
+      has(sweep.read("index.html"), '<th>score</th> | <th class="n">metrics.score</th>')
+      local head, first = unpack(lines_of(sweep.read("results.csv")))
+      assert.truthy(head:find("^mesh,score,.*,metrics%.score,"), head)
+      assert.truthy(first:find("^1x1,true,"), first)
+    end)
+    local list = require("moonshard.sweep.columns").tell_apart({
+      { title = "loss", of = "point" }, { title = "peak" }, { title = "loss" }, { title = "peak", of = "metrics" },
+      { title = "k", of = "metrics" }, { title = "k", of = "point" }, { title = "mine", of = "metrics" },
+      { title = "metrics.k" },
+    })
+    local titles = {}
+    for i, column in ipairs(list) do titles[i] = column.title end
+    assert.equal("point.loss peak loss metrics.peak metrics.metrics.k k mine metrics.k", table.concat(titles, " "))
+  end)
+
   it("I5 fails if no point logged the metric to sort by, and sorts the same results when it is corrected", function()
     with_sweep(function(sweep)
       local fields = [[over = { mesh = { "1x1" }, batch = { 5, 7 } }, steps = 3, sort = %q,

@@ -2,6 +2,7 @@
 
 local bars = require("moonshard.sweep.page.bars")
 local charts = require("moonshard.sweep.page.charts")
+local columns = require("moonshard.sweep.columns")
 local grid = require("moonshard.sweep.grid")
 local plans = require("moonshard.engine.plan")
 local progress = require("moonshard.base.text.progress")
@@ -20,17 +21,23 @@ local is_planned = report.is_planned
 local function is_measured(record) return record.status == "ok" end
 
 local function table_head(self)
-  local cells = {}
-  for _, key in ipairs(self.columns) do cells[#cells + 1] = "<th>" .. escape(key) .. "</th>" end
-  local numbers = is_planned(self) and { "peak" }
+  local head, cells = {}, {}
+  local function add(titles, of)
+    for _, title in ipairs(titles) do head[#head + 1] = { title = title, of = of } end
+  end
+  add(self.columns, "point")
+  add(is_planned(self) and { "peak" }
     or self.header.repeats > 1 and { "tokens/s", "±", "ms per step", "ms exposed", "peak" }
-    or { "tokens/s", "ms per step", "ms exposed", "peak" }
-  if self.header.price then numbers[#numbers + 1] = "priced ms" end
-  for _, name in ipairs(plans.CATEGORIES) do numbers[#numbers + 1] = name end
-  for _, dim in ipairs(self.dims) do numbers[#numbers + 1] = dim .. " per step" end
-  for _, name in ipairs(self.metrics) do numbers[#numbers + 1] = name end
-  for _, text in ipairs(numbers) do cells[#cells + 1] = '<th class="n">' .. escape(text) .. "</th>" end
-  cells[#cells + 1] = "<th>nodes</th>"
+    or { "tokens/s", "ms per step", "ms exposed", "peak" })
+  if self.header.price then add({ "priced ms" }) end
+  add(plans.CATEGORIES)
+  for _, dim in ipairs(self.dims) do add({ dim .. " per step" }) end
+  add(self.metrics, "metrics")
+  add({ "nodes" })
+  for i, column in ipairs(columns.tell_apart(head)) do
+    local is_text = i <= #self.columns or i == #head
+    cells[i] = (is_text and "<th>" or '<th class="n">') .. escape(column.title) .. "</th>"
+  end
   return "<tr>" .. table.concat(cells) .. "</tr>"
 end
 
