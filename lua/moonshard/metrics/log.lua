@@ -46,15 +46,29 @@ function log.open_events(folder)
   metrics.events = require("moonshard.metrics.tensorboard").open(folder)
 end
 
--- Metrics of a step that are tables: by group, or by mesh dimension.
-local TABLES = { grad_norms = true, waits_ms = true, comm_bytes = true, wire_bytes = true, padding = true }
+-- Metrics of a step that are tables of numbers: by rule of clipping, or by mesh dimension.
+local TABLES = { grad_norms = true, waits_ms = true, comm_bytes = true, wire_bytes = true }
+
+local function check_table(name, value)
+  if type(value) ~= "table" or getmetatable(value) then
+    errors.invalid("ms.log: %s is a metric of train:step that is a table of numbers, not %s: give yours another name",
+      name, options.describe(value))
+  end
+  for key, number in pairs(value) do
+    if type(number) ~= "number" then
+      errors.invalid("ms.log: %s.%s of the metrics must be a number, not %s", name, tostring(key),
+        options.describe(number))
+    end
+  end
+end
 
 -- What is dropped in silence is missed weeks later.
 local function check_metric(name, value)
   if type(name) ~= "string" then
     errors.invalid("ms.log: the metrics have %s at the key %s: give it a name", options.describe(value), tostring(name))
   end
-  if type(value) == "number" or type(value) == "table" and TABLES[name] and not getmetatable(value) then return end
+  if TABLES[name] then return check_table(name, value) end
+  if type(value) == "number" then return end
   errors.invalid("ms.log: %s of the metrics must be a number, not %s; of a tensor, x:item() is one", name,
     options.describe(value))
 end

@@ -295,7 +295,7 @@ describe("ms.log", function()
     assert.is_false(ok)
     assert.is_true(errors.is(raised))
     for key, value in pairs({ done = true, list = { 1, 2 }, name = "x", count = 5LL, [1] = 3, [true] = 1,
-      comm_bytes = setmetatable({}, {}) }) do
+      comm_bytes = setmetatable({}, {}), grad_norms = 3, waits_ms = 2, wire_bytes = { shard = "x" }, padding = {} }) do
       ok, raised = pcall(log, 1, with({ [key] = value }))
       assert.is_false(ok)
       has(tostring(raised), "ms.log | metrics | " .. tostring(key))
