@@ -173,7 +173,11 @@ end
 local function config_of(source, family, dtype)
   local whole = { architectures = { family.architecture } }
   for key, value in pairs(source.config) do whole[key] = value end
-  whole[whole.dtype and "dtype" or "torch_dtype"] = dtype.torch
+  -- A config can name the type twice, by its old name and its new one.
+  for _, name in ipairs({ "dtype", "torch_dtype" }) do
+    if whole[name] ~= nil then whole[name] = dtype.torch end
+  end
+  if whole.dtype == nil then whole.torch_dtype = dtype.torch end
   return config.text(whole, source.config)
 end
 

@@ -5,6 +5,7 @@ local fixture = require("lua.support.fixture")
 local huggingface = require("lua.support.huggingface")
 local has = require("lua.support.message").has
 local scratch = require("lua.support.scratch")
+local json = require("cjson")
 local ms = require("moonshard")
 local program = require("lua.support.program")
 
@@ -82,6 +83,22 @@ describe("saving", function()
     assert.equal("chat_template.jinja config.json generation_config.json merges.txt model.safetensors tokenizer.json "
       .. "tokenizer.model tokenizer_config.json vocab.json ", (listing:read("*a"):gsub("\n", " ")))
     listing:close()
+  end)
+
+  it("K6 says the saved type under every name that the config had it", function()
+    for _, case in ipairs({
+      { { dtype = "bfloat16", torch_dtype = "bfloat16" }, { dtype = "float32", torch_dtype = "float32" } },
+      { { dtype = "bfloat16" }, { dtype = "float32" } }, { { torch_dtype = "float16" }, { torch_dtype = "float32" } },
+      { {}, { torch_dtype = "float32" } },
+    }) do
+      local given, expected = unpack(case)
+      local from, to = copy_of("llama", function(config)
+        config.dtype, config.torch_dtype = given.dtype, given.torch_dtype
+      end), new_folder()
+      ms.huggingface.save(ms.huggingface.model(from), to)
+      local saved = json.decode(scratch.read(to .. "/config.json"))
+      assert.same(expected, { dtype = saved.dtype, torch_dtype = saved.torch_dtype })
+    end
   end)
 
   it("K6 writes a model that was made here, and reads it again", function()
