@@ -79,6 +79,9 @@ local SHARED = {
   { "top_p", "above 0 and at most 1", function(x) return x > 0 and x <= 1 end },
 }
 
+-- What the reference library takes where do_sample is true and the file says no other value.
+local DRAWN = { temperature = 1, top_k = 50 }
+
 -- Fields that have no part in which token is drawn: tokens with a meaning, lengths, which --tokens says, caches, and
 -- what a call returns.
 local WITHOUT_PART = {}
@@ -123,8 +126,8 @@ end
 ---@field settings { temperature: number?, top_k: integer?, top_p: number? } for ms.generate
 ---@field lacking string[] other fields that say how tokens are drawn, with their values, sorted: "min_p 0.1"
 
----How a folder's model draws tokens. Where do_sample is false it takes the most likely one; where it is true and no
----temperature is said, that is the reference library's, 1.
+---How a folder's model draws tokens. Where do_sample is false it takes the most likely one; where it is true, a
+---temperature and a top_k that are not said are the reference library's, 1 and 50.
 ---@param folder string
 ---@return moonshard.FolderSampling? nil in a folder without generation_config.json
 function generation.sampling(folder)
@@ -135,7 +138,7 @@ function generation.sampling(folder)
   if samples ~= nil and samples ~= json.null and type(samples) ~= "boolean" then
     errors.invalid("%s: do_sample must be true or false, not %s", path, options.describe(samples))
   end
-  if samples == true then settings.temperature = settings.temperature or 1 end
+  for name, value in pairs(samples == true and DRAWN or {}) do settings[name] = settings[name] or value end
   if samples == false then settings = { temperature = 0 } end
   for name, value in pairs(whole) do
     if not WITHOUT_PART[name] and not is_off(name, value) then

@@ -120,7 +120,9 @@ describe("moonshard generate", function()
     for file, case in pairs({
       ['{"do_sample": true, "temperature": 2.5, "top_k": 7, "top_p": 0.9}'] =
         { { "--temperature", "2.5", "--top-k", "7", "--top-p", "0.9" }, "temperature 2.5, top_k 7, top_p 0.9" },
-      ['{"do_sample": true}'] = { { "--temperature", "1" }, "temperature 1" },
+      ['{"do_sample": true}'] = { { "--temperature", "1", "--top-k", "50" }, "temperature 1, top_k 50" },
+      ['{"do_sample": true, "temperature": 3, "top_k": null}'] =
+        { { "--temperature", "3", "--top-k", "50" }, "temperature 3, top_k 50" },
       ['{"do_sample": true, "temperature": null, "top_k": 0}'] =
         { { "--temperature", "1", "--top-k", "0" }, "temperature 1, top_k 0" },
       ['{"do_sample": false, "temperature": 0.6}'] = { { "--temperature", "0" }, "temperature 0" },
