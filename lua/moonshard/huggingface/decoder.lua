@@ -180,6 +180,17 @@ local function check_limits(row, o, path)
   end
 end
 
+-- The options without a window that no layer has: a config.json without it is the same model.
+local function without_idle_window(o)
+  for i = 1, o.window and o.layers or 0 do
+    if not o.slides or o.slides[i] then return o end
+  end
+  local rest = {}
+  for name, value in pairs(o) do rest[name] = value end
+  rest.window, rest.slides, rest.window_rope_theta = nil, nil, nil
+  return rest
+end
+
 local function theta_of_window(o) return o.window_rope_theta or not o.rope_scaling and o.rope_theta end
 
 -- Reads what was written: an option that a family's config.json cannot say would be lost.
@@ -341,6 +352,7 @@ function decoder.family(row)
       return o
     end,
     config = function(o)
+      o = without_idle_window(o)
       check_limits(row, o)
       local config = write(row, o)
       check_written(row, known, o, config)

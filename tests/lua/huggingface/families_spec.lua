@@ -156,6 +156,12 @@ describe("ms.models", function()
     local folder = scratch.path()
     ms.huggingface.save(same, folder)
     assert.equal(1e6, ms.huggingface.model(folder).config.window_rope_theta)
+    for _, name in ipairs({ "gemma3_text", "gemma2", "qwen3", "mistral" }) do -- a window that no layer has
+      local model, to = ms.models[name](with { window = 4, slides = { false, false } }), scratch.path()
+      ms.huggingface.save(model, to)
+      local tokens = ms.tensor { { 3, 1, 4, 1, 5, 9 }, dtype = "i32" }
+      assert.same(model(tokens):tolist(), ms.huggingface.model(to)(tokens):tolist(), name)
+    end
   end)
 
   it("G1 refuses options of a decoder that make no sense", function()
