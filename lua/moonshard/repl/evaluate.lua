@@ -110,11 +110,12 @@ local function compile_as(text, name, first_line)
 end
 
 -- An expression becomes an argument of a function that collects its values: after `return`, it would be a tail call,
--- and errors could not name its line.
+-- and errors could not name its line. It is within a function of its own, in which `...` is empty.
 local function compile_values(text, name, first_line)
   local tokens = lexer.tokens(text)
   local last = tokens[#tokens]
-  return compile_as("return (...)(" .. text:sub(1, last and last.last or 0) .. ")", name, first_line)
+  return compile_as("local _values_of_line = ... return (function(...) return _values_of_line("
+    .. text:sub(1, last and last.last or 0) .. ") end)()", name, first_line)
 end
 
 -- "stdin:3: unexpected symbol near '='", the line, and a caret below the word.

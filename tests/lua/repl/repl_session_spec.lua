@@ -53,6 +53,11 @@ describe("a value at the prompt", function()
     line_has(out, "data: | 16 tokens | 2 ranks | seed | position 0")
   end)
 
+  it("I2 that is ... is none, and a function's own ... is its arguments", function()
+    local lines = { "...", "= ...", 'select("#", ...)', "(function(...) return ... end)(3)", "5, ..." }
+    assert.equal("0\n3\n5\n", repl(1, lines))
+  end)
+
   it("I2 that is a plan is one for all ranks", function()
     local out = repl(2, training("train:step(batch);", "train:plan()"))
     has(out:match("^[^\n]*"), "plan: | mesh 1x2 (replicate, shard) | fingerprint | peak")
