@@ -199,8 +199,15 @@ static int check_decoder(const json_t *decoder) {
 
 /* ---- the file ---- */
 
+/* Whether a normalizer is a list of none, which changes nothing. */
+static int is_empty_sequence(const json_t *normalizer) {
+  const json_t *list = json_object_get(normalizer, "normalizers");
+  return !strcmp(ms_field_type(normalizer), "Sequence") && json_is_array(list) && !json_array_size(list) &&
+         json_object_size(normalizer) == 2;
+}
+
 static int read_root(ms_tokenizer *t, const json_t *root) {
-  static const char *const off[] = {"normalizer", "truncation", "padding"};
+  static const char *const off[] = {"truncation", "padding"};
   const json_t *model = json_object_get(root, "model"), *vocab = json_object_get(model, "vocab");
   const json_t *added = json_object_get(root, "added_tokens"), *version = json_object_get(root, "version");
   int64_t bytes, used = 0;
@@ -210,7 +217,8 @@ static int read_root(ms_tokenizer *t, const json_t *root) {
                         "decoder model "));
   if (version && (!json_is_string(version) || strcmp(json_string_value(version), "1.0")))
     return unsupported("version", "1.0 is supported");
-  for (int i = 0; i < 3; i++) MS_TRY(ms_field_off(root, "", off[i]));
+  for (int i = 0; i < 2; i++) MS_TRY(ms_field_off(root, "", off[i]));
+  if (!is_empty_sequence(json_object_get(root, "normalizer"))) MS_TRY(ms_field_off(root, "", "normalizer"));
   MS_TRY(check_decoder(json_object_get(root, "decoder")));
   if (!json_is_object(vocab)) return MS_FAIL(MS_EINVAL, "model.vocab must be an object");
   MS_TRY(measure_vocab(vocab, &t->vocab, &bytes));

@@ -113,6 +113,17 @@ describe("tokenizer", function()
     has(refused("gpt2", '"merges": [', '"merges": ["a b c",'), "entry 0")
   end)
 
+  it("reads an empty sequence of normalizers, which changes nothing", function()
+    local plain = tokenizers.open(FIXTURES .. "good/gpt2.json")
+    for inner, is_read in pairs({ [""] = true, ['{"type":"NFC"}'] = false }) do
+      local text = scratch.read(FIXTURES .. "good/gpt2.json"):gsub('"normalizer": null',
+        ('"normalizer": {"type":"Sequence","normalizers":[%s]}'):format(inner))
+      local ok, tokenizer = pcall(tokenizers.open, write("empty.json", text))
+      assert.equal(is_read, ok, tostring(tokenizer))
+      if ok then assert.same(plain:encode("a cat"), tokenizer:encode("a cat")) end
+    end
+  end)
+
   it("U10 gives added tokens the reference library's ids, whatever ids they are listed with", function()
     for _, case in ipairs(json.decode(scratch.read(FIXTURES .. "added.json"))) do
       local described = json.decode(scratch.read(FIXTURES .. "good/gpt2.json"))
