@@ -69,6 +69,7 @@ BUILD := build
 build_config = +@$(MAKE) --no-print-directory -j$(JOBS) -f runtime/make/build.mk BUILD=$(BUILD) \
   PREFIX=$(PREFIX) LIBDIR=$(LIBDIR) WERROR=$(WERROR) \
   CUDA_HOME=$(CUDA_HOME) CUDA_ARCHS='$(CUDA_ARCHS)' MPICC='$(MPICC)'
+build_fuzzers = @for target in safetensors tokenizer; do tests/fuzz/libfuzzer/libfuzzer.sh $(BUILD) $$target build || exit; done
 test_config = tests/run.sh --build $(BUILD)/$(1) --config $(1) --only '$(ONLY)' $(if $(ALL),--all) --timeout
 
 .PHONY: all cuda cuda-all test-gpu run train test test-all fuzz-plans fuzz-safetensors bench bench-peers lint
@@ -95,6 +96,7 @@ two-hosts: $(BUILD)/packages/train $(BUILD)/packages/hosts all
 
 test: $(BUILD)/packages/train $(BUILD)/packages/test all ## run C tests and Lua specs; ONLY=word selects test files
 	$(build_config) tests
+	$(build_fuzzers)
 	@$(call test_config,release) $(TEST_TIMEOUT)
 
 test-all: ## run all cases of all tests, in the release build and under both sanitizers
@@ -106,6 +108,7 @@ test-all: ## run all cases of all tests, in the release build and under both san
 test-builds: ## build what `test`, `san-address` and `san-thread` run, all at once
 test-builds: $(BUILD)/packages/train $(BUILD)/packages/test $(BUILD)/packages/build
 	$(build_config) test-builds
+	$(build_fuzzers)
 
 fuzz-plans: ## compare random sharded models with one rank until one differs; SEED=1 CASES=2000 limits it
 fuzz-plans: $(BUILD)/packages/train $(BUILD)/packages/test all

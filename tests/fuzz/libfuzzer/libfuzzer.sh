@@ -1,6 +1,7 @@
 #!/bin/bash
-# Fuzzes one target of libFuzzer: libfuzzer.sh BUILD TARGET SECONDS [SEED]. Starts from the committed fixtures; what is found new stays in
-# BUILD/fuzz/corpus-TARGET, a crash in BUILD/fuzz. Ends with 0 and says so where clang or its libFuzzer is missing.
+# Fuzzes one target of libFuzzer: libfuzzer.sh BUILD TARGET SECONDS [SEED]; with `build` for SECONDS it only builds it.
+# Starts from the committed fixtures; what is found new stays in BUILD/fuzz/corpus-TARGET, a crash in BUILD/fuzz. Ends
+# with 0 and says so where clang or its libFuzzer is missing.
 set -eu
 cd "$(dirname "$0")/../../.."
 build=$1 target=$2 seconds=$3 seed=${4:-0} # 0: another one each time
@@ -18,6 +19,7 @@ fi
 rm -f "$build/fuzz/probe"
 # A configuration of its own: lists of the release build, remembered with this spelling of the folder, would differ.
 make --no-print-directory -f runtime/make/build.mk CONFIG=fuzz BUILD="$build" "$build/fuzz/fuzz_$target"
+[ "$seconds" != build ] || exit 0
 
 seeds=()
 while IFS= read -r folder; do seeds+=("$folder"); done < <(find "tests/fixtures/$target" -mindepth 1 -type d | sort)
