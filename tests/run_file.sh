@@ -8,6 +8,7 @@
 #   TEST_SECONDS              after how long a file is stopped
 #   TEST_COUNTS               the file that takes a line for each: passed, failed, skipped
 #   TEST_TIMES                the file that takes a line for each: path, seconds, seconds of processors
+#   TEST_FILES                how many files run
 set -um # job control: else bash has a job ignore Ctrl-C's signal, and all that the test starts too
 name=$1
 case $1 in
@@ -48,11 +49,17 @@ echo "$oks $fails $skips" >>"$TEST_COUNTS"
 printf '%s\t%s\t%s\n' "$1" "$seconds" "$busy" >>"$TEST_TIMES"
 
 report() {
+  local place
+  place=$(wc -l <"$TEST_COUNTS")/$TEST_FILES
   if [ "$fails" -eq 0 ]; then
-    printf 'pass  %-44s %4d tests  %6.1f s %6.1f s busy\n' "$name" "$oks" "$seconds" "$busy"
-    return
+    printf 'pass  %-44s %4d tests  %6.1f s %6.1f s busy  %s\n' "$name" "$oks" "$seconds" "$busy" "$place"
+  else
+    printf 'FAIL  %-44s %4d of %d failed  %s\n' "$name" "$fails" "$((oks + fails))" "$place"
   fi
-  printf 'FAIL  %-44s %4d of %d failed\n' "$name" "$fails" "$((oks + fails))"
+  sed -nE 's/^(not )?ok [0-9]+ (- )?# SKIP *//p' "$log" | sort | uniq -c | while read -r times why; do
+    echo "      $times skipped: $why"
+  done
+  [ "$fails" -gt 0 ] || return
   [ "$status" -eq 124 ] && echo "      stopped after $TEST_SECONDS seconds"
   [ "$status" -gt 128 ] && echo "      ended by signal $((status - 128))"
   grep -vE '^((not )?ok [0-9]+ (- )?# SKIP|ok [0-9]|1\.\.[0-9]|# not ok - )' "$log" | head -n 120 | sed 's/^/      /'
