@@ -140,7 +140,9 @@ static void norms_have_forwards_bits(void **state) {
   FOR_EACH(channel_dtype, dtypes)
   FOR_EACH(m, matrices) {
     if (too_large(m.rows * m.columns)) continue;
-    for (int which = 0; which < 4; which++) check_norm(which & 1, dtype, channel_dtype, m, which >> 1);
+    /* All pairs of centred, more and a mixture of dtypes, in half of the cases. */
+    for (int centred = 0; centred < 2; centred++)
+      check_norm(centred, dtype, channel_dtype, m, centred ^ (dtype == channel_dtype));
   }
 }
 

@@ -188,8 +188,10 @@ static const int windows[] = {0, 1, 7, 32, 50};
 static void plain_loops_give_the_same(void **state) {
   (void)state;
   for (int dtype = MS_F32; dtype <= MS_BF16; dtype++)
-    for (int backward = 0; backward < 2; backward++)
-      FOR_EACH(window, windows) check_loops(dtype, backward, window, 0), check_loops(dtype, backward, window, 0.6);
+    for (int backward = 0; backward < 2; backward++) FOR_EACH(window, windows) {
+        check_loops(dtype, backward, window, 0);
+        if (window % 7 == 0) check_loops(dtype, backward, window, 0.6); /* capped: without a window, and in one */
+      }
 }
 
 static void threads_change_nothing(void **state) {

@@ -226,7 +226,8 @@ static void a_bias_has_its_gradient(void **state) {
   static const int ops[] = {MS_OP_linear_cross_entropy_backward_bias, MS_OP_linear_cross_entropy_step_bias,
                             MS_OP_linear_cross_entropy_backward, MS_OP_linear_cross_entropy_step,
                             MS_OP_linear_cross_entropy_backward_x};
-  FOR_EACH(op, ops) FOR_EACH(dtype, dtypes) FOR_EACH(chunk, chunks) {
+  static const int some[] = {0, 5, ROWS}; /* all of them with each op would say no more about a bias */
+  FOR_EACH(op, ops) FOR_EACH(dtype, dtypes) FOR_EACH(chunk, some) {
     reference ref;
     kernel_case c = biased_case(op, dtype, chunk, &ref);
     run_case(&c);

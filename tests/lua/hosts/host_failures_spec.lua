@@ -56,7 +56,7 @@ describe("training over hosts", function()
       case_of("kill_rank", { mesh = "1x4", words = FOR_EVER .. " shard=i8", host = 1 }), -- two hops
       case_of("stop_rank", { mesh = "4x1", words = FOR_EVER .. " replicate=i4", rank = 2 }),
       case_of("kill_host", { mesh = "2x2", words = bits }),
-      case_of("lag_rank", { mesh = "2x2", words = "steps=400 replicate=i8 shard=i4", timeout = 60 }),
+      case_of("lag_rank", { mesh = "2x2", words = "steps=120 replicate=i8 shard=i4", timeout = 60, delay = 0 }),
     })
   end)
 
@@ -94,7 +94,7 @@ describe("training over hosts", function()
   it("H4 goes on with the same numbers after a rank that lagged, or a link that was down", function()
     if why_not then return pending(why_not) end
     local function losses(strike)
-      local case = case_of(strike, { timeout = 60, words = "steps=400 --metrics $D/metrics" })
+      local case = case_of(strike, { timeout = 60, delay = 0, words = "steps=120 --metrics $D/metrics" })
       return struck_hosts.run(case, function(ended)
         assert.equal(0, ended.commands[1].status, ended.commands[1].err)
         local list = {}
@@ -105,7 +105,7 @@ describe("training over hosts", function()
       end)
     end
     local expected = losses("none")
-    assert.equal(400, #expected)
+    assert.equal(120, #expected)
     assert.same(expected, losses("lag_rank"))
     assert.same(expected, losses("blink_link"))
   end)

@@ -182,8 +182,9 @@ end)
 if os.getenv("MOONSHARD_CONFIG") ~= "thread" then
   describe("on the device cuda, emulated, they", function()
     local runs = emulated_runs.of("tests/lua/recipes/parity.lua")
-    local CASES = {
-      adamw = { "1", "mesh=1x1" }, sgd = { "1", "mesh=1x1", "optimizer=sgd", "momentum=0", "layout=ragged" },
+    local CASES = { -- where not all run, those of which no other has more
+      adamw = breadth.all and { "1", "mesh=1x1" } or nil,
+      sgd = breadth.all and { "1", "mesh=1x1", "optimizer=sgd", "momentum=0", "layout=ragged" } or nil,
       muon = { "2", "mesh=1x2", "optimizer=muon", "ema=0.9" }, packed = { "2", "mesh=2x1", "moments=i8" },
       hsdp = { "4", "mesh=2x2", "moments=bf16", "micro=3" },
       sliced = { "4", "mesh=2x2", "over_replicate=all", "layout=ragged" },

@@ -3,6 +3,7 @@
 local ffi = require("ffi")
 local json = require("cjson")
 local assert = require("luassert")
+local breadth = require("lua.support.breadth")
 local assert_close = require("lua.support.fixture").assert_close
 local compare = require("moonshard.check.tolerance")
 local ms = require("moonshard")
@@ -159,11 +160,12 @@ function huggingface.tried(families, richest)
   return all and families or { richest }, all
 end
 
----Trains a fixture on one rank and on 2x2, as the reference library trained it.
+---Trains a fixture on one rank and on meshes, or on one mesh that stands for them, as the reference library trained it.
 ---@param name string
 function huggingface.assert_trains(name)
-  huggingface.assert_reference(name, huggingface.train(name, 1, "1x1"))
-  huggingface.assert_reference(name, huggingface.train(name, 4, "2x2"))
+  for _, of in ipairs(breadth.few { { 1, "1x1" }, { 4, "2x2" }, { 2, "1x2" } }) do
+    huggingface.assert_reference(name, huggingface.train(name, of[1], of[2]))
+  end
 end
 
 ---Trains it over a tensor dimension, and in ragged chunks with micro-batches; the vocabulary is padded.

@@ -20,8 +20,8 @@ local trained = {
   ---One mesh of each kind, for settings that do not change how parameters are divided.
   KINDS = breadth.all and { { 3, "1x3" }, { 4, "2x2" }, { 2, "2x1" } } or { { 4, "2x2" } },
   ---Steps of a run whose settings name no number. Memory errors and races that a later step could add appear in the
-  ---second, which reuses what the first allocated.
-  STEPS = release and 10 or 3,
+  ---second, which reuses what the first allocated; what a step leaves to the next, in the second and third.
+  STEPS = breadth.all and 10 or release and 4 or 3,
 }
 
 -- Settings that specs name although a run without them has them, too: with these, both are the same run.

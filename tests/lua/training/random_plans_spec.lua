@@ -98,9 +98,15 @@ describe("random plans", function()
 
   it("what fails is found, and made smaller while it fails in the same way", function()
     -- A rule that no reader accepts stands for a mistake: nothing else of the case is needed to show it.
-    local list = {}
-    for seed = 1, 3 do list[seed] = case.of(seed) end
+    -- Each thing that a case can lack is a run, so it has not much to lack.
+    local list = { case.of(3), case.of(4) }
     local broken = list[2]
+    for _, holder in ipairs({ broken.sharding, broken.trainer }) do
+      local names = {}
+      for name in pairs(holder) do names[#names + 1] = name end
+      table.sort(names)
+      for i = 2, #names do holder[names[i]] = nil end
+    end
     broken.sharding.reshard_after_forward = "7"
     local failed = cases.run(list)
     assert.equal(1, #failed)
