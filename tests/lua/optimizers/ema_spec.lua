@@ -17,7 +17,7 @@ local CASES = {
   { 4, { mesh = "2x2", ema_warmup = true, shared_masters = false, freeze = "fc1", groups = true } },
   { 4, { mesh = "4x1", layout = "ragged", dtype = "bf16" } },
   { 4, { mesh = "2x2", dtype = "bf16", groups = true } },
-  { 3, { mesh = "1x3", spare = true, micro = 2, groups = true } },
+  { 3, { mesh = "1x3", ema_warmup = true, spare = true, micro = 2, groups = true } },
 }
 
 local function moonshard(...)

@@ -100,6 +100,22 @@ describe("updates compared with PyTorch", function()
     end)
   end
 
+  it("S13 of SGD with a dampened momentum are those of torch.optim.SGD", function()
+    local Net = ms.module "Net"
+    function Net:init() self.w = ms.parameter { 1, init = "zeros" } end
+    function Net:forward(x) return x * self.w end
+    local model = Net()
+    local train = ms.trainer {
+      model = model, optimizer = ms.optim.sgd { lr = 1, momentum = 0.5, dampening = 0.25 },
+      forward = function(net, batch) return net(batch.x):mean() end,
+    }
+    -- The momentum is 1 at first, undampened, and then 0.5 times itself and 0.75 of the gradient, which is always 1.
+    for _, expected in ipairs { -1, -2.25, -3.625 } do
+      train:step { x = ms.ones { 1, 1 } }
+      assert.equal(expected, model:parameter("w"):item())
+    end
+  end)
+
   it("S13 an evaluation is the mean over the targets of all ranks", function()
     local alone = run(1, { mesh = "1x1" })
     for _, mesh in ipairs(breadth.few { { 4, "4x1" }, { 4, "2x2" } }) do
