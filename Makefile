@@ -101,8 +101,15 @@ test: $(BUILD)/packages/train $(BUILD)/packages/test all ## run C tests and Lua 
 
 test-all: ## run all cases of all tests, in the release build and under both sanitizers
 	$(MAKE) test ALL=1
+	$(MAKE) mutants
 	$(MAKE) san-address ALL=1
 	$(MAKE) san-thread ALL=1
+
+.PHONY: mutants
+mutants: ## put one fault after the other into a copy of the tree, and see whether the specs of `make test` find it; ONLY=word
+mutants: $(BUILD)/packages/train $(BUILD)/packages/test all
+	$(build_config) tests
+	@LUA_PATH='tests/?.lua;;' luajit tests/mutants/run.lua '$(BUILD)' '$(ONLY)'
 
 .PHONY: test-builds
 test-builds: ## build what `test`, `san-address` and `san-thread` run, all at once
