@@ -127,7 +127,7 @@ return {
     "local goes_back = last and last.at > line.at", "local goes_back = false", "metrics/metrics_spec" },
   { "bytes of a step are those since the start", "lua/moonshard/train/step.lua",
     "for name in pairs(bytes) do bytes[name] = bytes[name] - earlier[name] end",
-    "for name in pairs(bytes) do bytes[name] = bytes[name] - 0 * earlier[name] end", "metrics/metrics_spec" },
+    "for name in pairs(bytes) do bytes[name] = bytes[name] - 0 * earlier[name] end", "plans/step_bytes_spec" },
   { "a sweep advises the rate with the highest loss", "lua/moonshard/sweep/minimum.lua",
     "if point.loss < list[best].loss then best = i end", "if point.loss > list[best].loss then best = i end",
     "sweeps/find_lr_spec" },
@@ -137,5 +137,5 @@ return {
     "if kept >= o.top_p * sum then break end", "if kept >= sum then break end", "generation/sampling_spec" },
   { "adapters are merged without their product", "lua/moonshard/lora/merge.lua",
     "adapter.add_product(out, first, count, inputs, down, up, config)", "local _ = config, inputs, adapter, up, down",
-    "huggingface/lora_folders_spec" },
+    "huggingface/lora_files_spec" },
 }

@@ -1,4 +1,5 @@
--- moonshard plan --passes: what each pass of the compiler took, and what it changed.
+-- moonshard plan --passes: what each pass of the compiler took, and what it changed; and where one of them, which rules
+-- decide, puts the gathers of units.
 
 local program = require("lua.support.program")
 local json = require("moonshard.base.text.json")
@@ -39,5 +40,28 @@ describe("moonshard plan --passes", function()
     assert.is_true(lower.ms > 0 and lower.after.instructions > 0)
     assert.equal(found.peak_bytes, last.after.bytes)
     assert.is_nil(found.phases)
+  end)
+end)
+
+describe("gathers of units", function()
+  -- Where they stand among the instructions of forward and backward.
+  local function places(...)
+    local ended = program.run({ "plan", "tests/lua/recipes/parity.lua", "-n", "2", "--json", "mesh=1x2", "dtype=bf16",
+      "reshard=true", "prefetch=0", ... })
+    assert.equal(0, ended.status, ended.err)
+    local list = {}
+    for i, instruction in ipairs(json.decode(ended.out).phases[1].instructions) do
+      if instruction.op == "all_gather" then list[#list + 1] = i end
+    end
+    return list
+  end
+
+  it("S17 begin as far ahead as a rule of the unit before says, and otherwise where they are needed", function()
+    local needed, ahead = places(), places("ahead=depths")
+    assert.is_true(#needed > 3)
+    assert.equal(#needed, #ahead)
+    assert.same({ needed[1], needed[2] }, { ahead[1], ahead[2] })
+    assert.is_true(needed[3] > needed[2] + 4, "the next unit is needed behind the first block")
+    assert.equal(ahead[2] + 2, ahead[3], "the first block has the next ones gathered when it begins")
   end)
 end)
