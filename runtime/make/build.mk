@@ -266,7 +266,7 @@ $(GEN)/moonshard/cdef.lua: $(HEADER) runtime/make/make_cdef.lua
 	@luajit runtime/make/make_cdef.lua $< $(GEN) $@
 
 $(GEN)/moonshard/meta/ops.lua: lua/moonshard/tensor/ops.lua lua/moonshard/tensor/init.lua
-$(GEN)/moonshard/meta/optimizers.lua: lua/moonshard/engine/optimizers.lua lua/moonshard/engine/optimizer_classes.lua
+$(GEN)/moonshard/meta/optimizers.lua: lua/moonshard/engine/optimizers.lua lua/moonshard/repl/optimizer_classes.lua
 $(META): $(GEN)/moonshard/meta/%.lua: $(LIBRARY) $(GEN)/moonshard/cdef.lua runtime/make/make_%_meta.lua
 	@mkdir -p $(@D)
 	@echo "gen   $@"

@@ -5,7 +5,7 @@
 --
 -- The result is a LuaCATS definition file (---@meta), which no program loads.
 
-local optimizer_classes = require("moonshard.engine.optimizer_classes")
+local optimizer_classes = require("moonshard.repl.optimizer_classes")
 
 local lines = { "---@meta", "-- Made from settings.def by runtime/make/make_optimizers_meta.lua." }
 for _, class in ipairs(optimizer_classes.names()) do

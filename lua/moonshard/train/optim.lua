@@ -143,7 +143,7 @@ function Optimizer:configure(config)
   optimizers.configure(config, self.kind, self)
 end
 
--- The classes of options are made from settings.def (engine/optimizer_classes.lua).
+-- The classes of options are made from settings.def (repl/optimizer_classes.lua).
 ---@class moonshard.optim
 local optim = {}
 

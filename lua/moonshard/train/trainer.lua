@@ -261,8 +261,7 @@ local function check_settings(self, who)
   sealed.check(who, self)
   sealed.check(who, self.session.sharding.mesh)
   model_config.check_all(who)
-  if self.optimizer.parts then sealed.check(who, self.optimizer) end
-  for _, part in ipairs(self.optimizer.parts or { self.optimizer }) do sealed.check(who, part) end
+  for _, part in ipairs({ self.optimizer, unpack(self.optimizer.parts or {}) }) do sealed.check(who, part) end
 end
 
 -- In the first step after a resume without a position of data: of a loader that begins again.
@@ -313,8 +312,6 @@ end
 ---@return ... its results
 function Trainer:with_ema(call, ...) return ema.with_averages("train:with_ema", self, call, ...) end
 
-local function mean_loss(...) return taken.beside_training(step.mean_loss, ...) end
-
 local EVALUATE = { ema = { "boolean", default = false } }
 
 ---Mean loss over batches, forward only; the mean over their targets if the loss counts targets (ms.loss.cross_entropy),
@@ -334,9 +331,10 @@ function Trainer:evaluate(batches, o)
   local averages = options.parse("train:evaluate", o, EVALUATE).ema
   local within = self.session.averaged
   if self.policy and not within then self.policy:before_evaluation() end
-  local noting = agreement.noting_failure
-  local loss = averages and noting(ema.with_averages, "train:evaluate", self, mean_loss, self, batches, within)
-    or not averages and noting(mean_loss, self, batches, within)
+  local noting, beside, mean_loss = agreement.noting_failure, taken.beside_training, step.mean_loss
+  local loss = averages
+    and noting(ema.with_averages, "train:evaluate", self, beside, mean_loss, self, batches, within)
+    or not averages and noting(beside, mean_loss, self, batches, within)
   if not loss and self.policy then self.policy:terminate_now() end
   if not loss then termination.exit_rank() end
   return loss

@@ -2,7 +2,7 @@
 -- no more and no fewer.
 
 local ms = require("moonshard")
-local optimizer_classes = require("moonshard.engine.optimizer_classes")
+local optimizer_classes = require("moonshard.repl.optimizer_classes")
 local options = require("moonshard.base.checks.options")
 local has = require("lua.support.message").has
 local scratch = require("lua.support.scratch")

@@ -4,8 +4,8 @@
 --
 -- A function is traced once per set of shapes, so whatever it reads there is a constant of its graph. This module
 -- notices cheaply that such a place has another value, and the session then traces again and compares the graphs
--- (engine/trace/retrace.lua). A change that makes no difference today can make one tomorrow, as that of a counter with a
--- threshold, so every change counts.
+-- (engine/trace/retrace.lua). A change that makes no difference today can make one tomorrow, as with a counter that has
+-- a threshold, so every change counts.
 
 local errors = require("moonshard.base.error")
 local parameter = require("moonshard.tensor.parameter")
@@ -272,7 +272,7 @@ function Reads:look()
   return self.version
 end
 
----What changed so far made no difference, or was made by the trace itself: later changes are told from it.
+---What changed so far made no difference, or the trace itself changed it: only later changes count.
 function Reads:compared()
   local version = self.version
   self:look()

@@ -2,8 +2,8 @@
 -- inputs has changed, and its graph has the value of the first trace.
 --
 -- It is traced again when a place that it can read has another value (engine/trace/reads.lua), and at uses 2, 4, 8, ...
--- of its graph, which finds what cannot be watched. Both graphs and their constants are compared. A trace takes about as
--- long as a small step, so a place that changes in every step costs one in every step.
+-- of its graph, which finds what cannot be watched. Both graphs and their constants are compared. A trace takes about
+-- as long as a small step, so a place that changes in every step costs one in every step.
 
 local engine = require("moonshard.base.ffi")
 local values = require("moonshard.tensor.values")
