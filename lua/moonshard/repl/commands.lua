@@ -2,6 +2,7 @@
 -- ranks.
 
 local documentation = require("moonshard.repl.documentation")
+local errors = require("moonshard.base.error")
 local nearest = require("moonshard.base.names.nearest")
 local show = require("moonshard.repl.show")
 
@@ -63,6 +64,16 @@ end
 local GIVEN = { _G = true, ms = true, re = true, rank = true, _ = true }
 for name in ("load loadstring loadfile dofile"):gmatch("%S+") do GIVEN[name] = true end
 
+local LONGEST = 96 -- columns of a variable's value
+
+-- A value in one line: the first of an object's, the beginning of a table's.
+local function in_a_line(value)
+  local text = show.any(value)
+  if text:sub(1, 2) ~= "{\n" then return (text:gsub("\n.*", " ...")) end
+  text = text:gsub("\n%s*", " ")
+  return #text <= LONGEST and text or text:sub(1, LONGEST):match("^(.*),.-$") .. ", ... }"
+end
+
 function handlers.vars(prompt)
   local names, lines = {}, {}
   for name in pairs(prompt.environment) do
@@ -70,7 +81,7 @@ function handlers.vars(prompt)
   end
   table.sort(names)
   for i, name in ipairs(names) do
-    lines[i] = ("%s = %s"):format(name, (show.value(prompt.environment[name]):gsub("\n.*", " ...")))
+    lines[i] = ("%s = %s"):format(name, in_a_line(prompt.environment[name]))
   end
   return { text = #lines > 0 and table.concat(lines, "\n") or nil }
 end
@@ -117,12 +128,7 @@ local function address(prompt, target, rest, line)
   return { request = request }
 end
 
----Reads what was typed. Text that is Lua becomes a request.
----@param prompt { environment: table, ranks: integer, timing: boolean? }
----@param text string
----@param line integer
----@return moonshard.Answer
-function commands.read(prompt, text, line)
+local function read(prompt, text, line)
   local first = text:match("^%s*(%S?)")
   if first == "" then return {} end
   if first == "!" then return run_shell(text:match("!(.*)$")) end
@@ -143,6 +149,17 @@ function commands.read(prompt, text, line)
     return address(prompt, target, rest, line)
   end
   return { request = { kind = "lua", text = text, line = line } }
+end
+
+---Reads what was typed. Text that is Lua becomes a request. An error of a command, such as one that a recipe's
+---__tostring or __index raises, is its message: it ends no session.
+---@param prompt { environment: table, ranks: integer, timing: boolean? }
+---@param text string
+---@param line integer
+---@return moonshard.Answer
+function commands.read(prompt, text, line)
+  local ok, answer = xpcall(function() return read(prompt, text, line) end, errors.adopt)
+  return ok and answer or { message = errors.text(answer) }
 end
 
 return commands

@@ -165,7 +165,7 @@ local function describe_table(name, value)
   local path = module and "lua/" .. module:gsub("%.", "/")
   local lines = path and (lines_of(path .. ".lua") or lines_of(path .. "/init.lua"))
   for _, line in ipairs(lines and comment_of_file(lines) or {}) do text[#text + 1] = line end
-  if not module then text[#text + 1] = show.value(value) end
+  if not module then text[#text + 1] = show.any(value) end
   for _, fields in ipairs({ value, sealed.methods(value) }) do
     for _, line in ipairs(list_fields(fields)) do text[#text + 1] = line end
   end
@@ -215,10 +215,10 @@ function documentation.describe(environment, name)
   local row = op_named(part, value)
   if row then return describe_op(name, row) end
   if type(value) == "function" then
-    return describe_function(name, value) or ("%s  %s"):format(name, show.value(value))
+    return describe_function(name, value) or ("%s  %s"):format(name, show.any(value))
   end
   if type(value) == "table" then return describe_table(name, value) end
-  return ("%s  %s: %s"):format(name, type(value), show.value(value))
+  return ("%s  %s: %s"):format(name, type(value), show.any(value))
 end
 
 -- ---- the names of a function's options ----------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 local arguments = require("moonshard.base.checks.arguments")
 local plan = require("moonshard.engine.plan")
 local eager_show = require("moonshard.tensor.show")
+local errors = require("moonshard.base.error")
 local tensor = require("moonshard.tensor")
 
 local show = {}
@@ -46,9 +47,10 @@ end
 
 local render
 
--- An array of a batch, by its type and shape.
+-- An array of a batch, by its type and shape. Reading a field that is not there is an error of some objects.
 local function is_array(value)
-  return type(value.data) == "cdata" and type(value.shape) == "table" and type(value.dtype) == "string"
+  return type(rawget(value, "data")) == "cdata" and type(rawget(value, "shape")) == "table"
+    and type(rawget(value, "dtype")) == "string"
 end
 
 -- Values that are shown differently from their tostring at the top level: a tensor with its values; a plan without its
@@ -103,12 +105,21 @@ function render(value, above, depth)
   return (tostring(value):gsub(": 0x%x+$", ""))
 end
 
----A value as the prompt shows it: strings as is, tables by their contents, everything else by its tostring.
+---A value as the prompt shows it: strings as is, tables by their contents, everything else by its tostring. What a
+---recipe's __tostring or __pairs raises is an error of the caller's line.
 ---@param value any
 ---@return string
 function show.value(value)
   if type(value) == "string" then return value end
   return render(value, {}, 0)
+end
+
+---The same for a list of many values, of which one that cannot be shown says why.
+---@param value any
+---@return string
+function show.any(value)
+  local ok, text = pcall(show.value, value)
+  return ok and text or ("cannot be shown: %s"):format(errors.text(text))
 end
 
 ---All results of an expression.

@@ -138,10 +138,11 @@ sealed.class(Trainer, {
 ---@field checkpoint? moonshard.CheckpointOptions when to save, and what to resume from
 
 ---Trains a model: compiles its step for the shapes of the first batch, and runs it.
----@param given moonshard.TrainerOptions
+---@param o moonshard.TrainerOptions
 ---@return moonshard.Trainer
-local function trainer(given)
-  local o = options.parse("ms.trainer", given, {
+local function trainer(o)
+  local given -- the recipe's own table
+  given, o = o, options.parse("ms.trainer", o, {
     model = { "table", required = true },
     optimizer = { "table", required = true },
     loss = { "function" },
@@ -331,13 +332,12 @@ function Trainer:evaluate(batches, o)
   local averages = options.parse("train:evaluate", o, EVALUATE).ema
   local within = self.session.averaged
   if self.policy and not within then self.policy:before_evaluation() end
-  local noting, beside, mean_loss = agreement.noting_failure, taken.beside_training, step.mean_loss
-  local loss = averages
-    and noting(ema.with_averages, "train:evaluate", self, beside, mean_loss, self, batches, within)
-    or not averages and noting(beside, mean_loss, self, batches, within)
+  local loss = agreement.noting_failure(function()
+    if not averages then return taken.beside_training(step.mean_loss, self, batches, within) end
+    return ema.with_averages("train:evaluate", self, taken.beside_training, step.mean_loss, self, batches, within)
+  end)
   if not loss and self.policy then self.policy:terminate_now() end
-  if not loss then termination.exit_rank() end
-  return loss
+  return loss or termination.exit_rank()
 end
 
 ---The plan of the next step with the same shapes; nil before the first step.

@@ -142,8 +142,8 @@ static void S4_groups_must_divide_the_shards(void **state) {
   /* Nothing of a failed attempt is left for the next one, on another rank. */
   must(ms_config_default("ms_model_dims", &dims, sizeof dims));
   dims.shard = 0;
-  assert_fails(ms_model_shard(model, mesh, 3, &dims), MS_EINVAL, "block | reshard | 3");
-  assert_fails(ms_model_shard(model, mesh, 0, &dims), MS_EINVAL, "block | reshard | 3");
+  assert_fails(ms_model_shard(model, mesh, 3, &dims), MS_EINVAL, "block | groups of 3 ranks");
+  assert_fails(ms_model_shard(model, mesh, 0, &dims), MS_EINVAL, "block | groups of 3 ranks");
   assert_int_equal(model->member, 0);
   ms_free(model);
   must(ms_model_new(1, &model));

@@ -155,7 +155,7 @@ describe("D10", function()
     ["a parameter's shape"] = { "s.hidden = 9",
       "rank 0 | layers.0.weight | 8x4 | layers.0 | param_dtype f32 | weight_decay 0.01" },
     ["units"] = { "s.units = nil", 'rank 0 | "unit layers.0"' },
-    ["reshard_after_forward"] = { "s.reshard = true", "rank 2 | layers.0 | reshard always" },
+    ["reshard_after_forward"] = { "s.reshard = true", "rank 2 | layers.0 | reshard_after_forward always" },
     ["param_dtype"] = { 's.dtype = "bf16"', "rank 2 | layers.0 | param_dtype bf16" },
     ["layout"] = { 's.layout = "ragged"', "layout ragged" },
     ["what is frozen"] = { 's.frozen = "layers.1.bias"',

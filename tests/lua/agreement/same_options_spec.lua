@@ -45,7 +45,7 @@ local REFUSED = {
   ["o.prefetch = 2"] = "prefetch of ms.trainer is nil" .. RANKS,
   ["o.reshard_after_backward = false"] = "reshard_after_backward of ms.trainer is true" .. RANKS,
   ["o.rematerialize = false"] = "rematerialize of ms.trainer is true" .. RANKS,
-  ["o.ema = 0.9"] = "ema_decay 0 | ema_decay 0.9",
+  ["o.ema = 0.9"] = "ema.decay 0 | ema.decay 0.9",
   ["c.keep_last = 1"] = "ms.trainer: | checkpoint.keep_last of ms.trainer is 2 on rank 0 and 1 on rank 1",
   ["c.every = 1"] = "checkpoint.every of ms.trainer is 0" .. RANKS,
   ["c.async = false"] = "checkpoint.async of ms.trainer is true" .. RANKS,

@@ -317,6 +317,21 @@ describe("moonshard repl", function()
     has(ended.err, bad .. ":1: | '='")
   end)
 
+  it("I3 shows settings of a recipe, and objects that raise errors where they are shown, and goes on", function()
+    local toy = { "recipes/toy_hsdp.lua", "steps=1" }
+    local ended = repl(4, { "cfg", ":vars", "?cfg", "cfg.seq", "cfg.data", "print(5)" }, toy)
+    has(ended.out, "{\n  batch = 8,\n | \ncfg = { batch = 8, | \ncfg\n{\n  batch = 8,\n | \n5\n")
+    has(ended.err, "setting seq: | steps")
+    has(ended.err, "setting data: | steps")
+    ended = repl(2, {
+      "bad = setmetatable({}, { __tostring = function() error('no text') end })",
+      "worse = setmetatable({}, { __index = function() error('no fields') end })",
+      ":vars", "?bad", "bad", "?worse.x", "worse", "print(6)",
+    })
+    has(ended.out, "bad = cannot be shown: | no text | worse = {} | \n6\n")
+    has(ended.err, "no text")
+  end)
+
   it("refuses what makes no sense", function()
     has(repl(2, {}, { "--metrics", "x" }).err, "moonshard repl | --metrics")
     has(repl(0, {}).err, "-n 0 | 1")

@@ -105,6 +105,9 @@ function nearest.several(name, valid, count)
   return table.concat(names, ", ", 1, last - 1) .. " or " .. names[last]
 end
 
+-- Past a metatable, which can make reading what is not there an error.
+local function has(valid, name) return name ~= nil and rawget(valid, name) ~= nil end
+
 ---What a name of another library is called here; nil if that is none of the valid names.
 ---@param name any
 ---@param valid table<string, any> keys: the valid names
@@ -112,10 +115,10 @@ end
 function nearest.name_called_here(name, valid)
   local here = CALLED_HERE[name]
   for _, either in ipairs(CALLED_HERE_OR[name] or {}) do
-    if valid[either] ~= nil then here = either end
+    if has(valid, either) then here = either end
   end
-  if here == nil or valid[here] == nil then here = DIMENSIONS[name] end
-  return here ~= nil and valid[here] ~= nil and here or nil
+  if not has(valid, here) then here = DIMENSIONS[name] end
+  return has(valid, here) and here or nil
 end
 
 ---The same as "did you mean layers?".

@@ -288,8 +288,8 @@ end
 ---@param value moonshard.Tensor
 ---@return string? "class_weight, an upvalue of the function at a.lua:3,"; nil: no place has it
 function Reads:name_of(value)
-  for i, known in ipairs(self.values) do
-    if rawequal(known, value) then return self.names[i] end
+  for i = 1, #self.keys do -- a value can be nil
+    if rawequal(self.values[i], value) then return self.names[i] end
   end
 end
 
