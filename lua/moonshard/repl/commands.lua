@@ -14,7 +14,7 @@ Lua runs on every rank. What an expression gives is printed: once when all ranks
   x = 1; local y = 2     variables live as long as the session, locals of a line too
   expr   =expr           prints; _ is the last value
   line;                  a ; at the end keeps its value from being printed
-  ?name                  documentation: ?ms.trainer, ?train:step, ?softmax, ?ms.nn
+  ?name                  documentation: ?ms.trainer, ?train:step, ?softmax, ?ms.nn, ?clip_grad_norm; so is help(name)
   @2 line                on rank 2 alone (it must not wait for others)
   @all line              every rank's value by itself, even when all are equal
   !command               a shell command, on rank 0
@@ -23,7 +23,7 @@ Lua runs on every rank. What an expression gives is printed: once when all ranks
   :save FILE             the session as a recipe: the lines that went well, in their order
   :curve                 the losses of the last trainer's steps
   :time on   :time off   how long every line took
-  :quit                  the end; so is Ctrl-D
+  :quit                  the end; so are exit, quit() and Ctrl-D
 
 Tab completes names, methods, options inside of a call's table, and inside of quotes the names of parameters and
 modules. A line that is not complete goes on in the next one. Ctrl-C stops a line or takes back what is typed; the ranks
@@ -45,7 +45,20 @@ stay.]]
 
 local handlers = {}
 
-function handlers.help() return { text = HELP } end
+local function describe(prompt, name)
+  local described, message = documentation.describe(prompt.environment, name)
+  return { text = described, message = message }
+end
+
+-- All commands, one of them (:help save), or what ?name says.
+function handlers.help(prompt, argument)
+  if argument == "" then return { text = HELP } end
+  local command = argument:gsub("^:", "")
+  for line in HELP:gmatch("[^\n]+") do
+    if line:find("  :" .. command, 1, true) == 1 then return { text = line } end
+  end
+  return describe(prompt, argument)
+end
 
 function handlers.quit() return { request = { kind = "quit", text = "" } } end
 
@@ -128,16 +141,27 @@ local function address(prompt, target, rest, line)
   return { request = request }
 end
 
+-- What people type at other prompts: exit, quit(), help, help(name), help "name". A session's own name comes first.
+local function word_of(prompt, text)
+  local word, rest = text:match("^%s*(%a+)%s*(.-)%s*$")
+  local handler = ({ exit = handlers.quit, quit = handlers.quit, help = handlers.help })[word]
+  if not handler or prompt.environment[word] ~= nil then return nil end
+  local argument = rest == "" and "" or rest:match("^%(%s*(.-)%s*%)$") or rest:match("^[\"'].*[\"']$")
+    or handler == handlers.help and rest:match("^[%w_.:]+$")
+  if not argument or handler == handlers.quit and argument ~= "" then return nil end
+  return handler(prompt, argument:match("^[\"'](.*)[\"']$") or argument)
+end
+
 local function read(prompt, text, line)
   local first = text:match("^%s*(%S?)")
   if first == "" then return {} end
   if first == "!" then return run_shell(text:match("!(.*)$")) end
   if first == "?" then
     local name = text:match("%?%s*(.-)%s*$")
-    if name == "" then return { text = HELP } end
-    local described, message = documentation.describe(prompt.environment, name)
-    return { text = described, message = message }
+    return name == "" and { text = HELP } or describe(prompt, name)
   end
+  local word = word_of(prompt, text)
+  if word then return word end
   if first == ":" and not text:match("^%s*::") then
     local name, argument = text:match(":%s*(%S*)%s*(.-)%s*$")
     if handlers[name] then return handlers[name](prompt, argument) end

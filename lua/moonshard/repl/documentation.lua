@@ -172,6 +172,63 @@ local function describe_table(name, value)
   return table.concat(text, "\n")
 end
 
+-- ---- options -------------------------------------------------------------------------------------------------------
+
+-- The class that a function's annotations give its last parameter.
+local function class_of_options(lines, defined)
+  local class
+  for _, line in ipairs(comment_above(lines, defined)) do
+    class = line:match("^@param%s+%S+%s+(moonshard%.[%w_.]+)") or class
+  end
+  return class
+end
+
+-- The lines of an option in the annotations of a function; nil if it has none of this name.
+local function option_of(func, name)
+  local info = debug.getinfo(arguments.original(func), "S")
+  local lines = info.source:sub(1, 1) == "@" and lines_of(info.source:sub(2))
+  local class = lines and class_of_options(lines, info.linedefined)
+  local is_options = class and (class:find("Options$") or class:find("Rules$") or class:find("%.optim%."))
+  local found
+  for _, line in ipairs(is_options and fields_of_class(lines, class) or {}) do
+    local field = line:match("^    ([%w_]+)")
+    if found and field then break end
+    if found or field == name then found = (found and found .. "\n" or "") .. line end
+  end
+  return found
+end
+
+-- ms.trainer, ms.optim.adamw, ...: names with functions, sorted.
+local function public_functions(ms)
+  local list = {}
+  local function add(name, value)
+    if type(value) == "function" then list[#list + 1] = { name = name, value = value } end
+  end
+  for _, name in ipairs(ms.names()) do
+    local value = ms[name]
+    add("ms." .. name, value)
+    for key, inner in pairs(type(value) == "table" and module_of(value) and value or {}) do
+      if type(key) == "string" and not op_named(key, inner) then add(("ms.%s.%s"):format(name, key), inner) end
+    end
+  end
+  table.sort(list, function(a, b) return a.name < b.name end)
+  return list
+end
+
+-- What functions say about an option of this name, each text once; nil: none has it.
+local function describe_option(ms, name)
+  local texts, functions = {}, {}
+  for _, public in ipairs(public_functions(ms)) do
+    local text = option_of(public.value, name)
+    if text and not functions[text] then texts[#texts + 1], functions[text] = text, {} end
+    if text then table.insert(functions[text], public.name) end
+  end
+  for i, text in ipairs(texts) do
+    texts[i] = ("%s, an option of %s\n%s"):format(name, table.concat(functions[text], ", "), text)
+  end
+  return texts[1] and table.concat(texts, "\n")
+end
+
 -- ---- lookup --------------------------------------------------------------------------------------------------------
 
 local function find(environment, name)
@@ -201,15 +258,17 @@ local function unknown(environment, name, part, holder)
   return ("%s is not a name of this session: %s"):format(name, advice)
 end
 
----The documentation of a name of the session, of ms, or of an op.
+---The documentation of a name of the session, of ms, of an op, or of an option.
 ---@param environment table
----@param name string "ms.trainer", "train:step", "softmax"
+---@param name string "ms.trainer", "train:step", "softmax", "reshard_after_forward"
 ---@return string? text, string? message why there is none
 function documentation.describe(environment, name)
   local value, part, holder = find(environment, name)
   if value == nil then
     local row = rawget(ops.rows, name)
     if row then return describe_op(name, row) end
+    local option = environment.ms and describe_option(environment.ms, name)
+    if option then return option end
     return nil, unknown(environment, name, part, holder)
   end
   local row = op_named(part, value)
@@ -242,12 +301,9 @@ local function constant_named(source, name)
   return at and constructor_at(source, at)
 end
 
--- The fields of the class that a function's annotations give its last parameter, if its file defines that class.
+-- The fields of that class, if the function's file defines it.
 local function names_of_class(lines, defined, names)
-  local class
-  for _, line in ipairs(comment_above(lines, defined)) do
-    class = line:match("^@param%s+%S+%s+(moonshard%.[%w_.]+)") or class
-  end
+  local class = class_of_options(lines, defined)
   for _, field in ipairs(class and fields_of_class(lines, class) or {}) do
     local name = field:match("^    ([%w_]+)")
     if name then names[name] = true end

@@ -168,9 +168,9 @@ describe("moonshard repl", function()
   end)
 
   it("I4 answers what is Python's, under the line's number", function()
-    local ended = repl(2, { "1", "import numpy", "x += 1", "exit()" })
+    local ended = repl(2, { "1", "import numpy", "x += 1", "dir()" })
     assert.equal(2, ended.status)
-    has(ended.err, "stdin:2: | no import | stdin:3: | x + 1 | stdin:4: | :quit")
+    has(ended.err, "stdin:2: | no import | stdin:3: | x + 1 | stdin:4: | ?ms.nn")
   end)
 
   it("I4 prints errors with their line, and raised values without a text", function()
@@ -299,6 +299,21 @@ describe("moonshard repl", function()
     has(ended.out, "\n    memory_limit? | number")
     has(ended.err, "ms.trainr | trainer?")
     has(ended.err, "zzzzzzzzzzzz | :vars | ?ms")
+  end)
+
+  it("I1 takes the words of other prompts: help, help(name), exit and quit()", function()
+    local ended = repl(2, {
+      "help", "help(ms.optim.sgd)", "help('softmax')", ":help save", ":help time", "?clip_grad_norm", "?betas",
+      ":help gather_dtype", "help(zzzzzzzzzzzz)", "exit = 3", "exit", "print('on')", "quit()", "print('off')",
+    })
+    has(ended.out, ":vars | ms.optim.sgd(o)\n | nesterov? | softmax | op | :save FILE | :time on")
+    has(ended.out, "clip_grad_norm, an option of ms.trainer\n    clip_grad_norm? ")
+    has(ended.out, "betas, an option of ms.optim.adam, ms.optim.adamw\n    betas? | ms.optim.lion\n")
+    has(ended.out, "gather_dtype, an option of ms.fully_shard\n")
+    assert.is_truthy(ended.out:find("\n3\non\n$"))
+    has(ended.err, "zzzzzzzzzzzz | :vars")
+    assert.same({ status = 0, out = "", err = "" }, repl(2, { "exit", "1" }))
+    assert.same({ status = 0, out = "", err = "" }, repl(2, { "exit()", "1" }))
   end)
 
   it("I3 runs a recipe first and keeps its variables", function()
