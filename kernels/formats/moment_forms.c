@@ -5,7 +5,8 @@
 #include "kernels/op.h"
 
 static const ms_moment_form form[] = {
-#define MS_MOMENTS(NAME, kept, block, words, random) {MS_##NAME, MS_ADAMW_##NAME, MS_##kept, block, words, random},
+#define MS_MOMENTS(NAME, in_state, block, words, random) \
+  {MS_##NAME, MS_ADAMW_##NAME, MS_##in_state, block, words, random},
 #include "base/numbers/formats.def"
 };
 

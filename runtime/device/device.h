@@ -14,7 +14,7 @@
 #include "kernels/op.h"
 
 /* MS_DEVICE_VERSION: version of this table. A library that was built for another version is refused. */
-enum { MS_DEVICE_VERSION = 7, MS_DEVICE_ID_BYTES = 128, MS_DEVICE_PEERS = 64 };
+enum { MS_DEVICE_VERSION = 8, MS_DEVICE_ID_BYTES = 128, MS_DEVICE_PEERS = 64 };
 
 typedef struct ms_device ms_device;
 typedef struct ms_device_stream ms_device_stream;

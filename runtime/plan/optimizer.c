@@ -57,9 +57,10 @@ static void look_up_moments(void) {
 /* Whatever momentum groups have: that of the plan decides. */
 ms_optimizer_state ms_optimizer_keeps(const ms_plan_config *config, int chosen) {
   static const ms_param_group none = {.beta1 = -1, .beta2 = -1, .eps = -1, .momentum = -1};
+  if (!config->train || !ms_optimizer_of(config)) return (ms_optimizer_state){0};
   const int kind = chosen ? chosen : config->optimizer;
   const ms_optimizer *optimizer = &rows[kind];
-  if (!config->train || !ms_optimizer_of(config) || (!chosen && optimizer->is_chosen)) return (ms_optimizer_state){0};
+  if (!chosen && optimizer->is_chosen) return (ms_optimizer_state){0};
   const ms_param_group by = ms_group_complete(&none, kind, config);
   const int without = optimizer->needs_momentum && by.momentum == 0;
   pthread_once(&moments_once, look_up_moments);

@@ -63,16 +63,19 @@ ms_param_group ms_group_complete(const ms_param_group *group, int optimizer, con
 /* The larger first. */
 static int compare(double a, double b) { return (a < b) - (a > b); }
 
+/* Settings that the next plan can have otherwise do not divide parameters into segments, which stay. */
+static int divides(int i) { return group_row(i)->scope == MS_SCOPE_STATE; }
+
 int ms_group_compare(const ms_param_group *a, const ms_param_group *b) {
   const double *x = (const double *)a, *y = (const double *)b;
   int order = 0;
-  for (int i = 0; i < SETTINGS && !order; i++) order = compare(x[i], y[i]);
+  for (int i = 0; i < SETTINGS && !order; i++) order = divides(i) ? compare(x[i], y[i]) : 0;
   return order;
 }
 
 const char *ms_group_names(char *names) {
   int n = 0;
   for (int i = 0; i < SETTINGS; i++)
-    n += snprintf(names + n, (size_t)(MS_GROUP_NAMES - n), "%s%s", i ? ", " : "", group_row(i)->name);
+    if (divides(i)) n += snprintf(names + n, (size_t)(MS_GROUP_NAMES - n), "%s%s", n ? ", " : "", group_row(i)->name);
   return names;
 }

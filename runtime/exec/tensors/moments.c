@@ -2,7 +2,7 @@
  *
  * A record has one scale, so it is made when all of its elements are known. Elements can come in any order and in any
  * pieces, as files of another mesh have them: a record of which some are missing waits in f32, until the rest comes or
- * the state is sealed. So what a checkpoint gives is the same on every mesh.
+ * writing ends (ms_state_finish_writes). So what a checkpoint gives is the same on every mesh.
  */
 #include "exec/tensors/moments.h"
 

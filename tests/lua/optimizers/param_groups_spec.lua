@@ -132,11 +132,11 @@ describe("dampened momentum that begins later", function()
 
   local function of_weight(momentum) return { { "0.weight", { momentum = momentum } } } end
 
-  local function trainer(momentum)
+  local function trainer(momentum, layout)
     local model = ms.nn.sequential { ms.nn.linear(4, 3) }
-    ms.fully_shard(model, { seed = 1 })
+    ms.fully_shard(model, { seed = 1, layout = layout })
     return ms.trainer { model = model, loss = ms.loss.mse, optimizer = ms.optim.sgd {
-      lr = LR, momentum = 0.9, dampening = DAMPENING, groups = of_weight(momentum) } }
+      lr = LR, momentum = 0.9, dampening = DAMPENING, groups = momentum ~= 0.9 and of_weight(momentum) or nil } }
   end
 
   -- Takes a step, and returns by how much it differs from PyTorch's; buffers: by parameter.
@@ -154,13 +154,13 @@ describe("dampened momentum that begins later", function()
   end
 
   -- resumes: after which step a fresh trainer goes on from a checkpoint.
-  local function differs(momenta, resumes)
-    local train, buffers, far = trainer(momenta[1]), {}, 0
+  local function differs(momenta, resumes, layout)
+    local train, buffers, far = trainer(momenta[1], layout), {}, 0
     for number, momentum in ipairs(momenta) do
       if number - 1 == resumes then
         local folder = scratch.path()
         ms.checkpoint.save(train, folder)
-        train = trainer(momentum)
+        train = trainer(momentum, layout)
         ms.checkpoint.load(train, folder)
       elseif momentum ~= momenta[number - 1] then
         train:set_rules { groups = of_weight(momentum) }
@@ -181,6 +181,8 @@ describe("dampened momentum that begins later", function()
     for _, after in ipairs(breadth.few { 3, 4, 6, 1, 2 }) do
       assert.is_true(differs(MOMENTA, after) < 1e-6, "after step " .. after)
     end
+    -- Parameters of a segment then differ in where their momentum began.
+    assert.is_true(differs({ 0, 0, 0.9, 0.9 }, 2, "ragged") < 1e-6)
   end)
 
   it("S13 begins where a load says, under rules that a later step has begun it with", function()
