@@ -18,10 +18,11 @@ int ms_muon_check_model(const ms_model *model) {
   for (int i = 0; i < model->params; i++) {
     const ms_param *p = &model->param[i];
     if (ms_param_takes_muon(p) && model->unit[p->unit].config.fragment)
-      return MS_FAIL(MS_EUNSUPPORTED,
-                     "parameter '%s' takes muon, and its unit '%s' has a fragment (local SGD): muon's work is divided "
-                     "among replicas with equal weights; give it adamw",
-                     p->name, model->unit[p->unit].name);
+      return MS_FAIL(
+          MS_EUNSUPPORTED,
+          "parameter '%s' takes muon, and its unit '%s' takes local steps (local SGD): muon's work is divided "
+          "among replicas with equal weights; give it adamw",
+          p->name, model->unit[p->unit].name);
     if (ms_param_takes_muon(p) && ms_unit_is_whole(model, &model->unit[p->unit]))
       return MS_FAIL(MS_EUNSUPPORTED,
                      "parameter '%s' takes muon, and its unit '%s' is whole on every rank (shard = 0): muon's work is "

@@ -9,7 +9,7 @@ local errors = require("moonshard.base.error")
 
 local positions = {}
 
-local by_number = setmetatable({}, { __mode = "v" })
+local by_number = {} -- held, as ranks must find the same ones whenever they collect garbage
 local made = 0 -- samplers of this rank
 
 ---Numbers a new sampler.
@@ -38,9 +38,19 @@ Positions.__index = Positions
 ---@return moonshard.SamplerPositions
 function positions.new() return setmetatable({ list = {}, used = setmetatable({}, { __mode = "k" }) }, Positions) end
 
-local function is_of(state, sampler)
+local function is_alike(state, sampler)
   return type(state) == "table" and state.seed == sampler.seed and state.length == sampler.length
     and state.shuffle == sampler.shuffle
+end
+
+-- A recipe that makes a sampler for each epoch sets its epoch, and goes on in that of the state.
+local function is_of(state, sampler)
+  return is_alike(state, sampler) and (not sampler.epoch_was_set or state.epoch == sampler.epoch)
+end
+
+-- Whether a position is of an epoch before the one that the recipe chose.
+local function is_past(one, sampler)
+  return sampler.epoch_was_set and is_alike(one.state, sampler) and one.state.epoch < sampler.epoch
 end
 
 -- Whether the sampler of a loaded position is there to take it itself.
@@ -51,6 +61,9 @@ end
 
 -- The loaded position that a sampler takes.
 local function find(self, sampler)
+  for _, one in ipairs(self.list) do
+    if one.sampler == sampler then return nil end -- it has its own
+  end
   for _, one in ipairs(self.list) do
     if not one.sampler and one.number == sampler.number and is_of(one.state, sampler) then return one end
   end
@@ -94,7 +107,8 @@ function Positions:train(sampler, state, batches)
   local at, lost
   for i, one in ipairs(self.list) do
     if one.sampler == sampler then at = i end
-    if not one.sampler or one.given and not one.trained then lost = lost or one end
+    local is_lost = not one.sampler and not is_past(one, sampler) or one.given and not one.trained
+    lost = lost or is_lost and one or nil
   end
   if not at and lost then refuse(sampler, lost) end
   if at then table.remove(self.list, at) end

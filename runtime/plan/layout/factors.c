@@ -41,8 +41,8 @@ int ms_factors_check(const ms_model *model) {
     if (model->unit[u].config.fragment && model->unit[u].trainable_count)
       return MS_FAIL(
           MS_EUNSUPPORTED,
-          "unit '%s' takes local steps (replicate_sync, fragment %d), and adafactor keeps averages that are the "
-          "same on all replicas: give it adamw, or no local steps",
+          "unit '%s' takes local steps (fragment %d), and adafactor keeps averages that are the same on all replicas: "
+          "give it adamw, or no local steps",
           model->unit[u].name, model->unit[u].config.fragment);
   return MS_OK;
 }

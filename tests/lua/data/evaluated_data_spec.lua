@@ -1,6 +1,7 @@
 -- The position of data that a checkpoint keeps is that of the batches which steps train on, whatever else a recipe does
 -- with the data: evaluate with another sampler, look at some batches within its loop, or evaluate before it.
 
+local breadth = require("lua.support.breadth")
 local has = require("lua.support.message").has
 local program = require("lua.support.program")
 local scratch = require("lua.support.scratch")
@@ -47,6 +48,26 @@ for _, batch in data:batches { total = 12 } do
 end
 ]]
 
+-- A sampler for each stage, or for each epoch, made when it begins.
+local MADE_LATER = [[
+local ms = require "moonshard"
+local cfg = ms.args { dir = "", stop = 0, kind = "stage" }
+local data = ms.data.random { inputs = 8, targets = 4, length = 16 }
+local model = ms.nn.linear(8, 4)
+ms.fully_shard(model, { mesh = ms.world().size })
+local train = ms.trainer { model = model, optimizer = ms.optim.adamw { lr = 1e-2 }, loss = ms.loss.mse,
+  checkpoint = { dir = cfg.dir, every = 1, resume = cfg.dir ~= "" and "auto" or "", data = data } }
+local per_epoch = 16 / 4 / ms.world().size
+for epoch = cfg.kind == "epoch" and math.floor(train.steps_done / per_epoch) or 0, 2 do
+  local sampler = ms.data.sampler { length = 16, seed = 3, shuffle = true }
+  if cfg.kind ~= "stage" then sampler:set_epoch(epoch) end
+  for _, batch in data:batches(sampler, 4) do
+    print(("%d %.9g"):format(train.steps_done + 1, train:step(batch).loss))
+    if train.steps_done == cfg.stop then return end
+  end
+end
+]]
+
 local function runner(recipe)
   local path = program.recipe(recipe)
   return function(...)
@@ -70,6 +91,22 @@ describe("a run that resumes", function()
         local rest, ended = run(dir, unpack(settings))
         assert.equal(0, ended.status, ended.err)
         assert.same({ unpack(whole, stop + 1) }, rest, table.concat(settings, " "))
+      end
+    end
+  end)
+
+  it("gives samplers that the recipe makes later their own positions", function()
+    local run = runner(MADE_LATER)
+    for _, kind in ipairs({ "stage", "epoch", "every_epoch" }) do
+      local whole = run("-n", "1", "kind=" .. kind)
+      assert.equal(12, #whole)
+      for _, stop in ipairs(breadth.few { 6, 8, 4, 9 }) do
+        local dir = scratch.path()
+        local first = run("-n", "1", "kind=" .. kind, "dir=" .. dir, "stop=" .. stop)
+        local rest, ended = run("-n", "1", "kind=" .. kind, "dir=" .. dir)
+        assert.equal("", ended.err)
+        for _, line in ipairs(rest) do first[#first + 1] = line end
+        assert.same(whole, first, kind .. stop)
       end
     end
   end)

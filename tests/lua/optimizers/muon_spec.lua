@@ -292,7 +292,7 @@ describe("rules of optimizers", function()
       { WEIGHTS, "ms.set_rules: lr belongs to one optimizer", { after = [[ms.set_rules(model, { lr = 1 })]] } },
       { WEIGHTS, "groups belongs to one optimizer | give groups to each optimizer where its rule makes it",
         { after = [[ms.set_rules(model, { groups = {} })]] } },
-      { WEIGHTS, "replicate_sync (local SGD)", { shard = [[mesh = "2x1", replicate_sync = { every = 2,
+      { WEIGHTS, "local SGD", { shard = [[mesh = "2x1", replicate_sync = { every = 2,
         outer = ms.optim.sgd { lr = 0.7 } }]], ranks = 2 } },
     } do
       has(ends_with(case[1], case[3]), case[2])

@@ -17,9 +17,11 @@ local NAMES = {
   tensor_axis = "axis of placements",
 }
 
--- Whether text ends where a recipe's own name begins ("unit 'fragment': ", "parameter reshard.weight:").
-local function begins_own_name(text)
-  return text:find("['.]$") or text:find("%f[%a]unit $") or text:find("%f[%a]parameter $")
+-- Whether a word at a place is part of a path or of a recipe's own name ("unit 'reshard': ", "runs/max_norm/1",
+-- "parameter reshard.weight:").
+local function is_of_a_name(before, after)
+  return before:find("['./%-]$") or before:find("%f[%a]unit $") or before:find("%f[%a]parameter $")
+    or after:find("^[/%-]") or after:find("^%.%a")
 end
 
 ---A message with other names of settings.
@@ -27,8 +29,10 @@ end
 ---@param names table<string, string>
 ---@return string
 function recipe_names.rename(message, names)
-  return (message:gsub("()%f[%w_]([%w_]+%.?[%w_]*)", function(at, name)
-    return names[name] and not begins_own_name(message:sub(1, at - 1)) and names[name] or nil
+  return (message:gsub("()%f[%w_]([%w_]+%.?[%w_]*)()", function(at, name, behind)
+    local word = names[name] and name or name:match("^(.-)%.$") or name
+    local is_part = is_of_a_name(message:sub(1, at - 1), message:sub(at + #word, behind + 1))
+    return names[word] and not is_part and names[word] .. name:sub(#word + 1) or nil
   end))
 end
 
