@@ -26,7 +26,7 @@ local QUICK = { 8, 64, 256, 512 }
 local MESHES = { "1x%d", "%dx1" }
 -- Seconds that the steps of a layer take, and the most that those of the largest may.
 local SECONDS, MOST_SECONDS = 1, 10
-local QUICK_SECONDS = 0.05
+local QUICK_SECONDS = 0.2
 local LEAST_STEPS, MOST_STEPS = 3, 50
 
 ---How many layers a round measures at most.
