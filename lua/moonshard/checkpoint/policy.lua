@@ -241,18 +241,19 @@ local function have_states_moved(self)
 end
 
 ---Replaces the checkpoint of this step, whose weights are those of the trainer, if this run saved it and generators or
----data have moved on since. Collective.
+---data have moved on since, or if a save by hand gave it other data than the trainer's. Collective.
 function Policy:resave_states()
-  if not self.saved_states or not have_states_moved(self) then return end
+  local data = self.data or self.saved_data
+  if not self.saved_states or self.saved_data == data and not have_states_moved(self) then return end
   checkpoint.finish(self.train)
   local path, states = require("moonshard.checkpoint.save").run(self.train, { root = self.dir, async = false,
-    data = self.saved_data, replaces = true })
-  self:note(path, states, self.saved_data)
+    data = data, replaces = true })
+  self:note(path, states, data)
 end
 
 ---Called when the ranks of this trainer agree that its run should end: after the step that they are about to make, or
 ---immediately if no trainer has anything to save. Of one that has, a save now would be with the generators and the data
----behind the batch of that step. Collective.
+---after the batch of that step. Collective.
 function Policy:terminate()
   self.last = true
   for _, other in ipairs(termination.policies) do
@@ -332,7 +333,7 @@ local function leave_later(self)
   branches.arrange(self.train, self.dir, disks.of(self.train.session, self.dir))
 end
 
--- The generators and data as they were behind the model's last step, where a run is ended before another one, whose
+-- The generators and data as they were after the model's last step, where a run is ended before another one, whose
 -- batch the recipe has drawn or read already; nil: as they are now, or no save has them.
 local function states_of_last_step(self)
   for _, other in ipairs(termination.ended and termination.policies or {}) do

@@ -50,6 +50,24 @@ for step = train.steps_done + 1, cfg.steps do
 end
 ]]
 
+-- Saves by hand with other data, and then with its own if it is told so.
+local OTHER_DATA = [[
+local ms = require "moonshard"
+local cfg = ms.args { dir = "", text = "", steps = 2, own = false }
+local model = ms.nn.linear(8, 4)
+ms.fully_shard(model, { mesh = ms.world().size })
+local data = ms.data.text { files = cfg.text, seq = 8, global_batch = 4 }
+local other = ms.data.text { files = cfg.text, seq = 8, global_batch = 4, seed = 7 }
+local train = ms.trainer { model = model, optimizer = ms.optim.sgd { lr = 1e-2 }, loss = ms.loss.mse,
+  checkpoint = { dir = cfg.dir, resume = "auto", data = data } }
+for step, batch in data:batches { more = cfg.steps } do
+  train:step { inputs = ms.tensor(batch.tokens):cast("f32"), targets = ms.zeros { 4, 4 } }
+end
+ms.checkpoint.save(train, cfg.dir, { data = other })
+if cfg.own then ms.checkpoint.save(train, cfg.dir, { data = data }) os.exit(0) end
+print("steps", train.steps_done)
+]]
+
 -- Makes STEPS, and then what LAST says; prints the step and weights.
 local LAST = [[
 local ms = require "moonshard"
@@ -124,6 +142,18 @@ describe("the last checkpoint of a run", function()
         assert.is_true(#rest >= 4, how)
       end
     end
+  end)
+
+  it("has the trainer's data, whatever data a save by hand gave it", function()
+    local recipe, text = program.recipe(OTHER_DATA), scratch.path()
+    scratch.write(text, ("some text. "):rep(99))
+    for _, own in ipairs { "own=true", "own=false" } do
+      local dir = scratch.path()
+      assert.equal(0, program.run({ "run", recipe, "text=" .. text, "dir=" .. dir, own }).status)
+      local ended = program.run { "run", recipe, "text=" .. text, "dir=" .. dir, "steps=1" }
+      assert.equal("steps\t3\n", ended.out:match("steps.*"), ended.err)
+    end
+    os.remove(recipe)
   end)
 
   it("has every update, and the step to which the run went back", function()

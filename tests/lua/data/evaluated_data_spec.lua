@@ -9,7 +9,8 @@ local scratch = require("lua.support.scratch")
 -- Ends after `stop` steps, and prints the loss of each step.
 local SAMPLERS = [[
 local ms = require "moonshard"
-local cfg = ms.args { dir = "", stop = 0, seed = 0, before = false, own = false, batch = 4, more = false }
+local cfg = ms.args { dir = "", stop = 0, seed = 0, before = false, own = false, batch = 4, more = false,
+  by_hand = false }
 local model = ms.nn.linear(8, 4)
 ms.fully_shard(model, { mesh = ms.world().size })
 local data = ms.data.random { inputs = 8, targets = 4, length = 64 }
@@ -20,7 +21,8 @@ local sampler, valid = ms.data.sampler { length = 64 }, ms.data.sampler { length
 if cfg.before then train:evaluate(data:batches(valid, 4)) end
 for _, batch in data:batches(sampler, cfg.batch) do
   if train.steps_done % 2 == 1 then train:evaluate(data:batches(valid, 4)) end
-  if cfg.own then batch = { inputs = batch.inputs, targets = batch.targets } end
+  if cfg.by_hand then data:batches(valid, 4)() end
+  if cfg.own or cfg.by_hand then batch = { inputs = batch.inputs, targets = batch.targets } end
   print(("%d %.9g"):format(train.steps_done + 1, train:step(batch).loss))
   if train.steps_done == cfg.stop then break end
 end
@@ -82,7 +84,8 @@ describe("a run that resumes", function()
 
   it("goes on with its training samples, whatever sampler evaluates", function()
     local run = runner(SAMPLERS)
-    for _, settings in ipairs { {}, { "seed=5" }, { "before=true" }, { "own=true" }, { "before=true", "own=true" } } do
+    for _, settings in ipairs { {}, { "seed=5" }, { "before=true" }, { "own=true" }, { "before=true", "own=true" },
+      { "by_hand=true", "seed=5" } } do
       local whole = run("dir=" .. scratch.path(), unpack(settings))
       assert.equal(16, #whole)
       for _, stop in ipairs { 3, 4 } do
