@@ -23,7 +23,7 @@ end
 
 ---@class moonshard.SamplerPosition
 ---@field number integer? of the sampler; nil in states from before there were several
----@field state moonshard.SamplerState as it was loaded, or behind the batch that a step took last
+---@field state moonshard.SamplerState as it was loaded, or after the batch that a step took last
 ---@field sampler moonshard.Sampler? which has it
 ---@field trained boolean? a step took a batch of it
 ---@field given boolean? data gave a batch of it
@@ -101,7 +101,7 @@ end
 
 ---A training step takes a batch of a sampler's samples.
 ---@param sampler moonshard.Sampler
----@param state moonshard.SamplerState behind the batch
+---@param state moonshard.SamplerState after the batch
 ---@param batches string how its samples are divided into batches
 function Positions:train(sampler, state, batches)
   local at, lost

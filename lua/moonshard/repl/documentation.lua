@@ -84,12 +84,17 @@ local function text_of_comment(comment, lines)
   return text
 end
 
+-- The lines of the file that defines a function, nil for a built-in one; and the numbers of its first and last line.
+local function source_of(func)
+  local info = debug.getinfo(arguments.original(func), "S")
+  return info.source:sub(1, 1) == "@" and lines_of(info.source:sub(2)) or nil, info.linedefined, info.lastlinedefined
+end
+
 local function describe_function(name, value)
-  local info = debug.getinfo(arguments.original(value), "S")
-  local lines = info.source:sub(1, 1) == "@" and lines_of(info.source:sub(2))
+  local lines, first = source_of(value)
   if not lines then return nil end
-  local head = lines[info.linedefined] and lines[info.linedefined]:match("function[^(]*(%b())") or "(...)"
-  local text = text_of_comment(comment_above(lines, info.linedefined), lines)
+  local head = lines[first] and lines[first]:match("function[^(]*(%b())") or "(...)"
+  local text = text_of_comment(comment_above(lines, first), lines)
   table.insert(text, 1, name .. head)
   return table.concat(text, "\n")
 end
@@ -97,9 +102,8 @@ end
 -- The first sentence of a function's comment, for lists.
 local function summary(value)
   if type(value) ~= "function" then return nil end
-  local info = debug.getinfo(arguments.original(value), "S")
-  local lines = info.source:sub(1, 1) == "@" and lines_of(info.source:sub(2))
-  local comment = lines and comment_above(lines, info.linedefined)[1]
+  local lines, first = source_of(value)
+  local comment = lines and comment_above(lines, first)[1]
   return comment and comment:sub(1, 1) ~= "@" and comment or nil
 end
 
@@ -185,9 +189,8 @@ end
 
 -- The lines of an option in the annotations of a function; nil if it has none of this name.
 local function option_of(func, name)
-  local info = debug.getinfo(arguments.original(func), "S")
-  local lines = info.source:sub(1, 1) == "@" and lines_of(info.source:sub(2))
-  local class = lines and class_of_options(lines, info.linedefined)
+  local lines, first = source_of(func)
+  local class = lines and class_of_options(lines, first)
   local is_options = class and (class:find("Options$") or class:find("Rules$") or class:find("%.optim%."))
   local found
   for _, line in ipairs(is_options and fields_of_class(lines, class) or {}) do
@@ -315,16 +318,15 @@ end
 ---@param func function
 ---@return table<string, true>? names nil if it takes none
 function documentation.option_names(func)
-  local info = debug.getinfo(arguments.original(func), "S")
-  local lines = info.source:sub(1, 1) == "@" and lines_of(info.source:sub(2))
+  local lines, first, last = source_of(func)
   if not lines then return nil end
-  local body, names = table.concat(lines, "\n", info.linedefined, info.lastlinedefined), {}
+  local body, names = table.concat(lines, "\n", first, last), {}
   local _, after = body:find("options%.parse%(%s*[^,]+,[^,{]+,%s*")
-  if not after then return names_of_class(lines, info.linedefined, names) end
+  if not after then return names_of_class(lines, first, names) end
   local constant = body:match("^[%u_]+", after + 1)
   local constructor = constant and constant_named(table.concat(lines, "\n"), constant)
     or constructor_at(body, after + 1)
-  if not constructor then return names_of_class(lines, info.linedefined, names) end
+  if not constructor then return names_of_class(lines, first, names) end
   keys_of(constructor, names)
   return next(names) and names or nil
 end

@@ -200,7 +200,7 @@ describe("a number that changes during training", function()
     assert.equal(1, train:step(batch()).loss)
   end)
 
-  it("U7 is refused where a closure is made anew in every step and then computes something else", function()
+  it("U7 is refused where a closure is made in every step and then computes something else", function()
     local weigh
     local train = trainer(function(net, b) return weigh(loss_of(net, b)) end)
     for step = 1, 6 do

@@ -1,7 +1,7 @@
 -- The paths of a folder or a pattern, sorted by bytes in every locale. A folder is listed with its sub-folders, and a
 -- part "**" of a pattern matches any number of folders, as in Python's recursive glob. Hidden files and folders, whose
--- names begin with a dot, are not listed. A folder that several links lead to is listed once, so a link to a folder
--- above its own ends.
+-- names begin with a dot, are not listed. Below a folder that is listed, one that several links lead to is listed once,
+-- so a link to a folder above its own ends.
 
 local ffi = require "ffi"
 local errors = require "moonshard.base.error"
