@@ -1,10 +1,15 @@
 -- Which files a folder or a pattern has: those of sub-folders too, in one order, each once.
 
+local ffi = require("ffi")
 local files = require("moonshard.data.files.files")
 local has = require("lua.support.message").has
 local listing = require("moonshard.data.files.listing")
 local ms = require("moonshard")
 local scratch = require("lua.support.scratch")
+
+ffi.cdef("int setfsuid(unsigned user);")
+
+local NOBODY = 65534
 
 describe("files of data", function()
   local folder
@@ -43,6 +48,26 @@ describe("files of data", function()
     end
     assert.same({}, listing.match(folder .. "/none/**"))
     has(select(2, pcall(found, folder .. "/**/*.json")).message, "no file matches")
+  end)
+
+  it("are not left out where a folder cannot be read, whatever pattern leads there", function()
+    local above = scratch.folder()
+    assert.equal(0, os.execute(("cd %s && mkdir open locked && touch open/1.txt locked/2.txt"):format(above)))
+    assert.equal(0, os.execute(("chmod 755 %s && chmod 0 %s/locked"):format(above, above)))
+    local before = ffi.C.setfsuid(NOBODY) -- root reads every folder
+    local results = {}
+    for _, pattern in ipairs({ "**", "**/*.txt", "*/*.txt", "locked/*.txt", "l*/2.txt", "*/[12].txt", "locked/2.txt" }) do
+      local ok, message = pcall(listing.match, above .. "/" .. pattern)
+      results[pattern] = ok and "found " .. #message or message.message
+    end
+    results.open = #listing.match(above .. "/open/*.txt") + #listing.match(above .. "/none*/*.txt")
+    ffi.C.setfsuid(before)
+    assert.equal(1, results.open)
+    results.open = nil
+    for pattern, result in pairs(results) do
+      has(result, above .. "/locked cannot be read", pattern)
+    end
+    assert.equal(0, os.execute("chmod 755 " .. above .. "/locked"))
   end)
 
   it("are all read by data of text and of conversations", function()

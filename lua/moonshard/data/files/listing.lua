@@ -19,7 +19,8 @@ void free(void *pointer);
 ]]
 
 local C = ffi.C
-local STOP_AT_ERRORS, STOPPED = 1, 2 -- GLOB_ERR, GLOB_ABORTED
+local STOP_AT_ERRORS = 1 -- GLOB_ERR
+local IS_ABSENT = { [0] = true, [2] = true, [20] = true } -- no error, ENOENT, ENOTDIR
 local look_at, FOLDER = file_status.of_path, file_status.FOLDER
 
 local listing = {}
@@ -40,18 +41,36 @@ end
 ---@return string
 function listing.literal(path) return (path:gsub("[%[%]*?\\]", "\\%0")) end
 
--- The paths of a pattern without "**", and whether a folder on the way could not be read.
-local function glob(pattern, flags)
-  local found, paths = ffi.new("ms_lua_glob"), {}
-  local status = C.glob(pattern, flags, nil, found)
-  for i = 0, status == 0 and tonumber(found.count) - 1 or -1 do paths[#paths + 1] = ffi.string(found.paths[i]) end
-  C.globfree(found)
-  return paths, status == STOPPED
-end
-
 -- "" is the folder in which the program runs.
 local function inside(folder, rest)
   return (folder == "" or folder:find("/$")) and folder .. rest or folder .. "/" .. rest
+end
+
+-- The paths in a folder whose names match a pattern's part. A folder that cannot be read would hide its files.
+local function matches_in(folder, part)
+  local found, paths = ffi.new("ms_lua_glob"), {}
+  ffi.errno(0)
+  local status = C.glob(inside(listing.literal(folder), part), STOP_AT_ERRORS, nil, found)
+  local failed = status ~= 0 and not IS_ABSENT[ffi.errno()]
+  for i = 0, status == 0 and tonumber(found.count) - 1 or -1 do paths[#paths + 1] = ffi.string(found.paths[i]) end
+  C.globfree(found)
+  if failed then
+    errors.raise("MS_EIO", "folder %s cannot be read: its files would be left out", folder == "" and "." or folder)
+  end
+  return paths
+end
+
+-- The paths of a pattern without "**".
+local function glob(pattern)
+  local above, part = pattern:match("^(.*/)([^/]*)$")
+  if not above then return matches_in("", pattern) end
+  above = above:gsub("(.)/+$", "%1")
+  if not above:gsub("\\.", ""):find("[%[*?]") then return matches_in(above:gsub("\\(.)", "%1"), part) end
+  local paths = {}
+  for _, folder in ipairs(glob(above)) do
+    for _, path in ipairs(look_at(folder) == FOLDER and matches_in(folder, part) or {}) do paths[#paths + 1] = path end
+  end
+  return paths
 end
 
 -- Calls visit for a folder and all below it, with the paths of each.
@@ -59,15 +78,14 @@ local function walk(folder, visit, seen)
   local real = listing.real_path(folder == "" and "." or folder)
   if not real or seen[real] then return end
   seen[real] = true
-  local paths, stopped = glob(inside(listing.literal(folder), "*"), STOP_AT_ERRORS)
-  if stopped then errors.raise("MS_EIO", "folder %s cannot be read: its files would be left out", folder) end
+  local paths = matches_in(folder, "*")
   visit(folder, paths)
   for _, path in ipairs(paths) do
     if look_at(path) == FOLDER then walk(path, visit, seen) end
   end
 end
 
--- A pattern's parts before and behind the first "**"; nil without one.
+-- A pattern's parts before and after the first "**"; nil without one.
 local function cut(pattern)
   local padded = "/" .. pattern .. "/"
   local first, last = padded:find("/**/", 1, true)
@@ -79,10 +97,10 @@ end
 local function add_matches(pattern, add)
   local before, behind = cut(pattern)
   if not before then
-    for _, path in ipairs((glob(pattern, 0))) do add(path) end
+    for _, path in ipairs(glob(pattern)) do add(path) end
     return
   end
-  for _, root in ipairs(before == "" and { "" } or (glob(before, 0))) do
+  for _, root in ipairs(before == "" and { "" } or glob(before)) do
     if root == "" or look_at(root) == FOLDER then
       walk(root, function(folder, paths)
         if behind ~= "" then return add_matches(inside(listing.literal(folder), behind), add) end
