@@ -56,7 +56,7 @@ describe("files of data", function()
     assert.equal(0, os.execute(("chmod 755 %s && chmod 0 %s/locked"):format(above, above)))
     local before = ffi.C.setfsuid(NOBODY) -- root reads every folder
     local results = {}
-    for _, pattern in ipairs({ "**", "**/*.txt", "*/*.txt", "locked/*.txt", "l*/2.txt", "*/[12].txt", "locked/2.txt" }) do
+    for _, pattern in ipairs({ "**", "**/*.txt", "*/*.txt", "locked/*.txt", "l*/2.txt", "*/[12].txt" }) do
       local ok, message = pcall(listing.match, above .. "/" .. pattern)
       results[pattern] = ok and "found " .. #message or message.message
     end
