@@ -8,6 +8,7 @@
 #include "base/numbers/dtype.h"
 #include "base/text/hash.h"
 #include "base/text/xxh3.h"
+#include "plan/layout/state_layout.h"
 #include "plan/lower/lower.h"
 #include "plan/layout/residuals.h"
 
@@ -241,11 +242,11 @@ int ms_plan_join(ms_plan *plan, int phase, int stream, int unit) {
 int ms_plan_take_replicas(ms_plan *plan, int phase) {
   ms_plan_phase *p = &plan->phase[phase];
   ms_plan_coll *coll = p->instr[p->n - 1].coll, *also;
-  coll->replicas = plan->replicas;
+  coll->replicas = plan->layout->replicas;
   if (coll->kind == MS_COLL_ALL_GATHER) return MS_OK;
   coll->sliced = coll->kind == MS_COLL_REDUCE_SCATTER;
   MS_TRY(list_collective(plan, phase, MS_COLL_ALL_REDUCE, MS_DIM_REPLICATE, coll->unit, 0, &also));
-  also->ranks = plan->replicas;
+  also->ranks = plan->layout->replicas;
   for (int i = 0; i < coll->parts; i++) also->bytes += bytes_of_part(also, &coll->part[i]);
   coll->also_bytes = also->bytes;
   return MS_OK;
@@ -256,10 +257,10 @@ void ms_plan_set_stride(ms_plan *plan, int phase, int stride) {
 }
 
 int ms_plan_between_copies(ms_plan *plan, int phase, int kind, int unit, int parts, const ms_plan_part *part) {
-  const int copies = ms_replica_copies(plan->model, plan->replicas);
+  const int copies = ms_replica_copies(plan->model, plan->layout->replicas);
   if (copies == 1) return MS_OK;
   MS_TRY(ms_plan_collective(plan, phase, MS_STREAM_REPLICATE, kind, MS_DIM_REPLICATE, copies, unit, parts, part));
-  ms_plan_set_stride(plan, phase, plan->replicas);
+  ms_plan_set_stride(plan, phase, plan->layout->replicas);
   return MS_OK;
 }
 
@@ -289,7 +290,7 @@ int ms_plan_shares_masters(const ms_plan *plan, int unit) {
 
 ms_ref ms_plan_weights(const ms_plan *plan, int unit, int s, int64_t local, int64_t n) {
   const ms_unit *u = &plan->model->unit[unit];
-  const int has_weights = ms_segment_has_weights(plan->model, u, plan->replicas, s);
+  const int has_weights = ms_segment_has_weights(plan->model, u, plan->layout->replicas, s);
   const int slot = has_weights ? MS_SLOT_WEIGHTS : MS_SLOT_MASTER;
   const int64_t at = ms_slots[slot].at(plan->model, plan->layout, unit, s, local);
   int dtype = has_weights ? ms_slot_form_of(plan->model, plan->layout, slot, unit, s).dtype : MS_F32;

@@ -11,6 +11,7 @@
 #include "base/config.h"
 #include "base/machine/cores.h"
 #include "plan/compile_cache.h"
+#include "plan/layout/state_layout.h"
 #include "plan/lower/lower.h"
 #include "plan/optimizer.h"
 
@@ -143,10 +144,6 @@ static int take_state(ms_plan *plan, const ms_plan_config *config) {
   if (!layout) return MS_ENOMEM;
   plan->layout = layout;
   MS_TRY(ms_state_layout_make(plan->model, config, layout));
-  plan->replicas = layout->replicas;
-  plan->replicas_here = layout->replicas_here;
-  plan->inner_shards = layout->inner_shards;
-  plan->sliced = layout->sliced;
   memcpy(plan->arena_bytes, layout->bytes, sizeof plan->arena_bytes);
   memcpy(plan->peers_bytes, layout->peers, sizeof plan->peers_bytes);
   memcpy(plan->category_bytes, layout->category_bytes, sizeof plan->category_bytes);

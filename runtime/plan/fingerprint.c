@@ -14,6 +14,7 @@
 #include "base/numbers/number.h"
 #include "base/text/xxh3.h"
 #include "graph/infer/infer.h"
+#include "plan/layout/state_layout.h"
 #include "plan/lower/lower.h"
 #include "plan/lower/optimizers/owners.h"
 #include "shard/param_group.h"
@@ -153,7 +154,7 @@ static int fills_gradients(const ms_plan *plan, const ms_instr *instr) {
 static int is_of_one_rank(const ms_plan *plan, const ms_instr *instr) {
   const int flags = ms_op_row_of(instr->call->op)->flags;
   if (flags & MS_OP_RANK_LOCAL) return 1;
-  const int slices = plan->replicas > 1 || plan->sliced;
+  const int slices = plan->layout->replicas > 1 || plan->layout->sliced;
   return slices && ((flags & MS_OP_REPLICA_LOCAL) || fills_gradients(plan, instr));
 }
 

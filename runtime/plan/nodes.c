@@ -178,7 +178,8 @@ int ms_plan_blocks(const ms_plan *plan, int arena, int node) {
   for (int i = 0; i < n; i++) {
     int known = 0;
     for (int j = 0; j < i && !known; j++)
-      known = (chunks || at[i][MS_DIM_REPLICATE] / plan->replicas == at[j][MS_DIM_REPLICATE] / plan->replicas) &&
+      known = (chunks ||
+               at[i][MS_DIM_REPLICATE] / plan->layout->replicas == at[j][MS_DIM_REPLICATE] / plan->layout->replicas) &&
               (weights || at[i][MS_DIM_SHARD] == at[j][MS_DIM_SHARD]) && at[i][MS_DIM_TENSOR] == at[j][MS_DIM_TENSOR];
     blocks += !known;
   }
@@ -206,14 +207,14 @@ void ms_plan_describe_nodes(const ms_plan *plan, ms_text *text) {
   append_count(text, m->world, "rank");
   ms_text_append(text, " on ");
   append_count(text, nodes, "node");
-  if (ms_model_replicas(m) > 1 && plan->replicas == ms_model_replicas(m))
-    ms_text_append(text, ": %d replicas share one copy of the state", plan->replicas);
-  else if (plan->replicas > 1)
+  if (ms_model_replicas(m) > 1 && plan->layout->replicas == ms_model_replicas(m))
+    ms_text_append(text, ": %d replicas share one copy of the state", plan->layout->replicas);
+  else if (plan->layout->replicas > 1)
     ms_text_append(text, ": groups of %d replicas, each on one node, share one copy of the state: %d copies",
-                   plan->replicas, ms_model_replicas(m) / plan->replicas);
+                   plan->layout->replicas, ms_model_replicas(m) / plan->layout->replicas);
   else if (ms_model_replicas(m) > 1)
     ms_text_append(text, ": each of %d replicas has its own copy of the state", ms_model_replicas(m));
-  if (plan->sliced)
+  if (plan->layout->sliced)
     ms_text_append(text, "; %d replicas shard the optimizer of %d of %d units among them", ms_model_replicas(m),
-                   plan->sliced, m->units);
+                   plan->layout->sliced, m->units);
 }

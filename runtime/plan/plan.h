@@ -213,9 +213,7 @@ struct ms_plan {
   ms_plan_config config; /* without node_of, which the caller owns */
   ms_topology topology;
   struct ms_state_layout *layout; /* of a state of its own; that of the state that it is bound to can have more slots */
-  int replicas;                   /* number of replicas that share one copy of the state, as in the layout */
-  int replicas_here, sliced, inner_shards; /* as there */
-  int streams;                             /* number of streams in use: 0 .. streams - 1 */
+  int streams;                    /* number of streams in use: 0 .. streams - 1 */
   ms_plan_phase phase[MS_PHASES];
   ms_buffer *buffer;
   int buffers, buffers_capacity;

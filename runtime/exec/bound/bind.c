@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/numbers/dtype.h"
 #include "exec/bound/exec.h"
+#include "plan/layout/state_layout.h"
 #include "plan/lower/lower.h"
 #include "plan/optimizer.h"
 
@@ -216,16 +217,16 @@ static int sort_kernel(ms_exec *exec, ms_exec_phase *phase, const ms_instr *sour
 static int check_state(const ms_exec *exec) {
   const ms_plan *plan = exec->plan;
   if (plan->arena_bytes[MS_ARENA_MASTERS] != exec->state->layout.bytes[MS_ARENA_MASTERS] ||
-      plan->replicas != exec->state->layout.replicas)
+      plan->layout->replicas != exec->state->layout.replicas)
     return MS_FAIL(MS_EINVAL, "the plan was compiled with shared_masters = %d, but the state was created with %d",
                    plan->config.shared_masters, !plan->config.shared_masters);
   for (int u = 0; u < plan->model->units; u++)
     if (exec->state->layout.unit[u].at[MS_SLOT_RESIDUALS] >= 0 &&
-        plan->inner_shards != exec->state->layout.inner_shards)
+        plan->layout->inner_shards != exec->state->layout.inner_shards)
       return MS_FAIL(MS_EINVAL,
                      "the plan sums gradients of unit '%s' among %d shards of a node first, but the state keeps what "
                      "sums among %d round off: create both with the same nodes and node_of",
-                     plan->model->unit[u].name, plan->inner_shards, exec->state->layout.inner_shards);
+                     plan->model->unit[u].name, plan->layout->inner_shards, exec->state->layout.inner_shards);
   const ms_optimizer_state *planned = &plan->layout->optimizer[MS_OPT_NONE],
                            *own = &exec->state->layout.optimizer[MS_OPT_NONE];
   if (planned->moments && planned->dtype != own->dtype)

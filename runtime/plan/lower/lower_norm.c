@@ -8,6 +8,7 @@
  * all-reduce as the loss: a number more for each group.
  */
 #include "plan/lower/lower.h"
+#include "plan/layout/state_layout.h"
 
 static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 
@@ -37,7 +38,7 @@ static int totals_of(ms_plan *plan, int weighted, ms_ref squares, int groups, in
   *totals = ms_ref_vector(buffer, 0, MS_F32, groups + numbers);
   /* how many times the sum over the mesh counts each square */
   const ms_op_attrs attrs = {
-      .step = {.replicas = replicas_of(plan, over_replicas) / plan->replicas, .groups = more_than_one(groups)}};
+      .step = {.replicas = replicas_of(plan, over_replicas) / plan->layout->replicas, .groups = more_than_one(groups)}};
   MS_TRY(ms_plan_kernel(plan, phase, MS_OP_step_totals, &attrs, 2, in, 1, totals, "step totals", 0));
   MS_TRY(ms_lower_totals(plan, phase, *totals, over_replicas));
   return sum_squares_over_tensor(plan, *totals, groups);

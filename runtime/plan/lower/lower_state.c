@@ -9,7 +9,7 @@ static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 /* The part of [begin, end) whose gradients this rank holds and which it updates. */
 ms_stretch ms_lower_own_part(const ms_plan *plan, int unit, int64_t begin, int64_t end) {
   int64_t first;
-  int64_t n = ms_unit_slice(plan->model, &plan->model->unit[unit], plan->replicas, &first);
+  int64_t n = ms_unit_slice(plan->model, &plan->model->unit[unit], plan->layout->replicas, &first);
   return (ms_stretch){most(begin, first), ms_least(end, first + n)};
 }
 
@@ -23,7 +23,7 @@ ms_ref ms_lower_slot(const ms_plan *plan, int slot, int unit, int s, ms_stretch 
 
 int ms_lower_has_copy(const ms_plan *plan, int unit, int s) {
   const ms_unit *u = &plan->model->unit[unit];
-  return ms_unit_keeps_copies(u) && ms_segment_has_weights(plan->model, u, plan->replicas, s);
+  return ms_unit_keeps_copies(u) && ms_segment_has_weights(plan->model, u, plan->layout->replicas, s);
 }
 
 int ms_lower_copy(ms_plan *plan, int phase, int unit, int s, ms_stretch own, const char *scope) {

@@ -5,6 +5,7 @@
  * rank continues.
  */
 #include "plan/lower/optimizers/owners.h"
+#include "plan/layout/state_layout.h"
 #include "plan/lower/optimizers/update.h"
 
 /* A parameter without a gradient in this step keeps its value and its optimizer state, and its count of updates does
@@ -56,7 +57,7 @@ static int is_of_replicas(int arena) {
  * buffer of it, whichever instructions of this rank write there. */
 static int meet_replicas(ms_plan *plan) {
   MS_TRY(ms_plan_collective(plan, MS_PHASE_UPDATE, MS_STREAM_REPLICATE, MS_COLL_BARRIER, MS_DIM_REPLICATE,
-                            plan->replicas, -1, 0, NULL));
+                            plan->layout->replicas, -1, 0, NULL));
   for (int b = 0; b < plan->buffers; b++)
     if (plan->buffer[b].bytes && is_of_replicas(plan->buffer[b].arena))
       MS_TRY(ms_plan_open(plan, MS_PHASE_UPDATE, plan->phase[MS_PHASE_UPDATE].n - 1,
@@ -87,5 +88,5 @@ int ms_lower_update(ms_plan *plan) {
     if (!plan->owned_buckets) MS_TRY(update_unit(plan, u));
     MS_TRY(finish_unit(plan, u));
   }
-  return plan->replicas > 1 ? meet_replicas(plan) : MS_OK;
+  return plan->layout->replicas > 1 ? meet_replicas(plan) : MS_OK;
 }

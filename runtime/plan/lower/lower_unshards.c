@@ -3,6 +3,7 @@
  * is gathered in a phase of its own (lower_resident.c).
  */
 #include "base/numbers/dtype.h"
+#include "plan/layout/state_layout.h"
 #include "plan/lower/lower.h"
 
 /* Returns the end of the run of segments from `first` on with the same dtype. With one shard these are contiguous,
@@ -62,7 +63,7 @@ static int gather_unit(ms_lowering *l, int unit, ms_place to, int ranks, int res
   }
   MS_TRY(ms_plan_collective(l->plan, l->phase, MS_STREAM_GATHER, MS_COLL_ALL_GATHER, MS_DIM_SHARD, ranks, unit, parts,
                             l->part));
-  return !in_place && l->plan->replicas > 1 ? ms_plan_take_replicas(l->plan, l->phase) : MS_OK;
+  return !in_place && l->plan->layout->replicas > 1 ? ms_plan_take_replicas(l->plan, l->phase) : MS_OK;
 }
 
 int ms_lower_unshard(ms_lowering *l, int unit, ms_place to, int ranks, int resident) {

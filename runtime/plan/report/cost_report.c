@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/config.h"
+#include "plan/layout/state_layout.h"
 #include "plan/lower/lower.h"
 #include "plan/report/dump.h"
 
@@ -119,21 +120,22 @@ static int64_t share_of(int64_t bytes, int ranks) { return (bytes + ranks - 1) /
 
 /* What this rank counts of a buffer of optimizer state or masters that the shards do not share. */
 static int64_t counted(const ms_plan *plan, const ms_buffer *b) {
-  const int ranks = b->arena == MS_ARENA_CHUNKS       ? plan->replicas_here
-                    : b->arena == MS_ARENA_REPLICATED ? plan->replicas
+  const int ranks = b->arena == MS_ARENA_CHUNKS       ? plan->layout->replicas_here
+                    : b->arena == MS_ARENA_REPLICATED ? plan->layout->replicas
                                                       : 1;
   return share_of(b->bytes, ranks);
 }
 
 static int64_t parameter_bytes(const ms_plan *plan, int unit) {
   const ms_buffer *of = &plan->buffer[ms_state_buffer(unit, 0)];
-  if (ms_plan_shares_masters(plan, unit)) return share_of(4 * plan->model->unit[unit].master_count, plan->replicas);
+  if (ms_plan_shares_masters(plan, unit))
+    return share_of(4 * plan->model->unit[unit].master_count, plan->layout->replicas);
   return counted(plan, &of[MS_SLOT_MASTER]) + counted(plan, &of[MS_SLOT_WEIGHTS]);
 }
 
 int64_t ms_plan_copy_bytes(const ms_plan *plan, int unit) {
   const ms_unit *u = &plan->model->unit[unit];
-  const int sliced = ms_unit_is_sliced(plan->model, u, plan->replicas); /* its chunks are in bf16 anyway */
+  const int sliced = ms_unit_is_sliced(plan->model, u, plan->layout->replicas); /* its chunks are in bf16 anyway */
   return sliced ? 0 : counted(plan, &plan->buffer[ms_state_buffer(unit, MS_SLOT_WEIGHTS)]);
 }
 

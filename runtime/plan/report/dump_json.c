@@ -1,5 +1,6 @@
 /* dump_json.c - a finished plan as one JSON object, for programs: the facts of the text (dump.c). */
 #include "base/numbers/dtype.h"
+#include "plan/layout/state_layout.h"
 #include "plan/report/dump.h"
 
 static void json_bytes(ms_text *text, const char *name, int64_t bytes, int first) {
@@ -136,7 +137,7 @@ int ms_plan_json(const ms_plan *plan, ms_text *text) {
   ms_text_json_string(text, model->mesh_text);
   ms_text_append(text,
                  ",\"ranks_per_node\":%d,\"replicas_together\":%d,\"nodes\":", ms_topology_most_ranks(&plan->topology),
-                 plan->replicas);
+                 plan->layout->replicas);
   ms_text nodes = {0};
   ms_plan_describe_nodes(plan, &nodes);
   if (!ms_text_status(&nodes)) ms_text_json_string(text, nodes.data);

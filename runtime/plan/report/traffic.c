@@ -9,6 +9,7 @@
 
 #include "base/slice.h"
 #include "comm/collectives/hosts/hosts_plan.h"
+#include "plan/layout/state_layout.h"
 #include "plan/report/dump.h"
 
 /* ---- the ranks of a collective ---------------------------------------------------------------------------------- */
@@ -21,7 +22,7 @@ static int place_in(const ms_plan_coll *coll, const int *at) { return at[digit_o
 
 int ms_plan_members(const ms_plan *plan, const ms_plan_coll *coll, const int *at, int *ranks) {
   const ms_model *m = plan->model;
-  const int together = plan->replicas;
+  const int together = plan->layout->replicas;
   int n = 0, member[MS_GRID_DIMS];
   memcpy(member, at, sizeof member);
   if (coll->replicas) {
@@ -130,7 +131,8 @@ static int is_inside(const ms_plan *plan, const ms_plan_coll *coll) {
 /* The elements of a segment that the rank at a position sums between nodes: those in its slice of the chunks. */
 static int64_t count_in_slice(const ms_plan *plan, int unit, int segment, const int *at) {
   const ms_unit *u = &plan->model->unit[unit];
-  int64_t first, n = ms_slice(u->trainable_count, plan->replicas, at[MS_DIM_REPLICATE] % plan->replicas, &first);
+  int64_t first,
+      n = ms_slice(u->trainable_count, plan->layout->replicas, at[MS_DIM_REPLICATE] % plan->layout->replicas, &first);
   const int64_t from = u->segment[segment].local, to = from + u->segment[segment].chunk;
   const int64_t begin = from > first ? from : first, end = to < first + n ? to : first + n;
   return end > begin ? end - begin : 0;
@@ -141,7 +143,7 @@ static void take_sizes(counting *c, const ms_plan_coll *coll, const int *at) {
   for (int i = 0; i < coll->parts; i++) c->part[i] = ms_plan_part_sizes(coll, &coll->part[i]);
   if (!ms_plan_coll_is_of_slices(coll)) return;
   const ms_unit *u = &c->plan->model->unit[coll->unit];
-  if (ms_unit_is_sliced(c->plan->model, u, c->plan->replicas)) return; /* whole slices, of one size */
+  if (ms_unit_is_sliced(c->plan->model, u, c->plan->layout->replicas)) return; /* whole slices, of one size */
   for (int s = 0, i = 0; s < u->segments; s++)
     if (!u->segment[s].frozen) c->part[i++].count = count_in_slice(c->plan, coll->unit, s, at);
 }

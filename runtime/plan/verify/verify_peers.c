@@ -20,6 +20,7 @@
 #include <stdlib.h>
 
 #include "plan/lower/lower.h"
+#include "plan/layout/state_layout.h"
 
 typedef struct peers {
   const ms_plan *plan;
@@ -42,10 +43,11 @@ enum { SHARDS, BLOCK, COPIES, ALL_REPLICAS };
 static int meets(const ms_plan *plan, const ms_plan_coll *coll, int who) {
   const int size = plan->model->dim[coll->dim].size, neighbours = coll->stride == 1 ? coll->ranks : 1;
   if (who == SHARDS) return coll->dim == MS_DIM_SHARD && neighbours == size;
-  if (who == BLOCK && coll->replicas >= plan->replicas) return 1;
+  if (who == BLOCK && coll->replicas >= plan->layout->replicas) return 1;
   if (coll->dim != MS_DIM_REPLICATE) return 0;
-  if (who == BLOCK) return neighbours >= plan->replicas;
-  return neighbours == size || (who == COPIES && coll->stride == plan->replicas && coll->ranks == size / coll->stride);
+  if (who == BLOCK) return neighbours >= plan->layout->replicas;
+  return neighbours == size ||
+         (who == COPIES && coll->stride == plan->layout->replicas && coll->ranks == size / coll->stride);
 }
 
 static const ms_plan_coll *meeting(const peers *v, int i, int who) {
@@ -68,9 +70,9 @@ static void extend(const peers *v, int i, int *done) {
 static void find_meetings(const peers *v) {
   for (int b = 0; b < v->phase->n; b++) {
     if (meeting(v, b, BLOCK)) extend(v, b, v->behind);
-    if (!meeting(v, b, v->plan->replicas > 1 ? BLOCK : ALL_REPLICAS)) continue;
+    if (!meeting(v, b, v->plan->layout->replicas > 1 ? BLOCK : ALL_REPLICAS)) continue;
     if (meeting(v, b, ALL_REPLICAS)) extend(v, b, v->chunks);
-    for (int c = 0; c < b && v->plan->sliced; c++)
+    for (int c = 0; c < b && v->plan->layout->sliced; c++)
       if (meeting(v, c, COPIES) && v->place[c] <= clock_of(v, b)[v->phase->instr[c].stream]) extend(v, c, v->chunks);
   }
 }
@@ -98,8 +100,8 @@ static int shards_share(const ms_plan *plan, int arena) {
 }
 
 static int replicas_share(const ms_plan *plan, int arena) {
-  if (arena == MS_ARENA_CHUNKS) return plan->replicas > 1 || plan->replicas_here > 1;
-  return plan->replicas > 1 && (arena == MS_ARENA_MASTERS || arena == MS_ARENA_REPLICATED);
+  if (arena == MS_ARENA_CHUNKS) return plan->layout->replicas > 1 || plan->layout->replicas_here > 1;
+  return plan->layout->replicas > 1 && (arena == MS_ARENA_MASTERS || arena == MS_ARENA_REPLICATED);
 }
 
 /* 1 when ranks gather into a buffer that they have together. */
@@ -115,7 +117,7 @@ static int is_own(const ms_plan *plan, const ms_access *a) {
   const int64_t start = plan->buffer[a->buffer].offset;
   for (int s = 0; s < u->segments; s++) {
     const ms_segment *seg = &u->segment[s];
-    const int64_t begin = start + ms_master_offset(plan->model, u, plan->replicas, 1, s, seg->local);
+    const int64_t begin = start + ms_master_offset(plan->model, u, plan->layout->replicas, 1, s, seg->local);
     if (a->begin >= begin && a->end <= begin + 4 * seg->chunk) return 1;
   }
   return 0;
@@ -152,7 +154,7 @@ static int check_behind(const peers *v, int i, const ms_access *a) {
 
 static int check_before(const peers *v, int i, const ms_access *a) {
   const int kernel = v->phase->instr[i].kind == MS_INSTR_KERNEL;
-  const int block = v->plan->replicas > 1 ? BLOCK : ALL_REPLICAS;
+  const int block = v->plan->layout->replicas > 1 ? BLOCK : ALL_REPLICAS;
   if (kernel && shards_share(v->plan, a->arena) && !meet_before(v, SHARDS) && !is_behind_meeting(v, i, SHARDS))
     return fail(v, i, a, "writes", "other shards may still read: nothing makes it wait for them");
   if (kernel && replicas_share(v->plan, a->arena) && !meet_before(v, block) && !is_behind_meeting(v, i, block))

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/numbers/dtype.h"
+#include "plan/layout/state_layout.h"
 #include "tests/c/support/networks/planned.h"
 #include "tests/c/support/networks/priced_cluster.h"
 
@@ -54,7 +55,7 @@ static void Q6_sums_take_two_hops_where_each_node_has_as_many_neighbours_of_a_gr
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     const setting s = {cases[i].replicate, cases[i].shard, MS_I8, .node_of = cases[i].node_of};
     planned p = plan_of(&s, 0);
-    assert_int_equal(p.plan->inner_shards, cases[i].inner);
+    assert_int_equal(p.plan->layout->inner_shards, cases[i].inner);
     const int hops = cases[i].inner > 1 ? 2 : 1;
     assert_int_equal(count(p.plan, MS_PHASE_FIRST, MS_COLL_ALL_TO_ALL, 0), hops * p.net.model->units);
     assert_int_equal(count(p.plan, MS_PHASE_FIRST, MS_COLL_REDUCE_SCATTER, 0), 0);

@@ -1,5 +1,6 @@
 /* test_plan_nodes.c - what ranks share is decided by the nodes they are on, which a plan is given and never guesses. */
 #include "moonshard.h"
+#include "plan/layout/state_layout.h"
 #include "plan/report/dump.h"
 #include "tests/c/support/ranks/hosts.h"
 #include "tests/c/support/networks/planned.h"
@@ -23,7 +24,7 @@ static planned plan_on(int replicate, int shard, int rank, int ranks_per_node, i
 
 static void check_sharing(int replicate, int shard, int ranks_per_node, int together, int shares_masters) {
   planned p = plan_on(replicate, shard, 0, ranks_per_node, MS_SYNC_EVERY);
-  assert_int_equal(p.plan->replicas, together);
+  assert_int_equal(p.plan->layout->replicas, together);
   assert_int_equal(p.plan->arena_bytes[MS_ARENA_MASTERS] > 0, shares_masters);
   drop(&p);
 }
@@ -97,14 +98,14 @@ static void M6_slices_are_summed_between_nodes(void **state) {
       const int replicate = shapes[i][0], shard = shapes[i][1];
       planned p = plan_on(replicate, shard, 0, shapes[i][2], sync);
       const ms_plan *plan = p.plan;
-      const int nodes = replicate / plan->replicas, sums = plan->replicas > 1 && nodes > 1;
+      const int nodes = replicate / plan->layout->replicas, sums = plan->layout->replicas > 1 && nodes > 1;
       const int phase = sync == MS_SYNC_EVERY ? MS_PHASE_FIRST : MS_PHASE_LAST;
       for (int u = 0; u < p.net.model->units; u++) {
         const ms_plan_coll *coll = sum_between_nodes(plan, phase, u);
         assert_int_equal(coll != NULL, sums);
         if (!coll) continue;
         assert_int_equal(coll->ranks, nodes);
-        assert_int_equal(elements_of(coll), elements_in_slice(p.net.model, u, plan->replicas));
+        assert_int_equal(elements_of(coll), elements_in_slice(p.net.model, u, plan->layout->replicas));
       }
       assert_int_equal(sum_between_nodes(plan, MS_PHASE_NORM, -1) != NULL, sums && shard > 1);
       for (int rank = 1; rank < replicate * shard; rank++) {
@@ -155,7 +156,7 @@ static void M6_nodes_may_have_different_numbers_of_ranks_in_any_order(void **sta
   };
   for (int i = 0; i < 6; i++) {
     planned p = plan_on_two_nodes(cases[i].node_of);
-    assert_int_equal(p.plan->replicas, cases[i].together);
+    assert_int_equal(p.plan->layout->replicas, cases[i].together);
     drop(&p);
   }
 }

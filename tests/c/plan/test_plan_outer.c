@@ -2,6 +2,7 @@
  * no kernel, what the state keeps, and which settings and orders of phases are refused.
  */
 #include "comm/group/world.h"
+#include "plan/layout/state_layout.h"
 #include "tests/c/api/bound_exec.h"
 #include "tests/c/support/networks/mlp_training.h"
 #include "tests/c/support/networks/planned.h"
@@ -48,7 +49,7 @@ static void H12_plans_sum_over_replicas_where_they_sync(void **state) {
     assert_int_equal(sums_of(p.plan, MS_PHASE_OUTER), of[i].in_outer * units);
     for (int phase = MS_PHASE_NEXT; phase <= MS_PHASE_UPDATE; phase++) assert_int_equal(sums_of(p.plan, phase), 0);
     assert_int_equal(p.plan->phase[MS_PHASE_OUTER].present, of[i].outer);
-    assert_int_equal(p.plan->replicas, 1);
+    assert_int_equal(p.plan->layout->replicas, 1);
     drop(&p);
   }
 }

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "tests/c/support/networks/planned.h"
+#include "plan/layout/state_layout.h"
 
 enum { MAX_RANKS = 8 };
 
@@ -107,7 +108,7 @@ static int writes_shared(const ms_plan *plan, int before_meeting) {
     const int n = instr->kind == MS_INSTR_KERNEL ? ms_instr_accesses(plan, instr, access, 16) : 0;
     for (int a = 0; a < n; a++)
       writes |= access[a].write && (access[a].arena == MS_ARENA_MASTERS || access[a].arena == MS_ARENA_REPLICATED ||
-                                    (access[a].arena == MS_ARENA_CHUNKS && plan->replicas_here > 1));
+                                    (access[a].arena == MS_ARENA_CHUNKS && plan->layout->replicas_here > 1));
   }
   return writes;
 }
@@ -137,7 +138,7 @@ static void M4_every_wait_and_barrier_of_every_update_is_needed(void **state) {
 static void begin_with_barrier(planned *p, int *tried) {
   ms_plan_phase *update = &p->plan->phase[MS_PHASE_UPDATE];
   ms_instr barrier;
-  if (p->plan->replicas == 1 || !writes_shared(p->plan, 0)) return;
+  if (p->plan->layout->replicas == 1 || !writes_shared(p->plan, 0)) return;
   take_out(update, update->n - 1, &barrier);
   assert_int_equal(barrier.coll->kind, MS_COLL_BARRIER);
   put_back(update, 0, &barrier);

@@ -1,6 +1,7 @@
 /* test_plan_slices.c - plans of sliced units: how copies of the state on several nodes divide gradients, optimizer
  * state and updates, for replicas that share a copy per node and for those that have one each. */
 #include "moonshard.h"
+#include "plan/layout/state_layout.h"
 #include "tests/c/support/networks/planned.h"
 #include "tests/c/support/ranks/ranks.h"
 
@@ -47,10 +48,10 @@ static void H11_slices_of_all_replicas_cover_the_chunks_once(void **state) {
         planned p = plan_of(k, replica * k->shard, MS_BF16, 1, MS_SYNC_EVERY);
         const ms_unit *unit = &p.net.model->unit[u];
         int64_t first, node_first;
-        const int64_t n = ms_unit_slice(p.net.model, unit, p.plan->replicas, &first);
-        const int64_t node_n = ms_unit_node_slice(p.net.model, unit, p.plan->replicas, &node_first);
-        assert_int_equal(ms_replica_copies(p.net.model, p.plan->replicas), k->copies);
-        assert_true(n <= ms_unit_slice_room(p.net.model, unit, p.plan->replicas));
+        const int64_t n = ms_unit_slice(p.net.model, unit, p.plan->layout->replicas, &first);
+        const int64_t node_n = ms_unit_node_slice(p.net.model, unit, p.plan->layout->replicas, &node_first);
+        assert_int_equal(ms_replica_copies(p.net.model, p.plan->layout->replicas), k->copies);
+        assert_true(n <= ms_unit_slice_room(p.net.model, unit, p.plan->layout->replicas));
         assert_true(!n || (first >= node_first && first + n <= node_first + node_n));
         covered += n;
         whole = unit->trainable_count;
@@ -79,7 +80,7 @@ static void H11_the_next_step_joins_the_gathers_that_an_update_left_in_flight(vo
     for (int k = 0; k < update->colls; k++)
       if (update->coll[k]->in_flight) assert_ptr_equal(update->coll[k], joined[left++]);
     assert_int_equal(left, joins);
-    assert_int_equal(joins, p.plan->replicas == 1 ? p.net.model->units : 0);
+    assert_int_equal(joins, p.plan->layout->replicas == 1 ? p.net.model->units : 0);
     drop(&p);
   }
 }
@@ -117,9 +118,9 @@ static void H11_bytes_between_copies_are_those_of_slices(void **state) {
         const int gathers = coll->kind == MS_COLL_ALL_GATHER;
         if (coll->unit < 0 || coll->dim != MS_DIM_REPLICATE || coll->kind == MS_COLL_ALL_REDUCE) continue;
         const ms_unit *unit = &p.net.model->unit[coll->unit];
-        const int64_t room = ms_unit_slice_room(p.net.model, unit, plan->replicas);
+        const int64_t room = ms_unit_slice_room(p.net.model, unit, plan->layout->replicas);
         assert_int_equal(coll->ranks, cases[i].copies);
-        assert_int_equal(ms_plan_coll_is_between_nodes(coll), plan->replicas > 1);
+        assert_int_equal(ms_plan_coll_is_between_nodes(coll), plan->layout->replicas > 1);
         assert_true(coll->bytes == (double)((coll->ranks - 1) * room * (gathers ? 2 : 4)));
       }
     drop(&p);
@@ -135,9 +136,9 @@ static void H11_memory_is_a_slice_of_the_state_and_the_chunks(void **state) {
     int64_t slices = 0, chunks = 0;
     for (int u = 0; u < p.net.model->units; u++) {
       const ms_unit *unit = &p.net.model->unit[u];
-      const int64_t bytes = ms_unit_weights_bytes(p.net.model, unit, p.plan->replicas);
-      slices += (4 * ms_unit_slice_room(p.net.model, unit, p.plan->replicas) + 63) / 64 * 64;
-      chunks += (bytes + p.plan->replicas_here - 1) / p.plan->replicas_here;
+      const int64_t bytes = ms_unit_weights_bytes(p.net.model, unit, p.plan->layout->replicas);
+      slices += (4 * ms_unit_slice_room(p.net.model, unit, p.plan->layout->replicas) + 63) / 64 * 64;
+      chunks += (bytes + p.plan->layout->replicas_here - 1) / p.plan->layout->replicas_here;
     }
     assert_int_equal(p.plan->category_bytes[MS_CAT_OPTIMIZER], 2 * slices);
     assert_int_equal(p.plan->category_bytes[MS_CAT_GRADIENTS], slices);

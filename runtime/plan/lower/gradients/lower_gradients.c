@@ -12,6 +12,7 @@
 #include <stdlib.h>
 
 #include "base/numbers/dtype.h"
+#include "plan/layout/state_layout.h"
 #include "plan/lower/lower.h"
 
 int ms_lower_communicates(const ms_lowering *l, int unit) {
@@ -47,7 +48,8 @@ int ms_lower_deferred_buffer(ms_lowering *l, int unit, int64_t elements, int *bu
 /* With one shard, the replicas sum the chunks in the reduce buffer itself, which has room for all slices then. */
 int64_t ms_lower_reduce_elements(const ms_lowering *l, const ms_unit *u) {
   const int64_t own = u->reduce_bytes / ms_dtype_size(u->config.reduce_dtype);
-  const int64_t chunks = ms_model_shards(l->model) == 1 ? ms_unit_chunk_room(l->model, u, l->plan->replicas) : 0;
+  const int64_t chunks =
+      ms_model_shards(l->model) == 1 ? ms_unit_chunk_room(l->model, u, l->plan->layout->replicas) : 0;
   return own > chunks ? own : chunks;
 }
 
@@ -92,17 +94,17 @@ static int zero_rest(ms_lowering *l, int unit) {
 int ms_lower_zero_between_segments(ms_lowering *l, int unit) {
   const ms_unit *u = &l->model->unit[unit];
   int gradient = ms_state_buffer(unit, MS_SLOT_GRADIENT);
-  if (ms_unit_is_sliced(l->model, u, l->plan->replicas) ||
+  if (ms_unit_is_sliced(l->model, u, l->plan->layout->replicas) ||
       l->phase != (ms_lower_sync(l, unit) == MS_SYNC_EVERY ? MS_PHASE_FIRST : MS_PHASE_LAST))
     return MS_OK;
-  int64_t first, n = ms_unit_node_slice(l->model, u, l->plan->replicas, &first), end = first;
+  int64_t first, n = ms_unit_node_slice(l->model, u, l->plan->layout->replicas, &first), end = first;
   for (int s = 0; s < u->segments && !u->segment[s].frozen; s++) {
     const ms_segment *seg = &u->segment[s];
     const int64_t begin = seg->local < first + n ? seg->local : first + n;
     MS_TRY(ms_lower_fill_zero(l, gradient, 4 * (end - first), MS_F32, begin - end, u->name));
     if (seg->local + seg->chunk > end) end = seg->local + seg->chunk;
   }
-  const int64_t room = ms_unit_slice_room(l->model, u, l->plan->replicas);
+  const int64_t room = ms_unit_slice_room(l->model, u, l->plan->layout->replicas);
   if (end > first + n) end = first + n; /* the reserved bytes behind a shorter or empty slice are cleared as well */
   return ms_lower_fill_zero(l, gradient, 4 * (end - first), MS_F32, first + room - end, u->name);
 }
@@ -234,7 +236,7 @@ int ms_lower_zero_unreached(ms_lowering *l) {
   for (int u = 0; u < l->model->units; u++) {
     const ms_unit *unit = &l->model->unit[u];
     if (l->use[u].gradient_last >= 0) continue;
-    int64_t room = ms_unit_slice_room(l->model, unit, l->plan->replicas);
+    int64_t room = ms_unit_slice_room(l->model, unit, l->plan->layout->replicas);
     MS_TRY(ms_lower_fill_zero(l, ms_state_buffer(u, MS_SLOT_GRADIENT), 0, MS_F32, room, unit->name));
   }
   return MS_OK;

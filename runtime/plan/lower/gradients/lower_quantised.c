@@ -12,6 +12,7 @@
  * gradients: its bytes move while those are computed. What is left at the end of backward follows there.
  */
 #include "plan/lower/gradients/lower_pieces.h"
+#include "plan/layout/state_layout.h"
 #include "plan/layout/residuals.h"
 
 /* ---- places ---- */
@@ -26,7 +27,7 @@ static int open_sent(ms_lowering *l, const ms_unit_pieces *p, int64_t pieces, in
 
 /* The elements of a segment that this rank's gradients hold. *first: the first one, counted in the chunk. */
 static ms_ref own_gradients(const ms_lowering *l, int unit, const ms_segment *seg, int64_t *first) {
-  int64_t slice, n = ms_unit_node_slice(l->model, &l->model->unit[unit], l->plan->replicas, &slice);
+  int64_t slice, n = ms_unit_node_slice(l->model, &l->model->unit[unit], l->plan->layout->replicas, &slice);
   int64_t begin = slice > seg->local ? slice : seg->local, end = seg->local + seg->chunk;
   if (slice + n < end) end = slice + n;
   if (end <= begin) begin = end = seg->local;

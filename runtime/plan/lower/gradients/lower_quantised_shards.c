@@ -18,10 +18,11 @@
  * total, so that the bytes move while another unit's gradients are computed.
  */
 #include "plan/lower/gradients/lower_pieces.h"
+#include "plan/layout/state_layout.h"
 #include "plan/layout/residuals.h"
 
 /* The ranks of the last exchange, which is the only one without nodes in between. */
-static int64_t last_ranks(const ms_lowering *l) { return ms_model_shards(l->model) / l->plan->inner_shards; }
+static int64_t last_ranks(const ms_lowering *l) { return ms_model_shards(l->model) / l->plan->layout->inner_shards; }
 
 static ms_unit_pieces pieces_of(const ms_lowering *l, int unit) {
   return (ms_unit_pieces){unit, l->model->unit[unit].config.shard_dtype, 1};
@@ -34,7 +35,7 @@ static int open_pieces(ms_lowering *l, const ms_unit_pieces *p, int64_t pieces, 
 /* Gradients of all shards to pieces. */
 static int quantise(ms_lowering *l, const ms_unit_pieces *p, const ms_segment *seg, const ms_gradients *from,
                     ms_ref pieces) {
-  const int64_t shards = ms_model_shards(l->model), n = seg->chunk * shards, inner = l->plan->inner_shards;
+  const int64_t shards = ms_model_shards(l->model), n = seg->chunk * shards, inner = l->plan->layout->inner_shards;
   const ms_op_attrs attrs = {
       .pieces = {.dtype = p->dtype, .pieces = shards, .stride = seg->chunk, .group = inner > 1 ? inner : 0}};
   const ms_ref whole = ms_ref_vector(from->buffer, ms_gradients_offset(from, seg), from->dtype, n);
@@ -46,9 +47,10 @@ static int quantise(ms_lowering *l, const ms_unit_pieces *p, const ms_segment *s
 static int sum(ms_lowering *l, const ms_unit_pieces *p, const ms_segment *seg, ms_ref received, ms_ref passed) {
   const int64_t n = last_ranks(l) * ms_pieces_of_segment(p, seg).elements;
   const ms_op_attrs attrs = {
-      .pieces = {.dtype = p->dtype, .pieces = l->plan->inner_shards, .elements = seg->chunk, .each = last_ranks(l)}};
+      .pieces = {
+          .dtype = p->dtype, .pieces = l->plan->layout->inner_shards, .elements = seg->chunk, .each = last_ranks(l)}};
   return ms_lower_round_off(l, p->unit, seg, MS_OP_sum_pieces, MS_OP_sum_pieces_kept, &attrs, received, passed,
-                            ms_residuals_of_passed(l->model, p->unit, seg, l->plan->inner_shards), n);
+                            ms_residuals_of_passed(l->model, p->unit, seg, l->plan->layout->inner_shards), n);
 }
 
 /* A part of an all_to_all in which every rank has so many pieces for each other one. */
@@ -69,7 +71,8 @@ int ms_lower_send_to_shards(ms_lowering *l, int unit, const ms_gradients *from, 
                             int accumulate) {
   const ms_unit *u = &l->model->unit[unit];
   const ms_unit_pieces p = pieces_of(l, unit);
-  const int64_t shards = ms_model_shards(l->model), inner = l->plan->inner_shards, ranks = inner > 1 ? inner : shards;
+  const int64_t shards = ms_model_shards(l->model), inner = l->plan->layout->inner_shards,
+                ranks = inner > 1 ? inner : shards;
   ms_quantised q = {
       .unit = unit, .step = inner > 1 ? MS_QUANTISED_PASS_ON : MS_QUANTISED_TOTAL, .from = *to, .adds = accumulate};
   int parts = 0;
@@ -105,7 +108,7 @@ int ms_lower_pass_on(ms_lowering *l, ms_quantised *q) {
     l->part[parts++] = part_of(&p, seg, 1, pieces, ms_lower_next_pieces(&p, seg, arrived, ranks, &back));
   }
   ms_lower_keep(l, q->sent);
-  MS_TRY(exchange(l, q->unit, ranks, l->plan->inner_shards, parts));
+  MS_TRY(exchange(l, q->unit, ranks, l->plan->layout->inner_shards, parts));
   q->sent = passed;
   q->received = arrived;
   q->step = MS_QUANTISED_TOTAL;

@@ -3,15 +3,16 @@
  * the last micro-batch.
  */
 #include "base/numbers/dtype.h"
+#include "plan/layout/state_layout.h"
 #include "plan/lower/lower.h"
 
 /* The elements of a unit's chunks for which this rank holds the sums over its node. */
 static int64_t own_slice(const ms_lowering *l, int unit, int64_t *first) {
-  return ms_unit_node_slice(l->model, &l->model->unit[unit], l->plan->replicas, first);
+  return ms_unit_node_slice(l->model, &l->model->unit[unit], l->plan->layout->replicas, first);
 }
 
 static int is_sliced(const ms_lowering *l, int unit) {
-  return ms_unit_is_sliced(l->model, &l->model->unit[unit], l->plan->replicas);
+  return ms_unit_is_sliced(l->model, &l->model->unit[unit], l->plan->layout->replicas);
 }
 
 /* Limits a part to the elements of a segment inside the slice; the destination buffer starts at element `first`. */
@@ -90,7 +91,7 @@ static int accumulate_local(ms_lowering *l, int unit, const ms_gradients *to) {
 
 /* The replicas that share one copy of a unit's state. */
 static int sharers_of(const ms_lowering *l, int unit) {
-  return ms_unit_sharers(l->model, &l->model->unit[unit], l->plan->replicas);
+  return ms_unit_sharers(l->model, &l->model->unit[unit], l->plan->layout->replicas);
 }
 
 /* 1 when one collective sums over shards and replicas: the replicas read the same buffers anyway. */
@@ -110,8 +111,8 @@ static ms_gradients state_gradients(int unit) {
 /* Creates a buffer for chunks, or slices of them, between two sums. */
 static int open_chunks(ms_lowering *l, int unit, int dtype, int sliced, ms_gradients *to) {
   const ms_unit *u = &l->model->unit[unit];
-  const int64_t n = sliced ? ms_unit_node_slice_room(l->model, u, l->plan->replicas)
-                           : ms_unit_chunk_room(l->model, u, l->plan->replicas);
+  const int64_t n = sliced ? ms_unit_node_slice_room(l->model, u, l->plan->layout->replicas)
+                           : ms_unit_chunk_room(l->model, u, l->plan->layout->replicas);
   *to = (ms_gradients){.dtype = dtype, .chunked = 1, .sliced = sliced};
   return ms_plan_buffer(l->plan, l->phase, MS_ARENA_COMM, MS_CAT_COMMUNICATION, n * ms_dtype_size(dtype), u->name,
                         &to->buffer);
@@ -135,7 +136,7 @@ static int reduce_over_shards(ms_lowering *l, int unit, const ms_gradients *from
     MS_TRY(open_node_sums(l, unit, from->dtype, to, &accumulate));
   } else if (ms_unit_replicas(l->model, unit) > 1 && ms_lower_sync(l, unit) == MS_SYNC_SHARD) {
     to->sliced = 0;
-    MS_TRY(ms_lower_deferred_buffer(l, unit, ms_unit_chunk_room(l->model, u, l->plan->replicas), &to->buffer));
+    MS_TRY(ms_lower_deferred_buffer(l, unit, ms_unit_chunk_room(l->model, u, l->plan->layout->replicas), &to->buffer));
   } else if (ms_unit_replicas(l->model, unit) > 1) {
     accumulate = 0;
     const int whole = ms_unit_is_quantised(l->model, unit) || ms_unit_quantises_shards(l->model, unit);
@@ -181,7 +182,7 @@ static int reduce_chunks(ms_lowering *l, int unit, const ms_gradients *from) {
   ms_gradients at = *from, sums;
   if (ms_unit_replicas(l->model, unit) == 1 || waits_for_replicas) return MS_OK;
   if (ms_unit_is_quantised(l->model, unit)) return ms_lower_quantised(l, unit, &at);
-  if (!reduces_at_once(l, unit) && !(is_sliced(l, unit) && l->plan->replicas == 1)) {
+  if (!reduces_at_once(l, unit) && !(is_sliced(l, unit) && l->plan->layout->replicas == 1)) {
     MS_TRY(reduce_over_replicas(l, unit, &at, &sums));
     at = sums;
   }

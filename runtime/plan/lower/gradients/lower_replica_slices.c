@@ -11,12 +11,13 @@
  * their phase.
  */
 #include "base/numbers/dtype.h"
+#include "plan/layout/state_layout.h"
 #include "plan/lower/lower.h"
 
 /* A reduce-scatter or an all-gather of the slices that the copies of the state divide: this rank's node slice. */
 static int move_slices(ms_plan *plan, int phase, int kind, int unit, ms_ref all, ms_ref src, ms_ref dst,
                        int accumulate) {
-  const ms_plan_part part = {.count = ms_unit_slice_room(plan->model, &plan->model->unit[unit], plan->replicas),
+  const ms_plan_part part = {.count = ms_unit_slice_room(plan->model, &plan->model->unit[unit], plan->layout->replicas),
                              .src = src,
                              .shared = all,
                              .dst = dst,
@@ -26,7 +27,7 @@ static int move_slices(ms_plan *plan, int phase, int kind, int unit, ms_ref all,
 
 int ms_lower_scatter_slices(ms_lowering *l, int unit, const ms_gradients *from, int accumulate) {
   const ms_unit *u = &l->model->unit[unit];
-  const int replicas = l->plan->replicas;
+  const int replicas = l->plan->layout->replicas;
   const ms_ref none = {.buffer = -1};
   const ms_ref all = ms_ref_vector(from->buffer, 0, from->dtype, ms_unit_node_slice_room(l->model, u, replicas));
   const ms_ref own =
@@ -41,8 +42,8 @@ int ms_lower_scatter_slices(ms_lowering *l, int unit, const ms_gradients *from, 
  * clear the gaps here keeps compute from waiting for the sums in backward. */
 int ms_lower_clear_slice(ms_plan *plan, int unit) {
   const ms_unit *u = &plan->model->unit[unit];
-  int64_t first, n = ms_unit_slice(plan->model, u, plan->replicas, &first), end = first;
-  if (!ms_unit_is_sliced(plan->model, u, plan->replicas)) return MS_OK;
+  int64_t first, n = ms_unit_slice(plan->model, u, plan->layout->replicas, &first), end = first;
+  if (!ms_unit_is_sliced(plan->model, u, plan->layout->replicas)) return MS_OK;
   for (int s = 0; s <= u->segments && end < first + n; s++) {
     const ms_segment *seg = &u->segment[s];
     const int last = s == u->segments || seg->frozen;
@@ -60,10 +61,11 @@ int ms_lower_clear_slice(ms_plan *plan, int unit) {
 
 int ms_lower_weigh_squares(ms_plan *plan, int unit, ms_ref squares) {
   const ms_unit *u = &plan->model->unit[unit];
-  const int copies = ms_replica_copies(plan->model, plan->replicas), whole = ms_unit_is_whole(plan->model, u);
-  const ms_op_attrs attrs = {.scale = {.alpha = whole ? ms_unit_counts_here(plan->model, u, plan->replicas) : copies}},
+  const int copies = ms_replica_copies(plan->model, plan->layout->replicas), whole = ms_unit_is_whole(plan->model, u);
+  const ms_op_attrs attrs = {.scale = {.alpha = whole ? ms_unit_counts_here(plan->model, u, plan->layout->replicas)
+                                                      : copies}},
                     none = {0};
-  if (!whole && !ms_unit_is_sliced(plan->model, u, plan->replicas)) return MS_OK;
+  if (!whole && !ms_unit_is_sliced(plan->model, u, plan->layout->replicas)) return MS_OK;
   MS_TRY(ms_plan_kernel(plan, MS_PHASE_NORM, MS_OP_scale, &attrs, 1, &squares, 1, &squares, u->name, 0));
   if (whole) ms_plan_hash_alike(plan, MS_PHASE_NORM, MS_OP_once, &none);
   return MS_OK;
@@ -78,9 +80,9 @@ static int is_updated(const ms_plan *plan, const ms_unit *u) {
 /* 1 when FIRST joins the gather of a unit. */
 static int stays_in_flight(const ms_plan *plan, int unit) {
   const ms_unit *u = &plan->model->unit[unit];
-  return plan->config.optimizer != MS_OPT_NONE && plan->replicas == 1 &&
+  return plan->config.optimizer != MS_OPT_NONE && plan->layout->replicas == 1 &&
          !ms_device_can(plan->config.device, MS_DEVICE_ASYNCHRONOUS) &&
-         ms_unit_is_sliced(plan->model, u, plan->replicas) && is_updated(plan, u);
+         ms_unit_is_sliced(plan->model, u, plan->layout->replicas) && is_updated(plan, u);
 }
 
 int ms_lower_join_gathers(ms_plan *plan) {
@@ -102,7 +104,7 @@ static void leave_in_flight(const ms_plan *plan, int unit) {
 int ms_lower_gather_slices(ms_plan *plan, int unit) {
   const ms_model *model = plan->model;
   const ms_unit *u = &model->unit[unit];
-  const int replicas = plan->replicas, weights = ms_unit_has_weights(model, u, replicas);
+  const int replicas = plan->layout->replicas, weights = ms_unit_has_weights(model, u, replicas);
   if (!ms_unit_is_sliced(model, u, replicas) || !is_updated(plan, u)) return MS_OK;
   const int64_t all = ms_unit_node_slice_room(model, u, replicas),
                 first = model->dim[MS_DIM_REPLICATE].place % replicas * all;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "plan/lower/lower.h"
+#include "plan/layout/state_layout.h"
 
 /* For each replica, the first one whose rank of a shard is on the same node: first [replicas]; seen [nodes] is scratch.
  */
@@ -52,7 +53,7 @@ int ms_lower_totals(ms_plan *plan, int phase, ms_ref totals, int over_replicas) 
   ms_plan_part part = {.count = ms_numel(&totals.info), .src.buffer = -1, .shared = totals, .dst = totals};
   if (ms_model_shards(model) > 1)
     MS_TRY(ms_plan_collective(plan, phase, MS_STREAM_REDUCE, MS_COLL_ALL_REDUCE, MS_DIM_SHARD, 0, -1, 1, &part));
-  const int both = ms_model_shards(model) > 1 && plan->replicas > 1;
+  const int both = ms_model_shards(model) > 1 && plan->layout->replicas > 1;
   if (both) MS_TRY(ms_plan_take_replicas(plan, phase));
   if (both) return ms_plan_between_copies(plan, phase, MS_COLL_ALL_REDUCE, -1, 1, &part);
   if (ms_model_replicas(model) == 1 || !over_replicas) return MS_OK;

@@ -20,6 +20,7 @@
 #include <stdlib.h>
 
 #include "plan/lower/optimizers/owners.h"
+#include "plan/layout/state_layout.h"
 #include "plan/lower/optimizers/update.h"
 
 enum kind { MAKE, JOIN, OWN, SPLIT, APPLY, OUT, BACK };
@@ -148,7 +149,7 @@ static int move_part(const owners *m, int param, int whole, int of, ms_ref piece
  * slices, from the copy that it belongs to. */
 static int is_repeated(const owners *m, int param, int replica) {
   const ms_model *model = m->plan->model;
-  const int in_copy = m->plan->replicas, own = place_of(m, MS_DIM_REPLICATE);
+  const int in_copy = m->plan->layout->replicas, own = place_of(m, MS_DIM_REPLICATE);
   const int sliced = ms_unit_is_sliced(model, &model->unit[model->param[param].unit], in_copy);
   return !sliced && replica / in_copy != own / in_copy;
 }
@@ -345,7 +346,7 @@ int ms_lower_owned_updates(ms_plan *plan, ms_meanwhile *meanwhile) {
   const ms_param *first = &plan->model->param[plan->owned[0]];
   owners m = {.plan = plan,
               .scope = ms_param_optimizer(&plan->config, first)->scope,
-              .copies = plan->replicas == 1 && !plan->sliced,
+              .copies = plan->layout->replicas == 1 && !plan->layout->sliced,
               .buckets = plan->owned_buckets};
   int rc = MS_OK;
   m.bucket = ms_calloc(m.buckets, sizeof *m.bucket);

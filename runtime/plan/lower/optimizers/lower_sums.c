@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "plan/layout/replica_slices.h"
+#include "plan/layout/state_layout.h"
 #include "plan/lower/optimizers/update.h"
 
 enum { UPDATE = MS_PHASE_UPDATE, MOST_BUFFERS = 4 };
@@ -80,8 +81,9 @@ static int place_vectors(program *a) {
 static int contributes(const ms_plan *plan, const ms_update_item *item) {
   const ms_model *model = plan->model;
   const ms_unit *unit = &model->unit[item->unit];
-  return (ms_unit_is_sliced(model, unit, plan->replicas) || model->dim[MS_DIM_REPLICATE].place < plan->replicas) &&
-         ms_unit_counts_here(model, unit, plan->replicas) &&
+  return (ms_unit_is_sliced(model, unit, plan->layout->replicas) ||
+          model->dim[MS_DIM_REPLICATE].place < plan->layout->replicas) &&
+         ms_unit_counts_here(model, unit, plan->layout->replicas) &&
          (ms_param_is_divided(model, &model->param[item->param]) || model->dim[MS_DIM_TENSOR].place == 0);
 }
 

@@ -5,6 +5,7 @@
 #include "base/config.h"
 #include "base/least.h"
 #include "plan/layout/replica_slices.h"
+#include "plan/layout/state_layout.h"
 #include "plan/lower/optimizers/owners.h"
 #include "plan/optimizer.h"
 #include "shard/divided.h"
@@ -112,7 +113,7 @@ ms_owned_range ms_owned_slice(const ms_plan *plan, int param, int replica, int s
   const ms_unit *unit = &plan->model->unit[plan->model->param[param].unit];
   const ms_owned_range chunk = ms_owned_chunk(plan, param, shard);
   int64_t first;
-  const int64_t n = ms_unit_slice_of(plan->model, unit, plan->replicas, replica, &first);
+  const int64_t n = ms_unit_slice_of(plan->model, unit, plan->layout->replicas, replica, &first);
   const int64_t begin = most(chunk.local, first), end = ms_least(chunk.local + chunk.count, first + n);
   if (end <= begin) return (ms_owned_range){.first = chunk.first, .local = chunk.local};
   return (ms_owned_range){chunk.first + begin - chunk.local, end - begin, begin};
@@ -127,11 +128,11 @@ int ms_plan_describe(const ms_plan *plan, int param, ms_tensor_info *info, int s
   const ms_param *p = &model->param[param];
   ms_tensor_info own = {.first = p->first,
                         .count = p->owned,
-                        .sliced = ms_param_is_sliced(model, p, plan->replicas),
+                        .sliced = ms_param_is_sliced(model, p, plan->layout->replicas),
                         .part = ms_param_division(model, p, model->dim[MS_DIM_TENSOR].place),
                         .muon_owner = -1};
   int64_t place;
-  if (own.sliced) own.count = ms_param_slice(model, p, plan->replicas, &own.first, &place);
+  if (own.sliced) own.count = ms_param_slice(model, p, plan->layout->replicas, &own.first, &place);
   if (ms_has_owner(plan, param)) {
     int at[MS_GRID_DIMS];
     for (int d = 0; d < MS_GRID_DIMS; d++) at[d] = ms_owner_place(plan, param, d);
