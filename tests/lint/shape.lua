@@ -43,6 +43,17 @@ local function lines_of(list)
   return lines
 end
 
+-- The lines of a file that are neither empty nor comment alone.
+local function code_lines_of(path)
+  local text = read(path)
+  if path:find("%.lua$") then
+    text = text:gsub("%-%-%[(=*)%[.-%]%1%]", ""):gsub("%f[^\n%z][ \t]*%-%-[^\n]*", "")
+  else
+    text = text:gsub("/%*.-%*/", "")
+  end
+  return select(2, text:gsub("[^\n]*%S[^\n]*", ""))
+end
+
 -- ---- the numbers -------------------------------------------------------------------------------------------------
 
 local code = { "%.[ch]$", "%.cuh?$", "%.cpp$", "%.def$", "%.lua$" }
@@ -116,6 +127,11 @@ thousands("runtime", part("^runtime/"))
 thousands("kernels", part("^kernels/"))
 thousands("lua", part("^lua/"))
 thousands("tests", part("^tests/", "^tests/fixtures/"))
+
+local lines_of_code = 0
+for _, path in ipairs(product) do lines_of_code = lines_of_code + code_lines_of(path) end
+number("the product, thousands of lines of code without comments and empty lines", math.ceil(lines_of_code / 1000))
+numbers[#numbers].coarse = true
 
 -- ---- printed, or compared ----------------------------------------------------------------------------------------
 
