@@ -51,7 +51,7 @@ MPICC ?= mpicc
 # ---- Debian packages, listed here only -------------------------------------------------------------------------------
 
 PACKAGES_BUILD := gcc g++ make libc6-dev pkg-config luajit libluajit-5.1-dev libdnnl-dev libpcre2-dev \
-  libjansson-dev libxxhash-dev libsodium-dev libucx-dev libedit-dev libzstd1
+  libjansson-dev libxxhash-dev libsodium-dev libutf8proc-dev libucx-dev libedit-dev libzstd1
 PACKAGES_TRAIN := fortunes
 PACKAGES_TEST := lua-busted lua-cjson libcmocka-dev libucx0 locales
 PACKAGES_LINT := lua-check clang-format

@@ -52,7 +52,7 @@ WARNINGS_release := -Wall -Wextra $(if $(WERROR),-Werror)
 WARNINGS_address := -w
 WARNINGS_thread := -w
 WARNINGS := $(WARNINGS_$(CONFIG))
-LIBRARIES := libpcre2-8 jansson libxxhash libsodium
+LIBRARIES := libpcre2-8 jansson libxxhash libsodium libutf8proc
 INCLUDES := -Iruntime -I. -I$(GEN) $(shell pkg-config --cflags $(LIBRARIES))
 
 CONFIG_release := -O2 -g

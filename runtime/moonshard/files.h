@@ -128,7 +128,7 @@ MS_API int ms_token_reader_discard(ms_token_reader *reader, double seconds);
 
 typedef struct ms_tokenizer ms_tokenizer;
 
-/* Reads a tokenizer.json, or the one in a folder: byte-level BPE with the pre-tokenizers of GPT-2 and Llama 3.
+/* Reads a tokenizer.json, or the one in a folder: BPE, of bytes or of characters, Unigram, WordPiece or WordLevel.
  * MS_EUNSUPPORTED and MS_EINVAL name the field that is not supported, unknown or wrong. Added tokens have the ids that
  * the reference library gives them: that of the vocabulary, or the next number after it; those in the list have no
  * effect. */
@@ -136,13 +136,18 @@ MS_API int ms_tokenizer_open(const char *path, ms_tokenizer **tokenizer);
 /* The tokenizer owns the lists. */
 typedef struct ms_tokenizer_info {
   int vocab; /* the largest id + 1 */
-  /* The tokens that the post_processor of tokenizer.json puts before and behind one text. */
+  /* The tokens that the post_processor of tokenizer.json puts before and after one text. */
   const int32_t *before, *behind;
   int64_t n_before, n_behind;
   /* The ids of added tokens: those that are found in a text before it is cut into pieces. */
   const int32_t *added;
   int64_t n_added;
+  const int32_t *added_flags; /* of each, how: enum ms_added_flag */
+  const char *model;          /* "byte-level BPE", "BPE", "Unigram", "WordPiece" or "WordLevel" */
 } ms_tokenizer_info;
+/* MS_ADDED_LSTRIP, MS_ADDED_RSTRIP: the blanks before it, after it, are its own. MS_ADDED_SINGLE_WORD: not next to a
+ * letter, a digit or a mark. */
+enum ms_added_flag { MS_ADDED_LSTRIP = 1, MS_ADDED_RSTRIP = 2, MS_ADDED_SINGLE_WORD = 4 };
 MS_API int ms_tokenizer_describe(const ms_tokenizer *tokenizer, ms_tokenizer_info *info, int size);
 /* The id of a token in the spelling of tokenizer.json; -1 if there is none. */
 MS_API int ms_tokenizer_find(const ms_tokenizer *tokenizer, const char *token);

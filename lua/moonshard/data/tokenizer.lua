@@ -1,4 +1,4 @@
--- Tokenizers of a Hugging Face tokenizer.json (byte-level BPE, as GPT-2 and Llama 3 have it): text to ids and back.
+-- Tokenizers of a Hugging Face tokenizer.json (BPE, Unigram, WordPiece, WordLevel): text to ids and back.
 
 local arguments = require("moonshard.base.checks.arguments")
 local engine = require("moonshard.base.ffi")
@@ -13,6 +13,7 @@ local C, ffi, check = engine.C, engine.ffi, engine.check
 ---@class moonshard.Tokenizer
 ---@field path string
 ---@field vocab integer the largest id + 1
+---@field model string "byte-level BPE", "BPE", "Unigram", "WordPiece" or "WordLevel"
 ---@field before integer[] what the post_processor puts before a text: its BOS
 ---@field behind integer[] what it puts behind it
 ---@field handle ffi.cdata* for the engine
@@ -33,18 +34,24 @@ local function list_of(ids, count)
   return list
 end
 
--- The id of a token, and whether it is found in a text before that is cut into pieces.
+-- The id of a token; and, if it is found in a text before that is cut into pieces, its flags.
 local function finder(handle, info)
-  local is_added = {}
-  for _, id in ipairs(list_of(info.added, info.n_added)) do is_added[id] = true end
+  local flags = {}
+  for i, id in ipairs(list_of(info.added, info.n_added)) do
+    local bits = info.added_flags[i - 1]
+    flags[id] = {
+      lstrip = bit.band(bits, C.MS_ADDED_LSTRIP) ~= 0, rstrip = bit.band(bits, C.MS_ADDED_RSTRIP) ~= 0,
+      single_word = bit.band(bits, C.MS_ADDED_SINGLE_WORD) ~= 0,
+    }
+  end
   return function(token)
     local id = C.ms_tokenizer_find(handle, token)
-    return id, is_added[id] == true
+    return id, flags[id]
   end
 end
 
----Reads a tokenizer.json, or the one in a folder. MS_EUNSUPPORTED names a field that asks for something else than
----byte-level BPE, or what the files next to it change; MS_EINVAL one that is wrong.
+---Reads a tokenizer.json, or the one in a folder. MS_EUNSUPPORTED names a field that asks for what is not supported, or
+---what the files next to it change; MS_EINVAL one that is wrong.
 ---@param path string
 ---@return moonshard.Tokenizer
 function tokenizer.open(path)
@@ -61,10 +68,11 @@ function tokenizer.open(path)
   local info = ffi.new("ms_tokenizer_info")
   check(C.ms_tokenizer_describe(handle, info, ffi.sizeof(info)))
   local before, behind = list_of(info.before, info.n_before), list_of(info.behind, info.n_behind)
-  return setmetatable({
-    path = path, handle = handle, vocab = info.vocab, before = before, behind = behind,
-    untold = tokenizer_config.read(path, finder(handle, info), { before = before, behind = behind }),
+  local self = setmetatable({
+    path = path, handle = handle, vocab = info.vocab, model = ffi.string(info.model), before = before, behind = behind,
   }, Tokenizer)
+  self.untold = tokenizer_config.read(self, finder(handle, info))
+  return self
 end
 
 ---@param value any

@@ -2,10 +2,10 @@
 -- added_tokens_decoder, special_tokens_map.json and added_tokens.json.
 --
 -- The reference library reads all of them: it adds tokens that only they name, takes the blanks around others, cuts
--- special ones into pieces, begins texts with a space. Here tokenizer.json is the tokenizer, so a difference is an
--- error that names it. The tokens around a text are those of its post_processor, as in the reference library; an
--- add_bos_token or add_eos_token that disagrees has no effect, and a warning says so. What else they hold concerns
--- messages and padding, which recipes give themselves.
+-- special ones into pieces, begins texts with a space, writes them in lower case. Here tokenizer.json is the
+-- tokenizer, so a difference is an error that names it. The tokens around a text are those of its post_processor, as in
+-- the reference library; an add_bos_token or add_eos_token that disagrees has no effect, and a warning says so. What
+-- else they hold concerns messages and padding, which recipes give themselves.
 
 local errors = require("moonshard.base.error")
 local input_file = require("moonshard.base.files.input_file")
@@ -19,7 +19,7 @@ local PLAIN = { PreTrainedTokenizerFast = true, TokenizersBackend = true }
 local SEVERAL = {
   "added_tokens_decoder", "additional_special_tokens", "extra_special_tokens", "model_specific_special_tokens",
 }
--- Of a token: it takes the blanks before or behind it, or is none within a word.
+-- Of a token: it takes the blanks before or after it, or is none within a word.
 local FLAGS = { "lstrip", "rstrip", "single_word" }
 
 local function refuse(path, text, ...)
@@ -88,29 +88,52 @@ end
 local AGAIN = "save the tokenizer again with the library that made it, which writes all tokens into tokenizer.json"
 
 local function check_token(found, find)
-  local id, is_added = find(found.token)
+  local id, known = find(found.token)
   if id < 0 then
     refuse(found.path, "the token %s is not in tokenizer.json, so text that has it would be cut into pieces: %s",
       found.token, AGAIN)
-  elseif not is_added then
+  elseif not known then
     refuse(found.path, "the token %s is in the vocabulary of tokenizer.json, but not one of its added_tokens, so text "
       .. "that has it would be cut into pieces: %s", found.token, AGAIN)
   end
   for _, flag in ipairs(found.flags and FLAGS or {}) do
-    if found.flags[flag] == true then
-      refuse(found.path, "%s is true for the token %s, which is not supported: if the model does not need it, make it "
-        .. "false", flag, found.token)
+    local asked = found.flags[flag]
+    if type(asked) == "boolean" and asked ~= known[flag] then
+      refuse(found.path, "%s is %s for the token %s, and %s in tokenizer.json: make them equal", flag, tostring(asked),
+        found.token, tostring(known[flag]))
     end
   end
 end
 
+-- Whether the tokens of a text end with those of another.
+local function ends_with(tokenizer, text, ending)
+  local all, last = tokenizer:encode(text), tokenizer:encode(ending)
+  for i = 0, #last - 1 do
+    if all[#all - i] ~= last[#last - i] then return false end
+  end
+  return true
+end
+
 -- What changes how all texts are read.
-local function check_fields(files)
+local function check_fields(files, tokenizer)
   local spaced, spaced_by = field_of(files, "add_prefix_space")
   local split, split_by = field_of(files, "split_special_tokens")
-  if spaced and not PLAIN[field_of(files, "tokenizer_class")] then
-    refuse(spaced_by, "add_prefix_space = true begins every text with a space, which is not supported: if the model "
-      .. "does not need it, remove the field")
+  local lower, lower_by = field_of(files, "do_lower_case")
+  -- Words lack the blanks around them.
+  local has_words = tokenizer.model == "WordPiece" or tokenizer.model == "WordLevel"
+  if type(spaced) == "boolean" and not has_words and not PLAIN[field_of(files, "tokenizer_class")] then
+    local begins = ends_with(tokenizer, "x a", "a")
+    if spaced ~= begins then
+      refuse(spaced_by, "add_prefix_space is %s, and texts begin %s a space by tokenizer.json: if the model does not "
+        .. "need the field, remove it", tostring(spaced), begins and "with" or "without")
+    end
+  end
+  if type(lower) == "boolean" and tokenizer.model == "WordPiece" then
+    local lowers = ends_with(tokenizer, "A B C D", "a b c d")
+    if lower ~= lowers then
+      refuse(lower_by, "do_lower_case is %s, and tokenizer.json %s texts in lower case: make them equal",
+        tostring(lower), lowers and "writes" or "does not write")
+    end
   end
   if split then
     refuse(split_by, "split_special_tokens = true cuts special tokens in a text into pieces, which is not supported: "
@@ -125,13 +148,13 @@ local ENDS = {
 }
 
 -- A line for each field that asks for other tokens around a text than the post_processor puts there.
-local function differences(files, find, around)
+local function differences(files, find, tokenizer)
   local lines = {}
   for _, row in ipairs(ENDS) do
     local asked, path = field_of(files, row.field)
     local token = content_of((field_of(files, row.token)))
     local id, is_there = token and find(token), false
-    for _, other in ipairs(around[row.side]) do is_there = is_there or other == id end
+    for _, other in ipairs(tokenizer[row.side]) do is_there = is_there or other == id end
     if type(asked) == "boolean" and asked ~= is_there then
       lines[#lines + 1] = ("%s: %s is %s, which has no effect: the post_processor of tokenizer.json puts %s %s a text")
         :format(path, row.field, tostring(asked), (is_there and "" or "no ") .. (token or row.token), row.side)
@@ -141,17 +164,17 @@ local function differences(files, find, around)
 end
 
 ---Reads what is next to a tokenizer.json. Raises where it says other tokens.
----@param path string of tokenizer.json or of its folder
----@param find fun(token: string): integer, boolean the id in tokenizer.json, negative if it has none, and whether it is
----  an added token
----@param around { before: integer[], behind: integer[] } the tokens that its post_processor puts around a text
+---@param tokenizer moonshard.Tokenizer
+---@param find fun(token: string): integer, table<string, boolean>? the id in tokenizer.json, negative if it has none;
+---  and the flags of an added token
 ---@return string[] lines that name what has no effect on these
-function tokenizer_config.read(path, find, around)
+function tokenizer_config.read(tokenizer, find)
+  local path = tokenizer.path
   local folder = path:match("^(.*)/[^/]*%.json$") or not path:find("%.json$") and path or "."
   local files, added = read_files(folder)
-  check_fields(files)
   for _, found in ipairs(tokens_of(files, added)) do check_token(found, find) end
-  return differences(files, find, around)
+  check_fields(files, tokenizer)
+  return differences(files, find, tokenizer)
 end
 
 return tokenizer_config

@@ -134,6 +134,8 @@ int ms_tokenizer_describe(const ms_tokenizer *t, ms_tokenizer_info *info, int si
                                  .behind = t->around[BACK].id,
                                  .n_behind = t->around[BACK].count,
                                  .added = t->added_id,
+                                 .added_flags = t->added_flags,
+                                 .model = t->model->name,
                                  .n_added = t->n_added};
   MS_GIVE_INFO(info, size, own);
 }

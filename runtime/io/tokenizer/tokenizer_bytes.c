@@ -6,6 +6,7 @@
  */
 #include "base/error.h"
 #include "io/tokenizer/tokenizer.h"
+#include "io/tokenizer/steps/unicode.h"
 
 #include <string.h>
 #include <xxhash.h>
@@ -23,21 +24,32 @@ static int byte_of(int point) {
   return -1;
 }
 
-int ms_bytes_of_token(const char *token, uint8_t *out, int64_t *bytes) {
-  const uint8_t *from = (const uint8_t *)token;
+int ms_bytes_of_token(ms_span token, uint8_t *out, int64_t *bytes) {
   int64_t n = 0;
-  while (*from) {
-    int point = *from++;
+  for (int64_t i = 0; i < token.bytes;) {
+    int point = token.at[i++];
     if (point >= 0x80) { /* all characters of the alphabet have one byte or two */
-      if ((point & 0xe0) != 0xc0) return 0;
-      point = (point & 0x1f) << 6 | (*from++ & 0x3f);
+      if ((point & 0xe0) != 0xc0 || i == token.bytes) return 0;
+      point = (point & 0x1f) << 6 | (token.at[i++] & 0x3f);
     }
-    int byte = byte_of(point);
+    const int byte = byte_of(point);
     if (byte < 0) return 0;
     out[n++] = (uint8_t)byte;
   }
   *bytes = n;
   return 1;
+}
+
+/* The code point of a byte. */
+static int point_of(int byte) {
+  if (stands_for_itself(byte)) return byte;
+  int point = 256;
+  for (int other = 0; other < byte; other++) point += !stands_for_itself(other);
+  return point;
+}
+
+void ms_bytes_spell(ms_text *out, ms_span bytes) {
+  for (int64_t i = 0; i < bytes.bytes; i++) ms_char_put(out, point_of(bytes.at[i]));
 }
 
 /* ---- UTF-8 ---- */

@@ -28,6 +28,9 @@ int ms_added_read(ms_tokenizer *t, const json_t *added, const json_t *vocab, int
 /* Lets the tokens stand for their contents, after those of the vocabulary. */
 int ms_added_store(ms_tokenizer *t, const json_t *vocab, int64_t *used);
 
+/* After the normalizers, which the tokens that are looked for in normalized text pass. */
+int ms_added_prepare(ms_tokenizer *t, ms_encoder *encoder);
+
 /* ---- tokens around a text (tokenizer_around.c) ---- */
 
 /* Reads the post_processor, NULL: none, into t->around, after all tokens have their bytes. */

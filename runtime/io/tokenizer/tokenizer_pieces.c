@@ -14,7 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define GPT2_PATTERN "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
 #define WHITE_SPACE "\\x09-\\x0d\\x{85}\\p{Z}"
 
 /* Letter escapes with the same meaning in all engines. */
@@ -53,7 +52,12 @@ static int rewrite(const char *pattern, ms_text *out) {
       continue;
     }
     if (in_class && *p == '&' && p[1] == '&') return MS_FAIL(MS_EINVAL, "&& inside of [] is not supported");
-    if (in_class && *p == '[') return MS_FAIL(MS_EINVAL, "[ inside of [] is not supported: write \\[");
+    if (in_class && *p == '[' && (p[1] == '^' || p[1] == ':'))
+      return MS_FAIL(MS_EINVAL, "[%c inside of [] is not supported", p[1]);
+    if (in_class && (*p == '[' || (*p == ']' && in_class > 1))) { /* a set within a set: their union */
+      in_class += *p == '[' ? 1 : -1;
+      continue;
+    }
     if (!in_class && (*p == '^' || *p == '$')) return MS_FAIL(MS_EINVAL, "%c outside of [] is not supported", *p);
     if (!in_class && !strncmp(p, "(?<", 3) && (p[3] == '=' || p[3] == '!'))
       return MS_FAIL(MS_EINVAL, "looking behind, %.4s, is not supported", p);
@@ -87,7 +91,7 @@ int ms_pieces_compile(const char *pattern, ms_pieces **pieces) {
   *pieces = NULL;
   ms_pieces *made = ms_calloc(1, sizeof *made);
   if (!made) return MS_ENOMEM;
-  int rc = rewrite(pattern ? pattern : GPT2_PATTERN, &text);
+  int rc = rewrite(pattern, &text);
   if (!rc) rc = compile(text.data ? text.data : "", made);
   ms_text_free(&text);
   if (rc) {
@@ -130,7 +134,7 @@ void ms_piece_matcher_free(ms_piece_matcher *matcher) {
   free(matcher);
 }
 
-int ms_piece_next(ms_piece_matcher *matcher, ms_span text, int64_t from, int64_t *end) {
+int ms_piece_match(ms_piece_matcher *matcher, ms_span text, int64_t from, int64_t *begin, int64_t *end) {
   const ms_pieces *pieces = matcher->pieces;
   const size_t length = (size_t)text.bytes, start = (size_t)from;
   int rc = PCRE2_ERROR_JIT_STACKLIMIT;
@@ -138,17 +142,24 @@ int ms_piece_next(ms_piece_matcher *matcher, ms_span text, int64_t from, int64_t
   if (rc == PCRE2_ERROR_JIT_STACKLIMIT) /* there is no machine code, or it ran out of stack */
     rc = pcre2_match(pieces->code, text.at, length, start, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, matcher->match,
                      matcher->context);
-  if (rc == PCRE2_ERROR_NOMATCH) {
-    *end = text.bytes;
-    return MS_OK;
-  }
+  *begin = *end = -1;
+  if (rc == PCRE2_ERROR_NOMATCH) return MS_OK;
   if (rc < 0) {
     char why[256];
     if (pcre2_get_error_message(rc, (PCRE2_UCHAR *)why, sizeof why) < 0) strcpy(why, "unknown reason");
-    return MS_FAIL(MS_EINVAL, "the pattern of the pre-tokenizer failed at byte %lld: %s", (long long)from, why);
+    return MS_FAIL(MS_EINVAL, "a pattern of the tokenizer failed at byte %lld: %s", (long long)from, why);
   }
   const size_t *span = pcre2_get_ovector_pointer(matcher->match);
-  *end = (int64_t)(span[0] > start ? span[0] : span[1]);
+  *begin = (int64_t)span[0];
+  *end = (int64_t)span[1];
+  return MS_OK;
+}
+
+int ms_piece_next(ms_piece_matcher *matcher, ms_span text, int64_t from, int64_t *end) {
+  int64_t begin;
+  MS_TRY(ms_piece_match(matcher, text, from, &begin, end));
+  if (begin < 0) *end = text.bytes;
+  if (begin > from) *end = begin;
   if (*end <= from)
     return MS_FAIL(MS_EINVAL, "the pattern of the pre-tokenizer matches nothing at byte %lld", (long long)from);
   return MS_OK;

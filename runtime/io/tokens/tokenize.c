@@ -1,10 +1,10 @@
 /* tokenize.c - converts text files to one token file, with several threads.
  *
  * A file is split into stretches at lines that begin with something other than a blank, which no piece of the usual
- * patterns crosses. Threads tokenize several stretches at a time, which are then written in order. Each thread
- * reports the end of its stretch's last piece; if that is not the start of the next stretch, the next one is
- * tokenized again from there. The result is therefore the tokens of the whole file, for any pattern and any number of
- * threads.
+ * patterns crosses; a tokenizer whose pieces may is given the whole file. Threads tokenize several stretches at a time,
+ * which are then written in order. Each thread reports the end of its stretch's last piece; if that is not the start of
+ * the next stretch, the next one is tokenized again from there. The result is therefore the tokens of the whole file,
+ * for any pattern and any number of threads.
  */
 #include "base/config.h"
 #include "base/machine/cores.h"
@@ -106,8 +106,8 @@ static int run_round(work *w) {
 static int is_blank(uint8_t byte) { return byte <= ' ' || byte >= 0x80; } /* what may be one */
 
 /* Where a stretch that begins at `begin` can end. */
-static int64_t cut_after(ms_span text, int64_t begin) {
-  for (int64_t at = begin + STRETCH; at < text.bytes; at++) {
+static int64_t cut_after(const ms_tokenizer *tokenizer, ms_span text, int64_t begin) {
+  for (int64_t at = tokenizer->by_lines ? begin + STRETCH : text.bytes; at < text.bytes; at++) {
     const uint8_t *newline = memchr(text.at + at, '\n', (size_t)(text.bytes - at));
     if (!newline) return text.bytes;
     at = newline - text.at;
@@ -139,7 +139,7 @@ static int tokenize_text(work *w) {
     for (w->stretches = 0; w->stretches < w->threads * STRETCHES_A_THREAD && begin < w->text.bytes; w->stretches++) {
       stretch *s = &w->stretch[w->stretches];
       s->begin = begin;
-      s->end = begin = cut_after(w->text, begin);
+      s->end = begin = cut_after(w->tokenizer, w->text, begin);
     }
     MS_TRY(run_round(w));
     MS_TRY(write_round(w, &at));

@@ -8,6 +8,7 @@ local scratch = require("lua.support.scratch")
 local tokenizers = require("moonshard.data.tokenizer")
 
 local GOOD = "tests/fixtures/tokenizer/good/"
+local STEPS = "tests/fixtures/tokenizer/steps/"
 local NAMES = { "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json" }
 local CONFIG, MAP, ADDED = unpack(NAMES)
 
@@ -79,6 +80,28 @@ describe("files next to a tokenizer.json", function()
       local ok, raised = open_with({ [name] = "[1" })
       assert.is_false(ok)
       has(raised.message, name .. " | JSON")
+    end
+  end)
+
+  it("say what tokenizer.json says of steps and flags, or are refused", function()
+    local function described(name) return scratch.read(STEPS .. name .. ".json") end
+    for _, case in ipairs({
+      { "roberta", '{"tokenizer_class": "RobertaTokenizer", "add_prefix_space": true}', true },
+      { "roberta", '{"tokenizer_class": "RobertaTokenizer", "add_prefix_space": false}', "add_prefix_space | with" },
+      { "llama2", '{"tokenizer_class": "LlamaTokenizer", "add_prefix_space": false}', "add_prefix_space | with" },
+      { "llama2", '{"tokenizer_class": "LlamaTokenizer", "add_prefix_space": null}', true },
+      { "bert", '{"tokenizer_class": "BertTokenizer", "do_lower_case": true, "add_prefix_space": false}', true },
+      { "bert", '{"tokenizer_class": "BertTokenizer", "do_lower_case": false}', "do_lower_case | lower" },
+      { "bert_cased", '{"do_lower_case": true}', "do_lower_case | lower" },
+      { "roberta", '{"mask_token": {"content": "<mask>", "lstrip": true}, "extra_special_tokens": '
+        .. '[{"content": "<mask>", "lstrip": true, "rstrip": false}]}', true },
+      { "roberta", '{"extra_special_tokens": [{"content": "<mask>", "lstrip": false}]}', "lstrip | <mask> | true" },
+    }) do
+      if case[3] == true then
+        assert.is_true((open_with({ [CONFIG] = case[2] }, described(case[1]))))
+      else
+        refused({ [CONFIG] = case[2] }, CONFIG, case[3], described(case[1]))
+      end
     end
   end)
 

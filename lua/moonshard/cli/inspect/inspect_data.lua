@@ -58,14 +58,21 @@ function inspect_data.text(path, o)
   return found
 end
 
+-- Those that begin, end and pad texts.
+local USUAL_TOKENS = {
+  "<|endoftext|>", "<|begin_of_text|>", "<|end_of_text|>", "<|eot_id|>", "<|im_end|>", "<s>", "</s>", "<bos>", "<eos>",
+  "[CLS]", "[SEP]", "<pad>", "[PAD]",
+}
+
 ---@param path string
 ---@return table
 function inspect_data.tokenizer(path)
   local tokenizer = require("moonshard.data.tokenizer").open(path)
   local found = {
-    path = path, kind = "tokenizer", vocab = tokenizer.vocab, largest = tokenizer.vocab - 1, special = {},
+    path = path, kind = "tokenizer", model = tokenizer.model, vocab = tokenizer.vocab, largest = tokenizer.vocab - 1,
+    special = {},
   }
-  for _, text in ipairs { "<|endoftext|>", "<|begin_of_text|>", "<|end_of_text|>", "<|eot_id|>" } do
+  for _, text in ipairs(USUAL_TOKENS) do
     local id = C.ms_tokenizer_find(tokenizer.handle, text)
     if id >= 0 then found.special[#found.special + 1] = { token = text, id = id } end
   end
@@ -90,7 +97,7 @@ function inspect_data.rows(found)
   if found.kind == "tokenizer" then
     local rows = { { "largest id", ("%d"):format(found.largest) } }
     for _, entry in ipairs(found.special) do rows[#rows + 1] = { entry.token, ("%d"):format(entry.id) } end
-    return ("tokenizer: byte-level BPE, ids below %d"):format(found.vocab), rows
+    return ("tokenizer: %s, ids below %d"):format(found.model, found.vocab), rows
   end
   local rows = {}
   if found.largest then rows[1] = { "largest id", ("%d"):format(found.largest) } end

@@ -1,4 +1,4 @@
-/* tokenizer_merge.c - the table of merges, and the merging of one piece.
+/* merge.c - the table of merges, and the merging of one piece.
  *
  * Of all neighbouring pairs the one with the lowest rank merges first, the leftmost among equals. Most pieces are a
  * few bytes: these are searched again after every merge. Long pieces keep their pairs in a heap, so that a piece of n
