@@ -103,13 +103,14 @@ local function with_cause(raised, why)
   return raised
 end
 
----Raises, on all ranks, the error of the first rank that failed in a part that every rank executes alone, so that all
----ranks continue or none does, with the same message. Collective over the ranks of a model.
+---The error of the first rank that failed in a part that every rank executes alone, the same on all ranks; nil: none
+---failed. Raises where the ranks do not meet. Collective over the ranks of a model.
 ---@param session moonshard.Session
 ---@param what string what was attempted, for reports: "of the save"
 ---@param ok boolean
 ---@param raised any the error if not ok
-function agreement.raise_first_failure(session, what, ok, raised)
+---@return moonshard.Error?
+function agreement.first_failure(session, what, ok, raised)
   local ranks = session:ranks()
   local mine, all = ffi.new("ms_lua_outcome"), ffi.new("ms_lua_outcome[?]", #ranks)
   if not ok then
@@ -118,14 +119,28 @@ function agreement.raise_first_failure(session, what, ok, raised)
     ffi.copy(mine.text, text:sub(1, TEXT_BYTES - 1))
   end
   local gathered, why = pcall(session.gather_bytes, session, mine, ffi.sizeof(mine), all, what)
-  if not ok then error(with_cause(raised, why), 0) end
+  if not ok and not gathered then error(with_cause(raised, why), 0) end
   if not gathered then error(why, 0) end
   for place, rank in ipairs(ranks) do
     local other = all[place - 1]
     if other.code ~= 0 then
-      errors.raise(ffi.string(C.ms_status_name(other.code)), "%s: %s", world.rank_name(rank), ffi.string(other.text))
+      return errors.new({
+        status = ffi.string(C.ms_status_name(other.code)), where = errors.caller(),
+        message = ("%s: %s"):format(world.rank_name(rank), ffi.string(other.text)),
+      })
     end
   end
+end
+
+---Raises, on all ranks, the error of the first rank that failed in a part that every rank executes alone, so that all
+---ranks continue or none does, with the same message. Collective over the ranks of a model.
+---@param session moonshard.Session
+---@param what string what was attempted, for reports: "of the save"
+---@param ok boolean
+---@param raised any the error if not ok
+function agreement.raise_first_failure(session, what, ok, raised)
+  local failure = agreement.first_failure(session, what, ok, raised)
+  if failure then error(failure, 0) end
 end
 
 local PIECE_BYTES = 4080

@@ -68,14 +68,17 @@ local function swap(session, alone)
   session.averaged, session.unsharded = not session.averaged, {}
 end
 
+-- All ranks put the weights back, and know of each other whether the function failed: one that went on alone would read
+-- and save averages where the others have weights. Ranks that do not meet here put them back alone, and raise.
 local function put_back(session, ok, ...)
-  if ok then
-    agreement.uninterrupted(swap, session, false)
-    return ...
-  end
-  -- Other ranks may not have failed, and will not swap back now: the error will end their run as well.
-  swap(session, true)
-  error((...), 0)
+  local met, failure = pcall(agreement.first_failure, session, "of train:with_ema's function", ok, (...))
+  local swapped, why = met, failure
+  if met then swapped, why = pcall(agreement.uninterrupted, swap, session, false) end
+  if session.averaged then swap(session, true) end
+  if not ok then error((...), 0) end
+  if not swapped then error(why, 0) end
+  if failure then error(failure, 0) end
+  return ...
 end
 
 ---Calls a function while the averages replace the weights; see Trainer:with_ema.
