@@ -140,6 +140,7 @@ end
 ---@param raised any the error if not ok
 function agreement.raise_first_failure(session, what, ok, raised)
   local failure = agreement.first_failure(session, what, ok, raised)
+  if not ok then error(raised, 0) end
   if failure then error(failure, 0) end
 end
 
