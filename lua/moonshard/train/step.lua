@@ -20,6 +20,7 @@ local plan_mode = require("moonshard.recipe.plan_mode")
 local plans = require("moonshard.engine.plan")
 local profile = require("moonshard.distributed.profile")
 local replicate_sync = require("moonshard.shard.policies.replicate_sync")
+local residual_units = require("moonshard.train.residual_units")
 local router_loss = require("moonshard.nn.router_loss")
 local same_options = require("moonshard.train.same_options")
 local same_rows = require("moonshard.engine.agreement.same_rows")
@@ -180,6 +181,7 @@ local function finish_step(self, exec, number, given)
     -- Without any target the gradient is zero.
     local divisor, synced = exec.step_outputs.divisor, exec.step_outputs.divisor_of_synced
     self.session.gradient_scale = divisor > 0 and 1 / divisor or 0
+    residual_units.note(self.session, divisor)
     self.session.synced_gradient_scale = synced > 0 and 1 / synced or 0
   end
   return status

@@ -73,4 +73,17 @@ describe("error feedback", function()
     assert.equal(0, ended.status, ended.err)
     assert.equal("1.0000\nrefused\n1.0000\ntrue\n1.0000\nfalse\n", ended.out)
   end)
+
+  it("Q6 warns once where the number of counted targets changes much from step to step", function()
+    local function told(...)
+      local ended = program.run { "run", "tests/lua/formats/recipes/counted_targets.lua", "-n", "2", ... }
+      assert.equal(0, ended.status, ended.err)
+      return select(2, ended.err:gsub("error_feedback", ""))
+    end
+    assert.equal(1, told())
+    assert.equal(1, told("mesh=2x1"))
+    assert.equal(0, told("keep=16"))
+    assert.equal(0, told("error_feedback=false"))
+    assert.equal(0, told("reduction=mean"))
+  end)
 end)
