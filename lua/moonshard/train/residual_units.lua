@@ -1,7 +1,7 @@
--- With error_feedback ranks add what they rounded off of a step's gradients to the next step's. Both are sums that the end
--- of a step divides, by its counted targets or by its terms. Where that number changes much from step to step, such as
--- with few targets now and then, or between trainers with other micro-batches, the residual of one step counts for too
--- much in another. This module notices it, and a warning says so once.
+-- With error_feedback ranks add what they rounded off of a step's gradients to the next step's. Both are sums that
+-- the end of a step divides, by its counted targets or by its terms. Where that number changes much from step to
+-- step, such as with few targets now and then, or between trainers with other micro-batches, the residual of one
+-- step counts for too much in another. This module notices it, and a warning says so once.
 
 local progress = require("moonshard.base.text.progress")
 local world = require("moonshard.distributed.world")

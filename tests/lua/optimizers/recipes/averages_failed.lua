@@ -1,5 +1,5 @@
--- An evaluation with averages that fails, on some ranks later than on others, and functions that fail on one rank alone;
--- then evaluations and reads of the weights; see ema_spec.lua.
+-- An evaluation with averages that fails, on some ranks later than on others, and functions that fail on one rank
+-- alone; then evaluations and reads of the weights; see ema_spec.lua.
 
 local ms = require "moonshard"
 local clock = require "moonshard.base.clock"
