@@ -196,7 +196,9 @@ local function parse(defaults)
   for _, override in ipairs(args.overrides) do
     local default = typed[override.key]
     if default == nil then
-      local other, advice = other_names.of_option(override.key), nearest.advice(override.key, typed)
+      local other, advice = other_names.of_option(override.key, typed), nearest.advice(override.key, typed)
+      if other and other:find("^did you mean") then other, advice = nil, other end
+      if nearest.called_here(override.key, typed) then other = nil end
       errors.raise("MS_ENAME", "this recipe has no setting %s: %s", override.key,
         other and other .. "; " .. advice or advice)
     end

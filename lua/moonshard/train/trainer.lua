@@ -144,8 +144,8 @@ local function trainer(o)
   local given -- the recipe's own table
   given, o = o, options.parse("ms.trainer", o, {
     model = { "table", required = true },
-    optimizer = { "table", required = true },
-    loss = { "function" },
+    optimizer = { "table", required = true, example = "optimizer = ms.optim.adamw { lr = 1e-3 }" },
+    loss = { "function", example = "loss = ms.loss.mse" },
     forward = { "function" }, teacher = { "function" },
     clip_grad_norm = { "number|table", default = 0 }, clip_grad_value = { "number", default = 0 },
     micro_batches = { "positive", default = 1 },

@@ -4,6 +4,7 @@
 local message = require("lua.support.fixture").message
 local ms = require("moonshard")
 local nearest = require("moonshard.base.names.nearest")
+local names_elsewhere = require("moonshard.base.names.names_elsewhere")
 local other_names = require("moonshard.base.names.other_names")
 local has = require("lua.support.message").has
 
@@ -74,4 +75,80 @@ describe("a name of another library", function()
       end
     end)
   end
+end)
+
+-- Of each place: gives it an option that does not exist.
+local PLACES = {
+  ["ms.trainer"] = trainer,
+  ["checkpoint of ms.trainer"] = checkpoint,
+  ["ms.optim.adamw"] = adamw,
+  ["ms.schedule.cosine"] = function(name) ms.schedule.cosine { peak = 1, [name] = 1 } end,
+  ["ms.data.text"] = function(name) ms.data.text { [name] = 1 } end,
+  ["ms.fully_shard"] = shard,
+  ["mp_policy of ms.fully_shard"] = function(name)
+    ms.fully_shard(ms.nn.linear(2, 2), { mp_policy = { [name] = 1 } })
+  end,
+  ["ms.generate"] = function(name) ms.generate(ms.nn.linear(2, 2), { [name] = 1 }) end,
+}
+
+describe("the table of other names", function()
+  local valid = {}
+  for place, give in pairs(PLACES) do
+    valid[place] = {}
+    for option in message(give, "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"):match("valid are (.*)"):gmatch("[%w_]+") do
+      valid[place][option] = true
+    end
+  end
+
+  it("is answered with an option that its place has, and is none itself", function()
+    local count = 0
+    for _, known in ipairs(names_elsewhere.all()) do
+      count = count + 1
+      if known.place then
+        assert.truthy(valid[known.place], known.place)
+        assert.is_true(valid[known.place][known.here], known.place .. ": " .. known.here)
+        assert.is_nil(valid[known.place][known.name], known.place .. ": " .. known.name)
+      end
+      for mentioned in (known.text or known.place):gmatch("ms%.[%w_.]*[%w_]") do
+        local value = ms
+        for field in mentioned:sub(4):gmatch("[%w_]+") do value = value[field] end
+        assert.truthy(value, mentioned)
+      end
+    end
+    assert.is_true(count >= 120, count)
+  end)
+
+  it("is refused with that answer at its place", function()
+    for _, known in ipairs(names_elsewhere.all()) do
+      if known.place then has(message(PLACES[known.place], known.name), known.name .. " | did you mean") end
+    end
+  end)
+
+  it("is answered at another place, too, with the place that has it", function()
+    has(message(PLACES["ms.trainer"], "block_size"), "seq | ms.data.text")
+    has(message(PLACES["ms.trainer"], "epochs"), "data:batches")
+    has(message(PLACES["ms.fully_shard"], "pipeline_parallel_degree"), "dimension pipe")
+    has(message(function() return ms.nn.Conv2d end), "mean conv2d")
+    has(message(function() return ms.optim.LBFGS end), "adamw")
+  end)
+
+  it("is no reason for a guess that is far away", function()
+    assert.is_nil(message(function() return ms.seed end):find("did you mean", 1, true))
+    has(message(PLACES["ms.fully_shard"], "recomptue"), "mean recompute")
+  end)
+
+  it("is not that of a function behind the call of a layer", function()
+    local Net = ms.module "Net"
+    function Net:init() self.fc = ms.nn.linear(2, 2) end
+    function Net:forward(x) return self.fc.forward(x) end
+    local said = message(function() Net()(ms.ones { 2, 2 }) end)
+    has(said, "forward | colon")
+    assert.is_nil(said:find("forward_in", 1, true))
+  end)
+
+  it("is followed by what to give, where a value has the wrong type", function()
+    has(message(function() ms.trainer { model = ms.nn.linear(2, 2), optimizer = "adamw" } end), "ms.optim.adamw")
+    has(message(function() ms.trainer { model = ms.nn.linear(2, 2), optimizer = {}, loss = "mse" } end), "ms.loss.mse")
+    has(message(function() ms.schedule.cosine { lr = 1 } end), "mean peak")
+  end)
 end)

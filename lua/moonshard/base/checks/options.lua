@@ -54,6 +54,7 @@ options.describe = describe
 ---@field [1] string kinds, joined by "|": integer, positive (an integer >= 1), seed, number (not NaN), any, or
 ---  what type() says
 ---@field most number? for a number, the largest allowed value
+---@field example string? what to write, for a value of the wrong type
 ---@field default any? value if the option is absent
 ---@field holes boolean? a list in which nil means an item's default
 ---@field required boolean|string? an error if it is absent; for an unnamed argument: its meaning
@@ -85,7 +86,7 @@ local function check_value(who, name, spec, value)
   for i, kind in ipairs(list) do texts[i] = TEXTS[kind] or kind end
   local advice = other_names.of_function(value)
   errors.invalid("%s: %s must be %s, not %s%s", who, name_of(name, spec), table.concat(texts, " or "), describe(value),
-    advice and ": " .. advice or "")
+    advice and ": " .. advice or spec.example and ", as in " .. spec.example or "")
 end
 
 ---Refuses a path of a folder that is no text.
@@ -128,7 +129,8 @@ function options.parse(who, given, specs)
       if type(name) == "number" then
         errors.invalid("%s: %s has no name: write name = value; %s", who, describe(value), nearest.advice("", named))
       end
-      local advice = nearest.called_here(name, named) or other_names.of_option(name) or nearest.advice(name, named)
+      local advice = nearest.called_here(name, named) or other_names.of_option(name, named)
+        or nearest.advice(name, named)
       errors.raise("MS_ENAME", "%s: unknown option %s: %s", who, tostring(name), advice)
     end
     check_value(who, name, spec, value)

@@ -30,7 +30,11 @@ local function called_with_a_dot(object)
     local info = debug.getinfo(level, "n")
     if not info then break end
     local name, value = debug.getlocal(level, 1)
-    if name == "self" and rawequal(value, object) then found = info.name or "forward" end
+    if name == "self" and rawequal(value, object) then
+      -- A function that no recipe can name is behind the call of a layer.
+      local own = info.namewhat == "method" or info.namewhat == "field" or info.namewhat == "global"
+      found = own and info.name or "forward"
+    end
   end
   return found
 end

@@ -118,6 +118,7 @@ local FIELDS = {
 function advice.for_field(name, valid)
   local text = FIELDS[name] or other_names.of_option(name)
   if text then return text end
+  if rawget(valid, name:lower()) ~= nil then return ("did you mean %s?"):format(name:lower()) end
   local rows = advice.ops()
   if rawget(rows, name) or rawget(rows, name:lower()) then return "ops are in ms.ops: ms.ops." .. name:lower() end
   return nearest.advice(name, valid)
@@ -295,6 +296,7 @@ function advice.explain(message)
   local name = message:match("attempt to call %l+ '([%w_]+)' %(a nil value%)$")
   local known = name and of_pytorch(name)
   if known then return message .. ": " .. known end
+  if name == "item" then return message .. ": train:step(batch) returns a table of numbers: m.loss" end
   local missing = for_missing_field(message)
   if missing then return missing end
   local method = message:match("attempt to call method '([%w_]+)' %(a nil value%)$")

@@ -1,7 +1,7 @@
 -- Finds the valid name that a mistyped one probably means.
 --
 -- Distance: Damerau-Levenshtein in its optimal string alignment form (insert, delete, replace, swap neighbours; cost 1
--- each), ignoring case. A name whose distance exceeds half the length of the longer name is not suggested.
+-- each), ignoring case. A name whose distance is two fifths of the longer name's length, or more, is not suggested.
 
 local nearest = {}
 
@@ -71,7 +71,7 @@ local function without_dashes(name) return (name:gsub("^%-+", "")) end
 ---The valid name nearest to `name`, or nil if none is near. Ties go to the first in sorted order.
 ---@param name string
 ---@param names string[]
----@param limit integer? maximum distance; default: half of the longer name
+---@param limit integer? maximum distance; default: less than two fifths of the longer name, or 1
 ---@return string?
 function nearest.name(name, names, limit)
   local best, best_edits
@@ -80,7 +80,8 @@ function nearest.name(name, names, limit)
   for _, candidate in ipairs(names) do
     local bare = without_dashes(candidate)
     local edits = edits_between(name, bare)
-    if edits <= (limit or math.max(#name, #bare) / 2) and (not best or edits < best_edits) then
+    local far = limit or math.max(1, math.ceil(math.max(#name, #bare) * 2 / 5) - 1)
+    if edits <= far and (not best or edits < best_edits) then
       best, best_edits = candidate, edits
     end
   end

@@ -2,7 +2,9 @@
 -- bitsandbytes, torchao, Liger Kernel, transformers, Megatron and DeepSpeed call things. One table for unknown options,
 -- settings, fields and methods; its texts follow "unknown option r: ", "ms.LoraConfig does not exist: " and the like.
 --
--- It raises no errors and needs no other part, so that whatever reports a name can read it.
+-- It raises no errors and needs only names_elsewhere.lua, so that whatever reports a name can read it.
+
+local names_elsewhere = require("moonshard.base.names.names_elsewhere")
 
 local other_names = {}
 
@@ -87,11 +89,10 @@ local OPTIONS = {
   -- Of torchtitan, Megatron and DeepSpeed for meshes and their traffic.
   tensor_parallel_degree = of_mesh("tensor"), tensor_model_parallel_size = of_mesh("tensor"),
   context_parallel_degree = of_mesh("context"), context_parallel_size = of_mesh("context"),
+  cp_size = of_mesh("context"), ulysses_sequence_parallel_size = of_mesh("context"),
   data_parallel_replicate_degree = of_mesh("replicate"), data_parallel_shard_degree = of_mesh("shard"),
   expert_parallel_degree = "experts are not divided over ranks of their own; shard divides their memory, and tensor "
     .. "the work of each: mesh = ms.init_device_mesh(\"cpu\", { 2, 2 }, { \"shard\", \"tensor\" })",
-  pipeline_parallel_degree = "stages of layers on different ranks are not there; mesh dimensions are replicate, shard, "
-    .. "context and tensor",
   sync_steps = of_fully_shard("replicate_sync = { every = 50 }"),
   sync_every = of_fully_shard("replicate_sync = { every = 50 }"),
   zero_quantized_weights = of_fully_shard('gather_dtype = "i8"'),
@@ -198,8 +199,12 @@ function other_names.of_function(name) return type(name) == "string" and in_lowe
 
 ---What to write instead of an option, or of a field.
 ---@param name any
+---@param valid table<string, any>? keys: the options where it was written
 ---@return string? text nil: the name is not known
-function other_names.of_option(name) return OPTIONS[name] or other_names.of_function(name) end
+function other_names.of_option(name, valid)
+  return valid and names_elsewhere.called_here(name, valid) or OPTIONS[name] or other_names.of_function(name)
+    or names_elsewhere.advice(name)
+end
 
 -- What the parts of names are called here, by what they are called in the models of Hugging Face's library.
 local PARTS = {
