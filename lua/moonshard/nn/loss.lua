@@ -116,6 +116,10 @@ end
 
 local function check_shapes(name, prediction, target)
   if not (tensor.is(prediction) and tensor.is(target)) then
+    if type(prediction) == "table" and (tensor.is(prediction[1]) or tensor.is(target)) then
+      errors.invalid("ms.loss.%s: the prediction is a table: return the tensor alone from forward, or give a loss that "
+        .. "takes its fields, loss = function(out, target) return ms.loss.%s(out[1], target) end", name, name)
+    end
     errors.invalid("ms.loss.%s takes a prediction and a target, two tensors, and no options: give the function itself, "
       .. "loss = ms.loss.%s", name, name)
   end

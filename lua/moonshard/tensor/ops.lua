@@ -110,6 +110,11 @@ end
 local ids = ffi.new("int[?]", MAX_INPUTS)
 local results = ffi.new("int[?]", MAX_OUTPUTS)
 
+-- What is behind a value that is no tensor: a field that init did not set is nil.
+local function described(input)
+  return options.describe(input) .. (input == nil and ": it was never assigned, or has another name" or "")
+end
+
 local function input_id(trace, row, position, input)
   if type(input) == "table" then
     if rawget(input, "trace") == trace then return input.id end
@@ -119,7 +124,7 @@ local function input_id(trace, row, position, input)
     end
     if rawget(input, "data") ~= nil and not options.is_array(input) then return trace:constant(input, row.name).id end
   end
-  errors.invalid("%s: input %d must be a tensor, not %s", row.name, position, options.describe(input))
+  errors.invalid("%s: input %d must be a tensor, not %s", row.name, position, described(input))
 end
 
 -- ---- numbers as inputs -----------------------------------------------------------------------------------------
@@ -168,7 +173,7 @@ local function check_eager(row, inputs, count)
     elseif type(input) ~= "table" or rawget(input, "data") == nil or options.is_array(input) then
       local symbol = type(input) == "table" and rawget(input, "trace")
       errors.invalid("%s: input %d must be a tensor with values, as ms.tensor makes them, not %s", row.name, i,
-        symbol and "a symbol of a trace that has ended" or options.describe(input))
+        symbol and "a symbol of a trace that has ended" or described(input))
     end
   end
 end
@@ -183,6 +188,9 @@ local function read_attributes(row, attributes)
 end
 
 local function check_count(row, count)
+  if count == 0 and row.min_inputs > 0 then
+    errors.invalid("%s has no input: call it with a colon, x:%s(...), or give it a tensor", row.name, row.name)
+  end
   if count <= MAX_INPUTS then return end
   errors.invalid("%s: got %d inputs; it takes at most %d", row.name, count, row.max_inputs)
 end

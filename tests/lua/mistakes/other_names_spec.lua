@@ -152,3 +152,30 @@ describe("the table of other names", function()
     has(message(function() ms.schedule.cosine { lr = 1 } end), "mean peak")
   end)
 end)
+
+describe("a tensor that is none", function()
+  local Net = ms.module "Net"
+  function Net:init() self.fc = ms.nn.linear(2, 2) end
+  function Net:forward(x) return self.made(self.fc(x)) end
+
+  local function traced(made)
+    local net = Net()
+    rawset(net, "made", made)
+    return message(function() return net(ms.ones { 2, 2 }) end)
+  end
+
+  it("is said to have no value, in a forward and outside of one", function()
+    has(traced(function(x) return x + x.bias_of_nothing end) or "", "bias_of_nothing")
+    has(traced(function(x) return ms.ops.add(x, nil) end), "add | nil | never assigned")
+    has(message(function() return ms.ops.add(ms.ones(2), nil) end), "add | nil | never assigned")
+  end)
+
+  it("is the receiver of a method that was called with a dot", function()
+    has(traced(function(x) return x.relu() end), "relu | colon")
+    has(message(function() return ms.ones(2).relu() end), "relu | colon")
+  end)
+
+  it("is a table that a forward returned, for a loss", function()
+    has(message(function() return ms.loss.mse({ ms.ones(2) }, ms.ones(2)) end), "ms.loss.mse | table | forward")
+  end)
+end)
