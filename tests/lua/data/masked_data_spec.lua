@@ -156,11 +156,6 @@ describe("ms.data.masked", function()
     scratch.write(path, ('{"prompt": "q", "chosen": "a", "rejected": "b"}\n'):rep(5))
     local pairs_of = ms.data.preferences { files = path, seq = 20, batch = 1, template = "plain" }
     has(message(ms.data.masked, { pairs_of, mask = 1, vocab = 9 }), "pairs of answers | ms.data.text")
-    has(message(ms.tokenizer, (function()
-      local file = scratch.path() .. ".json"
-      scratch.write(file, '{"model": {"type": "WordPiece", "vocab": {"[MASK]": 0}}}')
-      return file
-    end)()), "WordPiece | BPE")
   end)
 
   it("G5 is asked for by the recipe, where a folder's tokens are others than bytes", function()
