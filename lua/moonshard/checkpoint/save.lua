@@ -26,6 +26,7 @@ local placements = require("moonshard.shard.policies.placements")
 local run_options = require("moonshard.checkpoint.run_options")
 local same_run = require("moonshard.engine.agreement.same_run")
 local termination = require("moonshard.checkpoint.termination")
+local written = require("moonshard.base.files.written")
 local C, ffi, check = engine.C, engine.ffi, engine.check
 
 local save = {}
@@ -125,6 +126,7 @@ function save.finish(session)
       for _, path in ipairs(older) do check(C.ms_checkpoint_remove(path)) end
     end)
   end
+  written.note("checkpoint", replaced or target)
   return replaced or target
 end
 

@@ -7,6 +7,7 @@ local in_progress = require("moonshard.checkpoint.in_progress")
 local nodes = require("moonshard.cli.options.nodes")
 local output_file = require("moonshard.base.files.output_file")
 local recipe = require("moonshard.recipe.file")
+local run_summary = require("moonshard.metrics.run_summary")
 local status = require("moonshard.base.exit_status")
 local termination = require("moonshard.checkpoint.termination")
 local text_lines = require("moonshard.base.text.text_lines")
@@ -94,6 +95,7 @@ end
 local function end_together()
   require("moonshard.distributed.profile").finish()
   termination.finish()
+  run_summary.finish()
   require("moonshard.distributed.world").finish()
 end
 
@@ -142,6 +144,7 @@ function run.rank_main(line, chunk)
   require("moonshard.base.text.progress").finish()
   if ok then return status.OK end
   require("moonshard.distributed.profile").forget()
+  if errors.is(raised) and raised.status == "MS_EINTERRUPT" then run_summary.stopped() end
   run.give_up(line, errors.text(raised))
   run.end_saves()
   return status.of(raised, require("moonshard.distributed.world").training)

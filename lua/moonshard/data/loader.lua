@@ -19,6 +19,7 @@ local options = require("moonshard.base.checks.options")
 local permutation = require("moonshard.base.permutation")
 local progress = require("moonshard.base.text.progress")
 local saved = require("moonshard.data.saved")
+local run_summary = require("moonshard.metrics.run_summary")
 local sealed = require("moonshard.base.checks.sealed")
 local profile = require("moonshard.distributed.profile")
 local roles = require("moonshard.shard.roles")
@@ -41,6 +42,7 @@ local ffi = require("moonshard.base.ffi").ffi
 ---@field settings? string of loader.settings
 ---@field held_out? number fraction of the windows that are for validation; nil: its data has none such
 ---@field rows? integer rows of a batch that a sample becomes, each of seq / rows tokens; default 1
+---@field read_from? string what it is read from: "72 files of 2,401,123 bytes"
 ---@field lacks? string why there is no batch of its own, but its samples can be in those of a mix
 
 ---@class moonshard.Loader
@@ -128,6 +130,13 @@ end
 function Loader:__tostring()
   return ("data: %d samples of %d tokens, %d per rank and step over %d rank%s, seed %d, position %d"):format(self.n,
     self.seq, self.batch, self.share.ranks, self.share.ranks == 1 and "" or "s", self.seed, self.position)
+end
+
+---What a run says of its data.
+---@return string
+function Loader:summary()
+  local text = ("%d samples of %d tokens, %d per rank and step"):format(self.n, self.seq, self.batch)
+  return self.read_from and ("%s: %s"):format(self.read_from, text) or text
 end
 
 ---Refuses batches that no array can hold.
@@ -324,6 +333,7 @@ local function begin_call(self, steps, meant)
   if said and world.rank == 0 then require("moonshard.metrics.log").print(said) end
   self.call = { steps = steps, done = step }
   progress.expect(steps)
+  if not self.restart then run_summary.data(self) end
   return step, steps
 end
 

@@ -30,17 +30,18 @@ local function text(o)
   local who = "ms.data.text"
   o = windows.parse(who, o, { valid_fraction = { "number", default = 0.05 }, raw = { "boolean" } })
   windows.share(who, o)
-  local stream, bytes
+  local stream, bytes, read_from
   if world.plan_only then
     bytes = windows.tokens_needed(o)
   else
     local paths, shown = text_files.find(o.files, o.raw)
     stream = streams.open(paths, "MS_TOKEN_BYTES", shown)
     bytes = stream.tokens
+    read_from = windows.read_from(#paths, bytes, "byte")
     windows.check_size(who, o.files, "bytes", bytes, o)
   end
   local data = windows.loaders(o, stream, bytes)
-  data.bytes = bytes
+  data.bytes, data.read_from = bytes, read_from
   return data
 end
 

@@ -68,11 +68,11 @@ local function tokens(o)
   end
   o.valid_fraction = o.valid_fraction or (o.valid_files and 0 or 0.05)
   windows.share(who, o)
-  local stream, count, valid_stream
+  local stream, count, valid_stream, trained
   if world.plan_only then
     count = windows.tokens_needed(o)
   else
-    local trained, valid
+    local valid
     stream, trained = open(o.files, "files")
     count = stream.tokens
     windows.check_size(who, o.files, "tokens", count, o)
@@ -83,7 +83,7 @@ local function tokens(o)
     end
   end
   local data = windows.loaders(o, stream, count)
-  data.tokens = count
+  data.tokens, data.read_from = count, trained and windows.read_from(#trained, count, "token")
   if o.valid_files then
     data.valid = windows.validation(o, valid_stream, valid_stream and valid_stream.tokens or count)
   end

@@ -117,6 +117,15 @@ function windows.check_size(who, spec, unit, tokens, o)
   end)
 end
 
+---What data is read from, as runs say it.
+---@param count integer files
+---@param tokens number
+---@param unit string "byte" or "token"
+---@return string "72 files of 2,401,123 bytes"
+function windows.read_from(count, tokens, unit)
+  return ("%d file%s of %s %ss"):format(count, count == 1 and "" or "s", group_digits(tokens), unit)
+end
+
 ---Raises if a stream of validation data has too few tokens for one sample.
 ---@param who string for messages
 ---@param spec string|string[] the files

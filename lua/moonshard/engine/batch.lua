@@ -113,6 +113,18 @@ function batch_of.token_array(batch) return has_rows(batch.targets) and batch.ta
 ---@return integer
 function batch_of.tokens(batch) return batch_of.numel(batch_of.token_array(batch).shape) end
 
+local IS_INTEGER = { i32 = true, i64 = true, u8 = true, u16 = true, u32 = true }
+
+---Its samples times a factor, where what it counts is no token: tokens are whole numbers, several of a row.
+---@param batch table<string, moonshard.Array>
+---@param factor number
+---@return number?
+function batch_of.samples(batch, factor)
+  local array, rows = batch_of.token_array(batch), batch_of.rows(batch)
+  if IS_INTEGER[array.dtype] and batch_of.numel(array.shape) > rows then return nil end
+  return rows * factor
+end
+
 -- A double represents every integer up to here.
 local MOST_ELEMENTS = 2 ^ 53
 

@@ -15,6 +15,7 @@ local output_file = require("moonshard.base.files.output_file")
 local safetensors = require("moonshard.base.files.safetensors")
 local saved_dtypes = require("moonshard.huggingface.saved_dtypes")
 local weights = require("moonshard.huggingface.weights")
+local written = require("moonshard.base.files.written")
 
 local PIECE = 2 ^ 23 -- elements per read
 
@@ -211,6 +212,7 @@ local function write(folder, source, given)
     output_file.write("config", folder .. "/config.json", config_of(source, family, dtype))
   end)
   one:meet()
+  written.note("model", folder)
   return { bytes = bytes, files = names, tensors = #tensors }
 end
 

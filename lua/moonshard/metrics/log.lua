@@ -7,9 +7,11 @@ local history = require("moonshard.metrics.history")
 local options = require("moonshard.base.checks.options")
 local output_file = require("moonshard.base.files.output_file")
 local progress = require("moonshard.base.text.progress")
+local run_summary = require("moonshard.metrics.run_summary")
 local spikes = require("moonshard.metrics.spikes")
 local terminal = require("moonshard.base.text.terminal")
 local world = require("moonshard.distributed.world")
+local written = require("moonshard.base.files.written")
 
 ---@class moonshard.log
 ---@overload fun(step: integer, m: table) prints a step's line and writes to --metrics and --tensorboard
@@ -38,12 +40,16 @@ function log.spikes_found() return watch.spikes and watch.spikes.found or {} end
 
 ---Writes one JSON object per step to a file from now on.
 ---@param path string
-function log.open_metrics(path) metrics.file = require("moonshard.metrics.metrics_file").open(path) end
+function log.open_metrics(path)
+  metrics.file = require("moonshard.metrics.metrics_file").open(path)
+  written.note("metrics", path)
+end
 
 ---Writes a TensorBoard event file in a folder from now on.
 ---@param folder string
 function log.open_events(folder)
   metrics.events = require("moonshard.metrics.tensorboard").open(folder)
+  written.note("events", folder)
 end
 
 -- Metrics of a step that are tables of numbers: by rule of clipping, or by mesh dimension.
@@ -99,6 +105,7 @@ local function write(step, m)
   if m.valid_loss then history.add(past.valid, step, m.valid_loss) end
   if metrics.file then metrics.file:add(step, m, trainer, steps[m]) end
   if metrics.events then metrics.events:add(step, m, trainer) end
+  run_summary.step(step, m)
   progress.show(step, m)
   local spike = watch.spikes and watch.spikes:check(step, m, trainer)
   if spike then log.print(spike) end
@@ -173,7 +180,9 @@ function log.curve(o)
   log.print(chart.text(curves, {
     title = labels.title, x = labels.x, columns = math.min(terminal.columns(), 78), colour = terminal.interactive(),
   }))
-  if o.svg and o.svg ~= "" then output_file.write("chart", o.svg, chart.svg(curves, labels)) end
+  if not o.svg or o.svg == "" then return end
+  output_file.write("chart", o.svg, chart.svg(curves, labels))
+  written.note("chart", o.svg)
 end
 
 return setmetatable(log, {

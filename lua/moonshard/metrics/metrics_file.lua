@@ -23,8 +23,13 @@ local KEYS = {
   "plan_bytes", "comm_bytes", "wire_bytes", "waits_ms", "grad_norms", "valid_loss", "save_ms", "snapshot_bytes",
 }
 
-local KNOWN = { outside_bytes = true, trainer = true, trainer_step = true }
-for _, key in ipairs(KEYS) do KNOWN[key] = true end
+-- Those of lines whose steps have them.
+local SOMETIMES = { "outside_bytes", "samples_per_s" }
+
+local KNOWN = { trainer = true, trainer_step = true }
+for _, keys in ipairs({ KEYS, SOMETIMES }) do
+  for _, key in ipairs(keys) do KNOWN[key] = true end
+end
 
 -- Names of further numbers in the metrics, added by the recipe; sorted.
 local function own_names(m)
@@ -151,9 +156,11 @@ local function line_of(step, m, trainer, own)
   end
   list[2] = step
   local n = 2 * #KEYS
-  if m.outside_bytes then
-    list[n + 1], list[n + 2] = "outside_bytes", m.outside_bytes
-    n = n + 2
+  for _, key in ipairs(SOMETIMES) do
+    if m[key] then
+      n = n + 2
+      list[n - 1], list[n] = key, m[key]
+    end
   end
   if trainer > 1 then
     list[n + 1], list[n + 2] = "trainer", trainer

@@ -22,6 +22,7 @@ local profile = require("moonshard.distributed.profile")
 local replicate_sync = require("moonshard.shard.policies.replicate_sync")
 local residual_units = require("moonshard.metrics.residual_units")
 local router_loss = require("moonshard.nn.router_loss")
+local run_summary = require("moonshard.metrics.run_summary")
 local same_options = require("moonshard.train.same_options")
 local same_rows = require("moonshard.engine.agreement.same_rows")
 local termination = require("moonshard.checkpoint.termination")
@@ -294,6 +295,8 @@ function step.run(self, batch, places)
   local exec, rates, met = begin(self, number, batch, specs, given)
   if applies(exec) then meeting.outer_rate(self, self.session.updates + 1) end -- checks it before anything runs
   counted_rows.check_trains(batch, exec.plan.graph.counts, self.micro_batches)
+  if not self.introduced then run_summary.before(self, exec.plan) end
+  self.introduced = true
   profile.step_begins(number)
   local began, before, moved_before = clock.now(), exec:counters(), exec:traffic()
   exec.step_inputs.lr, exec.step_inputs.muon_lr, exec.step_inputs.step = rates.lr, rates.muon, self.session.updates + 1
@@ -315,6 +318,7 @@ function step.run(self, batch, places)
     muon_lr = self.optimizer.rules and self.optimizer:muon() and rates.muon or nil,
     tokens = tokens,
     tokens_per_s = tokens / seconds,
+    samples_per_s = batch_of.samples(batch, self.session:data_ranks() / seconds),
     step_ms = 1e3 * seconds,
     mfu = utilisation.of_step(self, exec.plan, batch, computed, seconds),
     exposed_ms = exposed and 1e3 * met + exposed,

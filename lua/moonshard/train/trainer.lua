@@ -83,6 +83,7 @@ sealed.class(Trainer, {
 ---@field muon_lr number? that of the parameters with Muon, if others have another optimizer
 ---@field tokens integer targets of all ranks in this step, ignored ones too, without those that `pad` added
 ---@field tokens_per_s number
+---@field samples_per_s number? rows of all ranks per second, where a target is no token: a class, numbers
 ---@field step_ms number
 ---@field mfu number? 0 to 1; nil unless `--cluster` of the command line describes the devices' peak rate
 ---@field exposed_ms number? time in the step without a running kernel: waiting for other ranks, copying their bytes;
@@ -95,8 +96,7 @@ sealed.class(Trainer, {
 ---@field plan_bytes number bytes of the plans and graphs that are kept, outside the arenas; the largest rank's
 ---@field outside_bytes number? on a GPU, bytes outside the arenas: CUDA's context and the communicators
 ---@field comm_bytes table<string, number> by mesh dimension, this step
----@field wire_bytes table<string, number>? those sent to other nodes, or received from them if that is more; nil when
----  all ranks are on one node
+---@field wire_bytes table<string, number>? the larger of those sent to and received from other nodes; nil on one node
 ---@field save_ms number? time that a save after this step blocked training
 ---@field snapshot_bytes number? size of the copy for an asynchronous save, outside the arenas
 

@@ -99,7 +99,7 @@ describe("the recipe that does everything by hand", function()
       local ended = program.run({ "run", "recipes/own_data.lua", "-n", "4", "steps=" .. steps, "eval_every=4", ... })
       assert.equal("", ended.err)
       local line = ended.out:match(("step %d/%d (.-)\n"):format(steps, steps))
-      return (line:gsub("%S+ tokens/s", ""):gsub("%S+ KiB per rank", "")) -- one has evaluated before, one has not
+      return (line:gsub("%S+ samples/s", ""):gsub("%S+ KiB per rank", "")) -- one has evaluated before, one has not
     end
     last_line(6, "checkpoint=" .. folder)
     local resumed = last_line(8, "checkpoint=" .. folder, "resume=auto")
@@ -173,7 +173,7 @@ end
 -- which has the workspace of the machine's matrix products in it.
 local function comparable(text)
   text = ("\n" .. text):gsub("\n(peak) [^\n]*", "\n%1"):gsub("\n(workspace) [^\n]*", "\n%1")
-  return (text:gsub("(%l+_ms = )[%w.+-]+", "%1#"):gsub("(tokens_per_s = )[%w.+-]+", "%1#")
+  return (text:gsub("(%l+_ms = )[%w.+-]+", "%1#"):gsub("(%l+_per_s = )[%w.+-]+", "%1#")
     :gsub("(peak_bytes = )%d+", "%1#"):gsub("(plan_bytes = )%d+", "%1#"):gsub("(waits_ms = )%b{}", "%1#")
     :gsub("%d+%.%d+", function(number) return ("%.4g"):format(tonumber(number)) end))
 end

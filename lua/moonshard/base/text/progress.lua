@@ -42,6 +42,9 @@ function progress.expect(steps)
   shown.total = steps
 end
 
+---@return integer? steps that the run is expected to have
+function progress.total() return shown.total end
+
 local function smooth(before, value)
   return before and before + NEWEST * (value - before) or value
 end
@@ -71,6 +74,17 @@ function progress.rate(tokens_per_s)
   if tokens_per_s >= 1e6 then return ("%.2fM tokens/s"):format(tokens_per_s / 1e6) end
   if tokens_per_s >= 1e4 then return ("%.1fk tokens/s"):format(tokens_per_s / 1e3) end
   return ("%.0f tokens/s"):format(tokens_per_s)
+end
+
+---The speed of a step: in samples where a target is no token.
+---@param m moonshard.StepMetrics
+---@return number? per second
+---@return string? text
+function progress.speed(m)
+  local speed = m.samples_per_s or m.tokens_per_s
+  if not speed then return nil end
+  local text = progress.rate(speed)
+  return speed, m.samples_per_s and text:gsub("tokens", "samples") or text
 end
 
 ---@param fraction number 0 to 1
@@ -112,7 +126,7 @@ local function terminal_line(step, m)
   local parts = { counted(step) }
   if shown.total then parts[2] = progress.bar(step / shown.total) end
   parts[#parts + 1] = ("loss %.4f"):format(shown.loss)
-  if shown.tokens_per_s then parts[#parts + 1] = progress.rate(shown.tokens_per_s) end
+  if shown.speed then parts[#parts + 1] = shown.speed_text end
   local left = seconds_left(step)
   if left then parts[#parts + 1] = progress.duration(left) .. " left" end
   if m.peak_bytes then parts[#parts + 1] = memory_of(m) end
@@ -130,7 +144,7 @@ local function plain_line(step, m)
   local parts = { counted(step), ("loss %.4f"):format(m.loss) }
   if m.grad_norm then parts[#parts + 1] = ("grad norm %.3f"):format(m.grad_norm) end
   if m.lr then parts[#parts + 1] = ("lr %.2e"):format(m.lr) end
-  if shown.tokens_per_s then parts[#parts + 1] = progress.rate(shown.tokens_per_s) end
+  if shown.speed then parts[#parts + 1] = shown.speed_text end
   if m.peak_bytes then parts[#parts + 1] = memory_of(m) end
   local left = seconds_left(step)
   if left and step < shown.total then parts[#parts + 1] = progress.duration(left) .. " left" end
@@ -173,7 +187,11 @@ function progress.show(step, m)
     shown.began, shown.first_step = clock.now(), step
   end
   shown.loss = smooth(shown.loss, m.loss)
-  shown.tokens_per_s = m.tokens_per_s and smooth(shown.tokens_per_s, m.tokens_per_s)
+  local speed = progress.speed(m)
+  shown.speed = speed and smooth(shown.speed, speed)
+  shown.speed_text = speed and select(2, progress.speed({
+    tokens_per_s = shown.speed, samples_per_s = m.samples_per_s and shown.speed,
+  }))
   shown.valid_loss = m.valid_loss or shown.valid_loss
   shown.pending = nil
   show_line(step, m, step == shown.total)

@@ -1,0 +1,156 @@
+-- What a person wants to know of a run without asking. Before the first step: the model, the mesh and what its
+-- dimensions do, the types that were chosen, the memory that was planned, the data. After the last one: how long it
+-- took, how fast it was, and what was written where.
+--
+-- Only rank 0 prints, and only in runs that show their steps with ms.log: otherwise the output is
+-- the recipe's own. On a terminal the first part is there before step 1 of a run that says how many steps it
+-- has (data:batches(n) or ms.log.expect), elsewhere before the line of the first step.
+
+local clock = require("moonshard.base.clock")
+local output_file = require("moonshard.base.files.output_file")
+local progress = require("moonshard.base.text.progress")
+local terminal = require("moonshard.base.text.terminal")
+local world = require("moonshard.distributed.world")
+local written = require("moonshard.base.files.written")
+
+local run_summary = {}
+
+local state = { pending = {}, data = nil, began = nil, steps = 0, done = 0, seconds = 0, last = nil }
+
+-- "3.24M"
+local function count(n)
+  for _, unit in ipairs({ { 1e12, "T" }, { 1e9, "B" }, { 1e6, "M" }, { 1e4, "k" } }) do
+    if n >= unit[1] then return ("%.3g%s"):format(n / (unit[2] == "k" and 1e3 or unit[1]), unit[2]) end
+  end
+  return ("%d"):format(n)
+end
+
+local function plural(n, what) return ("%d %s%s"):format(n, what, n == 1 and "" or "s") end
+
+local function model_line(train)
+  local sharding = train.session.sharding
+  local all, frozen = 0, 0
+  for _, param in ipairs(sharding.params) do
+    all = all + param.numel
+    if param.frozen then frozen = frozen + param.numel end
+  end
+  local class = getmetatable(train.model)
+  return ("%s, %s parameters%s, %s"):format(class and class.name or "model", count(all),
+    frozen > 0 and (", %s of them trained"):format(count(all - frozen)) or "", plural(#sharding.units, "unit"))
+end
+
+-- What the ranks of each dimension share and divide.
+local DOES = {
+  replicate = "%d replicas", shard = "parameters over %d shards", context = "positions over %d ranks",
+  tensor = "layers over %d ranks", pipe = "stages over %d ranks",
+}
+
+local function mesh_line(train)
+  local mesh, parts = train.session.sharding.mesh, {}
+  for i, name in ipairs(mesh.names or {}) do
+    local size = mesh.shape[i]
+    if size > 1 then parts[#parts + 1] = (DOES[name] or name .. " of %d"):format(size) end
+  end
+  return ("%s on %s%s"):format(mesh:label(), mesh.device, parts[1] and ": " .. table.concat(parts, ", ") or "")
+end
+
+-- The distinct values of a field of units, in their order.
+local function values_of(units, field)
+  local list, known = {}, {}
+  for _, unit in ipairs(units) do
+    local value = unit[field]
+    if value and not known[value] then list[#list + 1] = value end
+    if value then known[value] = true end
+  end
+  return table.concat(list, " and ")
+end
+
+local function types_line(train)
+  local units = train.session.sharding.units
+  local over = {}
+  for _, dimension in ipairs({ "shard", "replicate" }) do
+    local types = values_of(units, dimension .. "_dtype")
+    if types ~= "" then over[#over + 1] = (", over %s in %s"):format(dimension, types) end
+  end
+  return ("computes in %s, sums gradients in %s%s, updates in f32"):format(values_of(units, "param_dtype"),
+    values_of(units, "reduce_dtype"), table.concat(over))
+end
+
+local function memory_line(plan)
+  local summary, parts = plan:summary(), {}
+  for _, category in ipairs({ "parameters", "optimizer", "gradients", "gathered", "activations", "workspace",
+    "communication" }) do
+    local bytes = summary.bytes[category]
+    if bytes and bytes > 0 then parts[#parts + 1] = ("%s %s"):format(category, progress.size(bytes)) end
+  end
+  return ("%s per rank: %s"):format(progress.size(summary.peak_bytes), table.concat(parts, ", "))
+end
+
+local function text_of(train, plan)
+  local lines = {
+    ("model   %s"):format(model_line(train)), ("mesh    %s"):format(mesh_line(train)),
+    ("types   %s"):format(types_line(train)), ("memory  %s"):format(memory_line(plan)),
+  }
+  if state.data then lines[#lines + 1] = "data    " .. state.data:summary() end
+  if train.steps_done > 0 then lines[#lines + 1] = ("resumed after step %d"):format(train.steps_done) end
+  return table.concat(lines, "\n")
+end
+
+---Prints what waits for the first line of a step.
+function run_summary.flush()
+  if not state.pending[1] then return end
+  local text = table.concat(state.pending, "\n")
+  state.pending = {}
+  progress.finish()
+  output_file.print(text, "\n")
+end
+
+---A loop over batches of training begins.
+---@param data moonshard.Loader
+function run_summary.data(data) state.data = data end
+
+---A trainer is about to run its first step.
+---@param train moonshard.Trainer
+---@param plan moonshard.Plan
+function run_summary.before(train, plan)
+  state.began = state.began or clock.now()
+  if world.rank ~= 0 or world.plan_only then return end
+  state.pending[#state.pending + 1] = text_of(train, plan)
+  if progress.total() and terminal.interactive() then run_summary.flush() end
+end
+
+---A step was logged.
+---@param step integer
+---@param m moonshard.StepMetrics
+function run_summary.step(step, m)
+  run_summary.flush()
+  state.steps, state.last = state.steps + 1, step
+  local speed = progress.speed(m)
+  if speed and m.step_ms then
+    state.done, state.seconds = state.done + speed * m.step_ms / 1e3, state.seconds + m.step_ms / 1e3
+    state.in_samples = m.samples_per_s ~= nil
+  end
+end
+
+---Prints how the run went, if it showed steps.
+function run_summary.finish()
+  if world.rank ~= 0 or not state.last then return end
+  local parts = { ("done: %s in %s"):format(plural(state.steps, "step"), progress.duration(clock.now() - state.began)) }
+  if state.seconds > 0 then
+    local mean = state.done / state.seconds
+    local _, text = progress.speed { tokens_per_s = mean, samples_per_s = state.in_samples and mean or nil }
+    parts[2] = ("%s on average"):format(text)
+  end
+  local files = written.text()
+  output_file.print(table.concat(parts, ", "), files ~= "" and "; wrote " .. files or "", "\n")
+end
+
+---Says what is left of a run that Ctrl-C ends.
+function run_summary.stopped()
+  local checkpoint = written.path("checkpoint")
+  if world.rank ~= 0 or not (state.last or checkpoint) then return end
+  io.stderr:write(("moonshard: stopped after step %d; %s\n"):format(state.last or 0,
+    checkpoint and "the last checkpoint is " .. checkpoint or "no checkpoint was saved"))
+end
+
+return run_summary

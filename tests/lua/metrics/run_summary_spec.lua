@@ -1,0 +1,77 @@
+-- What a run says before its first step and after its last one, and what it says when it is interrupted.
+
+local has = require("lua.support.message").has
+local program = require("lua.support.program")
+local scratch = require("lua.support.scratch")
+
+describe("a run that logs its steps", function()
+  teardown(scratch.clear)
+
+  local function run(...)
+    return program.run { "run", "recipes/quickstart.lua", "-n", "4", "layers=2", "dim=32", "seq=32", "sample=0",
+      "eval_every=100", "eval_steps=1", ... }
+  end
+
+  it("says model, mesh, types, memory and data before step 1, and time, speed and files at the end", function()
+    local folder = scratch.folder()
+    local ended = run("steps=3", "svg=" .. folder .. "/loss.svg", "checkpoint=" .. folder .. "/run", "save_every=2",
+      "--metrics", folder .. "/m.jsonl")
+    assert.equal(0, ended.status, ended.err)
+    local before, after = ended.out:match("^(.-)\nstep 1/3.*\n(done: [^\n]*)\n$")
+    assert.truthy(before, ended.out)
+    has(before, "model   GPT2 | parameters | 3 units | mesh    2x2 (replicate, shard) on cpu: 2 replicas | 2 shards")
+    has(before, "types   computes in | sums gradients in f32 | memory | per rank: parameters | activations")
+    has(before, "data | files of | bytes: | samples of 32 tokens, 2 per rank")
+    has(after, "done: 3 steps in 0: | tokens/s | metrics " .. folder .. "/m.jsonl | checkpoint " .. folder)
+    has(after, "step-00000003 | chart " .. folder .. "/loss.svg")
+    local again = run("steps=4", "svg=", "checkpoint=" .. folder .. "/run", "resume=auto")
+    has(again.out, "resumed after step 3 | done: 1 step in")
+  end)
+
+  it("says what it trains of a model whose parameters are frozen", function()
+    local recipe = scratch.path()
+    scratch.write(recipe, [[
+      local ms = require "moonshard"
+      local model = ms.nn.sequential { ms.nn.linear(4, 4), ms.nn.linear(4, 2) }
+      ms.fully_shard(model, { mesh = "1x1", freeze = { { ms.re"^0", true } } })
+      local train = ms.trainer { model = model, optimizer = ms.optim.sgd { lr = 0.1 }, loss = ms.loss.mse }
+      for step = 1, 2 do ms.log(step, train:step { inputs = ms.ones(2, 4), targets = ms.ones(2, 2) }) end
+    ]])
+    local ended = program.run { "run", recipe }
+    assert.equal(0, ended.status, ended.err)
+    has(ended.out, "Sequential, 30 parameters, 10 of them trained, 1 unit | samples/s | done: 2 steps")
+    assert.falsy(ended.out:find("tokens/s"))
+  end)
+
+  it("says nothing of itself where the recipe logs no steps", function()
+    local recipe = scratch.path()
+    scratch.write(recipe, [[
+      local ms = require "moonshard"
+      local model = ms.nn.sequential { ms.nn.linear(4, 2) }
+      local train = ms.trainer { model = model, optimizer = ms.optim.sgd { lr = 0.1 }, loss = ms.loss.mse }
+      train:step { inputs = ms.ones(2, 4), targets = ms.ones(2, 2) }
+      print("the recipe's own")
+    ]])
+    assert.equal("the recipe's own\n", program.run({ "run", recipe }).out)
+  end)
+
+  it("says after Ctrl-C how far it came, and which checkpoint is there", function()
+    local recipe, folder = scratch.path(), scratch.folder()
+    scratch.write(recipe, ([[
+      local ffi = require "ffi"
+      local ms = require "moonshard"
+      ffi.cdef "int kill(int process, int signal); int getppid(void);"
+      local model = ms.nn.sequential { ms.nn.linear(4, 2) }
+      ms.fully_shard(model, { mesh = "1x2" })
+      local train = ms.trainer { model = model, optimizer = ms.optim.sgd { lr = 0.1 }, loss = ms.loss.mse }
+      for step = 1, math.huge do
+        ms.log(step, train:step { inputs = ms.ones(2, 4), targets = ms.ones(2, 2) })
+        if step == 2 then ms.checkpoint.save(train, %q) end
+        if step == 3 and ms.world().rank == 0 then ffi.C.kill(ffi.C.getppid(), 2) end
+      end
+    ]]):format(folder))
+    local ended = program.run { "run", recipe, "-n", "2" }
+    assert.equal(130, ended.status, ended.err)
+    has(ended.err, "stopped | step | checkpoint | " .. folder .. "/step-00000002")
+  end)
+end)
