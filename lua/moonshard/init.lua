@@ -156,7 +156,10 @@ local function load_part(name)
     or arguments.exact_all("ms." .. name, value)
   if not is_one then arguments.exact_call("ms." .. name, value) end
   local collective = COLLECTIVE[name]
-  if collective then require("moonshard.distributed.agreement").collective(functions, collective) end
+  if collective then
+    require("moonshard.distributed.agreement").collective(functions, collective,
+      is_one and "ms.%s" or "ms." .. name .. ".%s")
+  end
   return is_one and functions[name] or value
 end
 

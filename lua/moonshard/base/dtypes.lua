@@ -140,15 +140,26 @@ function dtypes.coarser(a, b) return USES[b].tolerance > USES[a].tolerance and b
 local NEAREST = { int64 = "i32", long = "i32", int = "i32", float64 = "f32", double = "f32", float = "f32",
   float16 = "bf16", half = "bf16", f16 = "bf16", fp16 = "bf16", fp32 = "f32", bool = "u8" }
 
+local HALF = { float16 = true, half = true, f16 = true, fp16 = true }
+
+---What to write in place of an element type of others.
+---@param value any
+---@return string "; float16 is not supported, ...: write bf16"; "" if it is none of these
+function dtypes.instead(value)
+  local name = dtypes.without_torch(value)
+  if not NEAREST[name] then return "" end
+  if not HALF[name] then return ("; the nearest type is %s"):format(NEAREST[name]) end
+  return ("; %s is not supported, since small gradients vanish in it: write bf16"):format(name)
+end
+
 ---The number of an element type in moonshard.h.
 ---@param name string "f32", "bf16", "i32", "u8", "f8e4m3", ..., or PyTorch's name
 ---@return integer id, string name the short name
 function dtypes.id(name)
   local short = dtypes.short_name(name)
   if not short then
-    local near = NEAREST[dtypes.without_torch(name)]
-    errors.raise("MS_EDTYPE", "unknown element type %s: %swrite %s, or PyTorch's name of one", tostring(name),
-      near and ("the nearest one is %s; "):format(near) or "", either(known))
+    errors.raise("MS_EDTYPE", "unknown element type %s: write %s, or PyTorch's name of one%s", tostring(name),
+      either(known), dtypes.instead(name))
   end
   return ids[short], short
 end

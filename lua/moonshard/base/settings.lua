@@ -129,7 +129,8 @@ local function quote_dtypes(message, type, values)
   local row = name and by_name[type][name]
   if not (row and row.dtype) then return message end
   list = list:gsub("%w+", function(word) return dtypes.short_name(word) and ("%q"):format(word) end)
-  return ("%s must be %s, not %s"):format(name, list, options.describe(values[name] or value))
+  return ("%s must be %s, not %s%s"):format(name, list, options.describe(values[name] or value),
+    dtypes.instead(values[name]))
 end
 
 ---Checks a struct. Messages have what the recipe calls a field, and gave.

@@ -36,6 +36,7 @@ local FOLLOWS = { MS_EPEER = true, MS_EINTERRUPT = true }
 -- How many calls that note failures are under way, and the latest error that was noted in them: it passes several on
 -- its way up, and counts once.
 local depth, noted = 0, nil
+local current -- the recipe's call that is under way, "train:parameter"; nil: one that has no name here
 
 local function note_failure(raised)
   if not (errors.is(raised) or type(raised) == "string") or FOLLOWS[raised.status] then return end
@@ -47,6 +48,7 @@ end
 
 local function returned(ok, ...)
   depth = depth - 1
+  if depth == 0 then current = nil end
   if ok then return ... end
   note_failure(...)
   error(..., 0)
@@ -64,26 +66,37 @@ function agreement.noting_failure(call, ...)
   return returned(pcall(call, ...))
 end
 
+local function called(name, call, ...)
+  if depth == 0 then current = name end
+  return agreement.noting_failure(call, ...)
+end
+
 -- A method that was called with a dot fails at once; what explains that looks at the stack, which a pcall ends.
-local function collective(call)
+local function collective(name, call)
   if debug.getlocal(arguments.original(call), 1) ~= "self" then
-    return function(...) return agreement.noting_failure(call, ...) end
+    return function(...) return called(name, call, ...) end
   end
   return function(self, ...)
     if type(self) ~= "table" then return call(self, ...) end
-    return agreement.noting_failure(call, self, ...)
+    return called(name, call, self, ...)
   end
 end
 
 ---Makes functions of a table that all ranks call note their failures so.
 ---@param functions table<string, function>
 ---@param names string "step evaluate"
-function agreement.collective(functions, names)
+---@param of string what recipes call them: "train:%s", by the name
+function agreement.collective(functions, names, of)
   for name in names:gmatch("%S+") do
     local call = functions[name]
-    functions[name] = arguments.replace(call, collective(call))
+    functions[name] = arguments.replace(call, collective(of:format(name), call))
   end
 end
+
+---What ranks do together as a part of a recipe's call, for reports.
+---@param what string "of memory needs"
+---@return string "of memory needs of train:parameter"
+function agreement.within_call(what) return current and ("%s of %s"):format(what, current) or what end
 
 local TEXT_BYTES = 1024
 

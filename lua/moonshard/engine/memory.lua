@@ -4,6 +4,7 @@
 -- not fit would only fail in the middle of a step, through the kernel's out-of-memory killer. All ranks reach the same
 -- verdict, so no rank waits for one that was refused.
 
+local agreement = require("moonshard.distributed.agreement")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
 local host_memory = require("moonshard.base.host_memory")
@@ -30,7 +31,7 @@ end
 -- Checks that every host has enough memory for all of its ranks, or every GPU for its rank. Collective.
 local function check_available(session, who, growth, free_on_gpu)
   local ranks, needed = session:ranks(), {}
-  local growths, available, limits = session:gather_numbers(growth, "of memory needs",
+  local growths, available, limits = session:gather_numbers(growth, agreement.within_call("of memory needs"),
     free_on_gpu or memory.available(), host_memory.read().limit or 0)
   if free_on_gpu then return check_gpus(who, ranks, growths, available) end
   for place, more in ipairs(growths) do
@@ -64,7 +65,8 @@ end
 local function check_limit(session, plan)
   local ranks = session:ranks()
   local peak, limit = plan:summary().peak_bytes, plan.memory_limit or math.huge
-  for place, over in ipairs(session:gather_numbers(math.max(0, peak - limit), "of memory needs")) do
+  local what = agreement.within_call("of memory needs")
+  for place, over in ipairs(session:gather_numbers(math.max(0, peak - limit), what)) do
     if over > 0 then
       errors.raise("MS_ENOMEM", "the plan of rank %d needs %s more than memory_limit allows (here: a peak of %s, "
         .. "memory_limit %s)", ranks[place], size(over), size(peak), size(limit))
@@ -110,7 +112,7 @@ function memory.check_unsharded(session, who, bytes)
     for _, value in pairs(by_index) do unsharded = unsharded + 4 * value:numel() end
   end
   local missing = math.max(0, arenas + unsharded + bytes - limit)
-  for place, over in ipairs(session:gather_numbers(missing, "of memory needs")) do
+  for place, over in ipairs(session:gather_numbers(missing, agreement.within_call("of memory needs"))) do
     if over > 0 then
       errors.raise("MS_ENOMEM", "%s: rank %d would need %s more than memory_limit allows (here: arenas %s, unsharded "
         .. "%s, and %s more; memory_limit %s)", who, session:ranks()[place], size(over), size(arenas), size(unsharded),

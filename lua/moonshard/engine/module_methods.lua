@@ -58,7 +58,7 @@ function Module:unsharded() return require("moonshard.engine.unshard").bytes(sel
 function module.call_eagerly(self, ...) return require("moonshard.engine.trace.call")(self, ...) end
 
 arguments.exact_all("model", Module)
-agreement.collective(Module, "parameter set_parameter state_dict load_state_dict unshard reshard")
-agreement.collective(module, "call_eagerly")
+agreement.collective(Module, "parameter set_parameter state_dict load_state_dict unshard reshard", "model:%s")
+agreement.collective(module, "call_eagerly", "a call of the model")
 
 return module

@@ -86,8 +86,7 @@ sealed.class(Trainer, {
 ---@field samples_per_s number? rows of all ranks per second, where a target is no token: a class, numbers
 ---@field step_ms number
 ---@field mfu number? 0 to 1; nil unless `--cluster` of the command line describes the devices' peak rate
----@field exposed_ms number? time in the step without a running kernel: waiting for other ranks, copying their bytes;
----  nil on a GPU, where only a trace measures it
+---@field exposed_ms number? of the step without a running kernel: waiting for others, copying; nil on a GPU: see traces
 ---@field waits_ms table<string, number>? part of exposed_ms: kernels waited for collectives, by mesh dimension; nil
 ---  on a GPU
 ---@field data_ms number
@@ -395,6 +394,7 @@ function Trainer:local_optimizer_state(name, what) return inspect.optimizer_stat
 function Trainer:set_rules(rules) return change_rules(self.model, rules) end
 
 arguments.exact_all("train", Trainer)
-agreement.collective(Trainer, "step evaluate with_ema parameter set_parameter gradient optimizer_state set_rules")
+agreement.collective(Trainer,
+  "step evaluate with_ema parameter set_parameter gradient optimizer_state set_rules", "train:%s")
 
 return trainer

@@ -190,6 +190,13 @@ describe("a dtype", function()
   end)
 
   it("Q1 that a place does not take is refused with those that it does", function()
+    for _, half in ipairs { "float16", "torch.float16", "f16", "half" } do
+      local named = half:match("%w+$") .. " is not supported | bf16"
+      has(message(ms.optim.adamw, { lr = 1, moments = half }), named)
+      has(message(shard, { mp_policy = { param_dtype = half } }), named)
+      has(message(shard, { mp_policy = { reduce_dtype = half } }), named)
+      has(message(ms.zeros, 2, { dtype = half }), named)
+    end
     has(message(ms.optim.muon, { lr = 1, dtype = "int8" }), 'dtype must be "f32" or "bf16", not "int8"')
     has(message(shard, { freeze = { re"." }, storage = "uint8" }), '"f32", "bf16", "i8" or "nf4", not "uint8"')
     has(message(shard, { fp8 = { { re[[wq]], "float8_e4m3fn" } } }), "float8_e4m3fn | scale | tensorwise | rowwise")

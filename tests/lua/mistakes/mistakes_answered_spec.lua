@@ -41,7 +41,7 @@ local MISTAKES = {
   { 'ms.data.sampler({ length = 8 }):set_epoch("3")', 'epoch | not "3"' },
   { "ms.schedule.cosine { peak = 1e-3, total = 10, floor = 1 }", "floor is 1 | peak 0.001" },
   { "ms.zeros { 2, dtype = 'int64' }", "int64 | is i32" },
-  { "ms.zeros { 2, dtype = 'torch.float16' }", "float16 | is bf16" },
+  { "ms.zeros { 2, dtype = 'torch.float16' }", "float16 is not supported | write bf16" },
   { "function Net:forward(x) return self.b(self.a(x)), x end train:step(batch)", "several values | forward" },
   { "function Net:forward(x) return self.b(self.a(x) * x:mean():item()) end train:step(batch)",
     "item() | trace | ms.ops.where" },

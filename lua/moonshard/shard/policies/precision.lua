@@ -89,6 +89,8 @@ local QUANTISED = dtypes.quoted("quantised_sum")
 
 -- What else a message about a type should say, by its use.
 local function advice_of(value, use)
+  local instead = dtypes.instead(value)
+  if instead ~= "" then return instead end
   if use == "param" then return other_policy(value) end
   return ('; the sums over one dimension of the mesh can also be in %s, as in { shard = "f32", replicate = "i8" }')
     :format(QUANTISED)
