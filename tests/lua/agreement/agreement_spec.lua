@@ -272,7 +272,7 @@ describe("D10", function()
     for case, expected in pairs({
       ['s.call = function(train) ms.checkpoint.save(train, "build") end'] = "ms.checkpoint.save",
       ["s.call = function(train) train.model(ms.ones(4, 4)) end"] = "ranks run",
-      ['s.call = function(train) train:parameter("0.weight") end'] = "train:parameter",
+      ['s.call = function(train) train:parameter("layers.0.weight") end'] = "train:parameter",
     }) do
       local ended = run(case)
       assert.equal(2, ended.status, ended.err)
