@@ -16,7 +16,7 @@ moonshard trains neural networks whose parameters, gradients and optimizer state
       --trace-steps A-B  steps to trace (default 2-4)
       --hosts LIST       run on several hosts from this one: a:4,b:4, node[01-04]:8 or @FILE; a name without a number
                          has -n RANKS; the working folder is expected on every host
-      --agent COMMAND    what starts a program on a host, before the host's name (default ssh -o BatchMode=yes)
+      --agent COMMAND    starts a program on a host; the host's name follows it (default ssh -o BatchMode=yes)
       --env NAME[=VALUE] also pass this variable to the hosts, besides MOONSHARD_*, OMP_* and LUA_*
       --remote-moonshard PATH   the executable on the hosts, if it is not where it is here
       --nodes N --node-rank R --rendezvous tcp://HOST:PORT
@@ -37,10 +37,10 @@ moonshard trains neural networks whose parameters, gradients and optimizer state
   moonshard plan RECIPE.lua -n RANKS [--ranks-per-node M] [--rank R] [--device D] [--cluster C] [--json]
                        [--summary | --passes | --roofline] [--sm-carveout N] [key=value ...]
                          compile the step of rank R (default 0) without running it: memory, collectives, instructions;
-                         --passes: the time that each compiler pass took and what it changed; --cluster: device and
-                         ranks per node of a described cluster, for which policies that are "auto" are decided;
-                         --roofline: what each op would take at the rates of that cluster's devices; --sm-carveout: how
-                         many products it concerns (see run)
+                         --passes: the time of each compiler pass, and what it changed; --cluster: use the device and
+                         the ranks per node of a described cluster, and decide policies that are "auto" for it;
+                         --roofline: how long each op would take at the rates of that cluster's devices; --sm-carveout:
+                         how many products it concerns (see run)
   moonshard explain RECIPE.lua -n RANKS [--ranks-per-node M] [--rank R] [--device D] [--cluster C] [--all] [--json]
                     [key=value ...]
                          list which rule made each decision and its cost, what sets the memory peak, and what to change
@@ -58,13 +58,12 @@ moonshard trains neural networks whose parameters, gradients and optimizer state
                          --quick: few sizes, in seconds
                       --hosts LIST [--agent COMMAND] [--env NAME[=VALUE]] [--remote-moonshard PATH]
                       [--rendezvous PLACE] [--transport NAME] [--timeout S]
-                         also measure the links between hosts like this one: what they move, when the first byte comes,
-                         and the processor time that it takes
+                         also measure the links between hosts like this one: their rates, their latency, and the
+                         processor time of each byte
   moonshard tune RECIPE.lua -n RANKS --cluster C [--memory SIZE] [--mesh M] [--json] [key=value ...]
-                         find the mesh and the rules (units, resharding, prefetching, recomputation, optimizer state
-                         over replicas) with which a step is fastest on a described cluster, and print them as Lua to
-                         paste; --memory: bytes of a device that a rank may use, like 72GiB (default: all); --mesh: only
-                         this one
+                         find the fastest mesh and rules (units, resharding, prefetching, recomputation, optimizer state
+                         over replicas) on a described cluster, and print them as Lua to paste; --memory: how much
+                         memory of a device a rank may use, like 72GiB (default: all); --mesh: try only this one
   moonshard check RECIPE.lua -n RANKS [--steps K] [--rtol X] [--timeout S] [--json]
                   [--transport NAME] [--nodes N --node-rank R --rendezvous tcp://HOST:PORT]
                   [--hosts LIST [--agent COMMAND] [--env NAME[=VALUE]] [--remote-moonshard PATH]] [key=value ...]
@@ -106,12 +105,12 @@ moonshard trains neural networks whose parameters, gradients and optimizer state
                          float32, and for bfloat16 and float16 bf16 where the CPU computes in it, else f32; dtype=f32
                          or dtype=bf16 chooses another; the text ends at the folder's eos_token_id, and at --stop;
                          temperature, top_k, top_p and do_sample of its generation_config.json are the defaults; the
-                         prompt has the tokens around it that the tokenizer's files name, its BOS: --no-special leaves
-                         them out
+                         prompt gets the tokens around it that the tokenizer's files name, such as a BOS, unless
+                         --no-special is given
   moonshard tokenize --tokenizer tokenizer.json [--out FILE.bin] [--begin TOKEN] [--end TOKEN] [-j THREADS]
                      [--replace-invalid] [--raw] [--json] FILE...
-                         convert text files, one document each, to one token file; --raw: also files of JSON lines, as
-                         they are; --decode FILE.bin... prints the text
+                         convert text files, one document each, to one token file; --raw: accept files of JSON lines,
+                         too, as they are; --decode FILE.bin... prints the text
   moonshard doctor [--json]                              report this machine's hardware, libraries and limits
   moonshard help [COMMAND]                               show this text, or one command; COMMAND --help does the same
   moonshard --version

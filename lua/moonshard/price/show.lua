@@ -243,8 +243,8 @@ local function tie_line(records, cluster)
     if r.fits and r.tokens_per_s >= (1 - within) * records[1].tokens_per_s then tied[#tied + 1] = r.mesh end
   end
   if #tied < 2 then return "" end
-  return ("  a tie: %s differ by less than the %.3g %% that %s\n"):format(table.concat(tied, ", "), 100 * within,
-    cluster.accuracy and "prices on this cluster are accurate to" or "prices tell apart")
+  return ("  a tie: %s differ by less than %.3g %%, %s\n"):format(table.concat(tied, ", "), 100 * within,
+    cluster.accuracy and "to which prices on this cluster are accurate" or "too little for prices to decide")
 end
 
 ---A table of prices.

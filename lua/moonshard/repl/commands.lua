@@ -9,25 +9,24 @@ local show = require("moonshard.repl.show")
 local commands = {}
 
 local HELP = [[
-Lua runs on every rank. What an expression gives is printed: once when all ranks agree, else by rank.
+Every line is Lua and runs on every rank. The value of an expression is printed: once if all ranks agree, else by rank.
 
-  x = 1; local y = 2     variables live as long as the session, locals of a line too
-  expr   =expr           prints; _ is the last value
-  line;                  a ; at the end keeps its value from being printed
+  x = 1; local y = 2     variables of the session, local or not
+  expr   =expr           prints the value; _ is the last value
+  line;                  a ; at the end suppresses the value
   ?name                  documentation: ?ms.trainer, ?train:step, ?softmax, ?ms.nn, ?clip_grad_norm; so is help(name)
-  @2 line                on rank 2 alone (it must not wait for others)
-  @all line              every rank's value by itself, even when all are equal
-  !command               a shell command, on rank 0
+  @2 line                runs on rank 2 only (it must not wait for others)
+  @all line              prints every rank's value separately, even if all are equal
+  !command               runs a shell command, on rank 0
   :load FILE             runs a Lua file on every rank; its outermost locals stay
-  :vars                  the variables of the session
-  :save FILE             the session as a recipe: the lines that went well, in their order
-  :curve                 the losses of the last trainer's steps
-  :time on   :time off   how long every line took
-  :quit                  the end; so are exit, quit() and Ctrl-D
+  :vars                  lists the variables of the session
+  :save FILE             writes the session as a recipe: the lines that succeeded, in order
+  :curve                 draws the losses of the last trainer's steps
+  :time on   :time off   whether every line says how long it took
+  :quit                  ends the session; so do exit, quit() and Ctrl-D
 
-Tab completes names, methods, options inside of a call's table, and inside of quotes the names of parameters and
-modules. A line that is not complete goes on in the next one. Ctrl-C stops a line or takes back what is typed; the ranks
-stay.]]
+Tab completes names, methods, options inside a call's table and, inside quotes, the names of parameters and modules.
+An incomplete line continues on the next one. Ctrl-C stops a line, or discards what you typed; the ranks stay.]]
 
 ---@class moonshard.Request work for all ranks
 ---@field kind string "lua", "file" or "quit"

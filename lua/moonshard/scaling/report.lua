@@ -139,7 +139,7 @@ local function add_fastest(self, list, where, records)
     end
   end
   if #tied == 0 then return end
-  list[#list + 1] = ("a tie with %s: prices tell apart more than %.3g %%"):format(table.concat(tied, ", and "),
+  list[#list + 1] = ("a tie with %s: prices cannot decide below %.3g %%"):format(table.concat(tied, ", and "),
     100 * self.cluster:tie())
 end
 

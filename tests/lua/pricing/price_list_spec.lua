@@ -48,7 +48,7 @@ describe("a list of prices", function()
     end
   end)
 
-  it("E4 calls meshes a tie whose prices differ by less than prices tell apart", function()
+  it("E4 calls meshes a tie whose prices differ by too little to decide", function()
     local show = require("moonshard.price.show")
     local function record(mesh, tokens_per_s, fits)
       return { mesh = mesh, tokens_per_s = tokens_per_s, tokens_per_s_per_rank = 1, step_ms = 1, exposed_ms = 0,

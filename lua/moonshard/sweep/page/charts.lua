@@ -193,7 +193,7 @@ local function speed_against_memory(self)
           progress.size(peak_of(record))) })
     end
   end
-  -- Labels the points that no other point beats in both.
+  -- Names the points that no other point beats in both.
   table.sort(chart.points, function(a, b)
     if a.x ~= b.x then return a.x < b.x end
     return a.y > b.y
@@ -203,7 +203,7 @@ local function speed_against_memory(self)
       best, point.text = point.y, point.key
     end
   end
-  local about = "Tokens per second over MiB per rank. No other point is better than a named one in both."
+  local about = "Tokens per second against MiB per rank. Named points: no other point is both faster and smaller."
   return charts.framed(chart.title, about, points.svg(chart))
 end
 
