@@ -201,7 +201,7 @@ function command.main(arguments)
   line.device, line.out = line.device or "cpu", line.out or DEFAULT_OUT
   calibrate_hosts.check(line)
   local kind = device.kind(line.device, "--device")
-  output_file.check("cluster description", line.out)
+  output_file.check_option("--out", line.out)
   engine.C.ms_interrupt_install()
   local units = kind == engine.C.MS_DEVICE_CPU and machine.cpu().cores or #machine.inspect().gpu.devices
   local over = calibrate_hosts.read(line, units)

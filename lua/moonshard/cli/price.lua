@@ -75,7 +75,7 @@ local function print_constants(out, cluster, as_json)
 end
 
 local function price_one(out, line, cluster, chunk)
-  if line.trace then output_file.check("trace", line.trace) end
+  if line.trace then output_file.check_option("--trace", line.trace) end
   planned.run(line.recipe, chunk, line.settings, function(compiled, trainer, batch)
     local priced = price.of(compiled, cluster, trainer, batch)
     world.check_interrupt("interrupted before anything was printed")

@@ -45,6 +45,13 @@ local COMMON = {
   "moonshard.train.schedule", "moonshard.shard.sharding", "moonshard.train.trainer",
 }
 
+-- Of rank 0, which writes them: before ranks start, and in the rank itself where another launcher starts it.
+local function check_outputs(line)
+  if line.metrics then output_file.check_option("--metrics", line.metrics) end
+  if line.trace then output_file.check_option("--trace", line.trace) end
+  if line.tensorboard then output_file.check_option("--tensorboard", line.tensorboard, true) end
+end
+
 local function set_up_rank(line)
   local C = require("moonshard.base.ffi").C
   local world = require("moonshard.distributed.world")
@@ -54,6 +61,7 @@ local function set_up_rank(line)
     world.join()
     C.ms_world_catch_termination(world.handle, 0)
   end
+  if line.joins and world.rank == 0 then check_outputs(line) end
   if line.trace then require("moonshard.distributed.profile").request(line.trace, unpack(line.trace_range)) end
   if line.metrics and world.rank == 0 then require("moonshard.metrics.log").open_metrics(line.metrics) end
   if line.tensorboard and world.rank == 0 then require("moonshard.metrics.log").open_events(line.tensorboard) end
@@ -183,7 +191,6 @@ local function check(line)
   if line.trace_steps and not line.trace then
     refuse("MS_EINVAL", "--trace-steps %s: give --trace FILE too", line.trace_steps)
   elseif line.trace then
-    output_file.check("trace", line.trace)
     line.trace_range = read_steps(line.trace_steps or DEFAULT_STEPS)
   end
   if line.log_ranks and line.log_ranks ~= "all" then
@@ -235,6 +242,8 @@ function run.launch(line, chunk)
   if line.hosts then return hosts.launch(line) end
   run.preload()
   line.joins = nodes.joins(line)
+  if not line.joins and (line.node_rank or 0) == 0 then check_outputs(line) end
+  if line.log_dir then output_file.check_option("--log-dir", line.log_dir, true) end
   choose_progress(line)
   if line.joins and not line.log_dir then return run.rank_main(line, chunk) end
   if line.log_dir then output_file.make_folders("--log-dir", line.log_dir .. "/") end

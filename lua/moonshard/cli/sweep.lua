@@ -44,6 +44,7 @@ local function compare_two(arguments)
     status.refuse("MS_EINVAL", "moonshard sweep --compare takes two sweeps, not %d: moonshard sweep --compare OLD NEW",
       #line.files)
   end
+  if line.out then output_file.check_option("--out", line.out, true) end
   local compared = compare.read(line.files[1], line.files[2])
   local page = line.out and line.out:gsub("/+$", "") .. "/compare.html"
   if page then output_file.write("sweep", page, compare_page.page(compared)) end

@@ -5,6 +5,7 @@ local command_line = require("moonshard.cli.options.command_line")
 local decompressed = require("moonshard.data.files.decompressed")
 local files = require("moonshard.data.files.files")
 local json = require("moonshard.base.text.json")
+local output_file = require("moonshard.base.files.output_file")
 local progress = require("moonshard.base.text.progress")
 local status = require("moonshard.base.exit_status")
 local streams = require("moonshard.data.stream")
@@ -85,6 +86,7 @@ function tokenize.main(arguments)
   if not line.files[1] then refuse("MS_EINVAL", "moonshard tokenize needs a file to read") end
   require("moonshard.base.ffi").C.ms_interrupt_install()
   local out = not line.decode and out_of(line)
+  if out then output_file.check_option("--out", out) end
   local tokenizer = tokenizers.open(line.tokenizer)
   if line.decode then return decode(tokenizer, line.files) end
   return encode(tokenizer, line, out)

@@ -25,7 +25,6 @@ local recorded = 0 -- the last recorded step
 function profile.request(path, first, last)
   wanted = { path = path, first = first, last = last }
   if world.rank ~= 0 then return end
-  output_file.make_folders("trace", path)
   wanted.is_new = not input_file.exists(path)
   wanted.file = output_file.claim("trace", path)
 end

@@ -1,7 +1,9 @@
 -- Files that a run writes when it ends: folders on the way, and a check when it begins that changes nothing.
 
+local file_status = require("moonshard.base.files.file_status")
 local output_file = require("moonshard.base.files.output_file")
 local has = require("lua.support.message").has
+local program = require("lua.support.program")
 local scratch = require("lua.support.scratch")
 
 local function fails(text, call, ...)
@@ -38,6 +40,32 @@ describe("output_file", function()
     output_file.write("chart", folder .. "/a/b.svg", "before")
     output_file.check("chart", folder .. "/a/b.svg")
     assert.equal("before", scratch.read(folder .. "/a/b.svg"))
+  end)
+
+  it("of an option of any command is refused before anything runs, and leaves no folder behind", function()
+    os.execute("mkdir " .. folder)
+    local nowhere, toy = folder .. "/nope", "recipes/toy_hsdp.lua"
+    for _, words in ipairs({
+      { "run", toy, "-n", "4", "--metrics", nowhere .. "/m.jsonl" },
+      { "run", toy, "-n", "4", "--trace", nowhere .. "/t.json" },
+      { "run", toy, "-n", "4", "--tensorboard", nowhere .. "/events" },
+      { "run", toy, "-n", "4", "--log-dir", nowhere .. "/logs" },
+      { "price", toy, "-n", "4", "--cluster", "h100x8", "--trace", nowhere .. "/t.json" },
+      { "calibrate", "--out", nowhere .. "/cluster.lua" },
+      { "sweep", "--compare", "a", "b", "--out", nowhere .. "/page" },
+      { "tokenize", "--tokenizer", "t", "--out", nowhere .. "/text.bin", toy },
+    }) do
+      local ended = program.run(words)
+      assert.equal(2, ended.status, table.concat(words, " "))
+      has(ended.err, "no folder | " .. nowhere)
+      assert.equal("", ended.out)
+    end
+    assert.is_nil(file_status.of_path(nowhere))
+    fails("--log-dir | this is not a folder", output_file.check_option, "--log-dir", "/dev/null", true)
+    fails("--metrics | Is a directory", output_file.check_option, "--metrics", folder)
+    for _, path in ipairs({ folder .. "/events", folder .. "/events/", "events", "/events" }) do
+      output_file.check_option("--tensorboard", path, true)
+    end
   end)
 
   it("does not wait for a pipe without a reader, and does not end one that has a reader", function()

@@ -77,6 +77,27 @@ function output_file.check(what, path)
   if not before then os.remove(path) end
 end
 
+---Refuses an output path of the command line before anything runs. A missing folder is a slip of the hand there: no
+---option makes one on the way to what it names.
+---@param option string for messages: "--metrics"
+---@param path string
+---@param is_folder boolean? the option names a folder, which is made if only its last part is missing
+function output_file.check_option(option, path, is_folder)
+  local inner = path:gsub("(.)/+$", "%1")
+  local folder = inner:match("^(.*)/[^/]*$") or "."
+  if folder == "" then folder = "/" end
+  local around, there = file_status.of_path(folder), file_status.of_path(inner)
+  if around and around ~= file_status.FOLDER then
+    errors.raise("MS_EINVAL", "%s %s: %s is not a folder", option, path, folder)
+  elseif not around then
+    errors.raise("MS_EINVAL", "%s %s: there is no folder %s: make it first, or choose another place", option, path,
+      folder)
+  elseif is_folder and there and there ~= file_status.FOLDER then
+    errors.raise("MS_EINVAL", "%s %s: this is not a folder", option, path)
+  end
+  if not is_folder then output_file.check(option, path) end
+end
+
 ---Opens a file to which a run appends lines: one `file:write(line)` each, which has reached the file, or failed, when
 ---it returns. Unbuffered, because a compiled flush that fails (full disk) is repeated by LuaJIT's interpreter, which
 ---finds the buffer empty and returns success.
