@@ -124,6 +124,13 @@ local function end_terminated(line)
   recipe.exit(status.TERMINATED)
 end
 
+local function tell_library(line, returned)
+  local world = require("moonshard.distributed.world")
+  if world.training or world.rank ~= 0 then return end
+  local text = require("moonshard.recipe.library").describe(line.recipe, returned)
+  if text then io.stderr:write("moonshard: ", text, "\n") end
+end
+
 ---Runs one rank from start to end.
 ---@param line moonshard.CommandLine
 ---@param chunk function the recipe
@@ -144,7 +151,7 @@ function run.rank_main(line, chunk)
   local ok, raised = xpcall(function()
     set_up_rank(line)
     termination.exit_rank = function() end_terminated(line) end
-    recipe.run(line.recipe, chunk, line.settings)
+    tell_library(line, recipe.run(line.recipe, chunk, line.settings))
     require("moonshard.base.text.progress").show_last()
     output_file.check_printed()
     end_together()

@@ -25,12 +25,14 @@ end
 ---@param path string
 ---@param chunk function
 ---@param settings { key: string, text: string }[]
+---@return any returned what the file returns
 function recipe.run(path, chunk, settings)
   local folder = path:match("^(.*/)[^/]*$") or "./"
   package.path = folder .. "?.lua;" .. package.path
   args.overrides = settings
-  chunk()
+  local returned = chunk()
   args.check_taken()
+  return returned
 end
 
 -- ---- what a recipe prints -----------------------------------------------------------------------------------------

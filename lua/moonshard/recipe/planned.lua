@@ -3,6 +3,7 @@
 
 local args = require("moonshard.recipe.args")
 local errors = require("moonshard.base.error")
+local library = require("moonshard.recipe.library")
 local plan_mode = require("moonshard.recipe.plan_mode")
 local recipe = require("moonshard.recipe.file")
 local status = require("moonshard.base.exit_status")
@@ -27,11 +28,14 @@ end
 function planned.run(path, chunk, settings, take)
   local search = package.path
   plan_mode.take, args.taken = take, false
-  local ok, raised = plan_mode.run(function() recipe.run(path, chunk, settings) end, errors.locate)
+  local returned
+  local ok, raised = plan_mode.run(function() returned = recipe.run(path, chunk, settings) end, errors.locate)
   package.path = search
   if plan_mode.taken then return end
   if not ok then error(raised, 0) end
   if plan_mode.raised ~= nil then error(plan_mode.raised, 0) end
+  local is_library = library.describe(path, returned)
+  if is_library then refuse("MS_EINVAL", "%s", is_library) end
   refuse("MS_EINVAL", "%s: ended without a training step, so there is no plan", path)
 end
 
