@@ -19,7 +19,7 @@ local function rate(bytes) return ("%.4g GB/s"):format(1e-9 * bytes) end
 
 local function per_byte(seconds) return ("%.4g ns/B"):format(1e9 * seconds) end
 
-local function flops(rate_of) return ("%.4g GFLOP/s"):format(1e-9 * rate_of) end
+local function flops(rate_of) return ("%.4g TFLOP/s"):format(1e-12 * rate_of) end
 
 local function percent(part) return ("%.4g %%"):format(100 * part) end
 

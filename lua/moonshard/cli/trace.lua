@@ -20,9 +20,18 @@ local OPTIONS = {
   ["--compare"] = { name = "compare", value = "text", what = "a trace, the one to compare with" },
 }
 local ROWS = 20
+-- "waiting" is that of --compare and of prices.
+local WORDS = "  until met: part of a collective, until all its ranks had begun it; waiting: phases without a kernel\n"
 
-local function rate(amount, ms)
+-- A million operations or bytes in a millisecond are 10^9 a second.
+local function giga(amount, ms)
   return ms > 0 and ("%.3g"):format(amount / ms / 1e6) or ""
+end
+
+local function tera(flops, ms)
+  local rate = ms > 0 and flops / ms / 1e9 or 0
+  if rate <= 0 then return "" end
+  return rate < 1e-3 and "< 0.001" or ("%.3g"):format(rate)
 end
 
 ---@param note string? below the rows
@@ -54,25 +63,25 @@ end
 
 local function print_summary(path, sum, top)
   print_head(path, sum)
-  print_table(rows_of({ "op", "calls", "ms", "share", "GFLOP/s", "GB/s" }, sum.ops, top, function(e)
+  print_table(rows_of({ "op", "calls", "ms", "share", "TFLOP/s", "GB/s" }, sum.ops, top, function(e)
     return { e.name, tostring(e.calls), ms(e.ms), percent(e.ms, sum.kernel_ms),
-      e.flops > 0 and rate(e.flops, e.ms) or "", rate(e.bytes, e.ms) }
+      tera(e.flops, e.ms), giga(e.bytes, e.ms) }
   end), attention_note(sum.ops, top))
   if #sum.by_collective > 0 then
-    local head = { "collective", "calls", "ms", "waiting ms", "bytes" }
+    local head = { "collective", "calls", "ms", "until met ms", "bytes" }
     print_table(rows_of(head, sum.by_collective, top, function(e)
-      return { e.name, tostring(e.calls), ms(e.ms), ms(e.waiting_ms), progress.size(e.bytes) }
+      return { e.name, tostring(e.calls), ms(e.ms), ms(e.until_met_ms), progress.size(e.bytes) }
     end))
   end
-  local head = { "unit or module", "kernels ms", "collectives ms", "waiting ms" }
+  local head = { "unit or module", "kernels ms", "collectives ms", "until met ms" }
   print_table(rows_of(head, sum.units, top, function(e)
-    return { e.name == "" and "(no module)" or e.name, ms(e.kernel_ms), ms(e.collective_ms), ms(e.waiting_ms) }
+    return { e.name == "" and "(no module)" or e.name, ms(e.kernel_ms), ms(e.collective_ms), ms(e.until_met_ms) }
   end))
-  head = { "rank", "steps ms", "kernels", "outside the engine", "waiting ms" }
+  head = { "rank", "steps ms", "kernels", "waiting", "outside the engine" }
   print_table(rows_of(head, sum.ranks, #sum.ranks, function(e)
-    return { tostring(e.rank), ms(e.step_ms), percent(e.kernel_ms, e.step_ms), percent(e.outside_ms, e.step_ms),
-      ms(e.waiting_ms) }
-  end))
+    return { tostring(e.rank), ms(e.step_ms), percent(e.kernel_ms, e.step_ms), percent(e.waiting_ms, e.step_ms),
+      percent(e.outside_ms, e.step_ms) }
+  end), WORDS)
 end
 
 -- The events of a trace with at least one slice. Refuses a file that is not a consistent trace.

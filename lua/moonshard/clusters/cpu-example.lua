@@ -12,8 +12,8 @@ return {
     cores = { 2, MEASURED },
     memory = { "16 GB", ASSUMED },
     peak = {
-      f32 = { "210 GFLOP/s", MEASURED .. ": products of 1024 x 1024, OpenBLAS" },
-      bf16 = { "436 GFLOP/s", MEASURED .. ": products of 1024 x 1024, oneDNN" },
+      f32 = { "0.21 TFLOP/s", MEASURED .. ": products of 1024 x 1024, OpenBLAS" },
+      bf16 = { "0.436 TFLOP/s", MEASURED .. ": products of 1024 x 1024, oneDNN" },
     },
     clock = { "100 %", MEASURED .. " after minutes" },
     product = {

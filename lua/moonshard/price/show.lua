@@ -87,6 +87,18 @@ local function step_rows(self)
   return rows
 end
 
+-- What kernels wait for and what the step depends on can be two dimensions: a collective waits for others, too.
+local function limit_note(self, details)
+  if self.cluster.device == "cpu" or self.exposed <= 0 then return "" end
+  local most, dim = 0, price.limit(self, details.critical).dim
+  local waited
+  for _, name in ipairs(price.dims_of(self.waiting)) do
+    if self.waiting[name] > most then most, waited = self.waiting[name], name end
+  end
+  local here = dim and waited and dim ~= waited and (", here %s, not %s"):format(dim, waited) or ""
+  return "  waiting for: kernels stand still until it ends; limited by: what its end depends on in turn" .. here .. "\n"
+end
+
 local function phase_rows(self)
   local rows = { { "phase", "runs", "ms", "kernels", "waiting" } }
   for _, phase in ipairs(self.phases) do
@@ -152,8 +164,8 @@ end
 ---@return string
 function show.text(self)
   local details = price.details(self)
-  local parts = { table.concat(head_lines(self, details), "\n") .. "\n", text_columns.of(step_rows(self), 1), "\n",
-    text_columns.of(phase_rows(self), 1), "\n" }
+  local parts = { table.concat(head_lines(self, details), "\n") .. "\n", text_columns.of(step_rows(self), 1),
+    limit_note(self, details), "\n", text_columns.of(phase_rows(self), 1), "\n" }
   if #details.exposed > 0 then
     parts[#parts + 1] = text_columns.of(exposed_rows(self, details), 2)
     parts[#parts + 1] = "\n"

@@ -43,7 +43,7 @@ local function kernel_fields(event, phase)
   local seconds = event["end"] - event.begin
   return { "cat", "kernel," .. pass, "name", ffi.string(event.name), "args", {
     module = ffi.string(event.scope), phase = phase, step = STEP, bytes = event.bytes, flops = event.flops,
-    gflop_per_s = seconds > 0 and 1e-9 * event.flops / seconds or nil,
+    tflop_per_s = seconds > 0 and 1e-12 * event.flops / seconds or nil,
     gb_per_s = seconds > 0 and 1e-9 * event.bytes / seconds or nil,
   } }
 end

@@ -134,7 +134,7 @@ static void write_kernel(writer *w, int lane, const ms_profile_event *event) {
   if (event->computed.because) ms_text_append(&w->text, ",\"because\":\"%s\"", event->computed.because);
   ms_text_append(&w->text, ",\"flops\":%.0f", event->flops);
   if (seconds > 0)
-    ms_text_append(&w->text, ",\"gflop_per_s\":%.4g,\"gb_per_s\":%.4g", 1e-9 * event->flops / seconds,
+    ms_text_append(&w->text, ",\"tflop_per_s\":%.4g,\"gb_per_s\":%.4g", 1e-12 * event->flops / seconds,
                    1e-9 * event->bytes / seconds);
   ms_text_append(&w->text, "}}");
 }

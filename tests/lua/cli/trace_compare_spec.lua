@@ -5,6 +5,7 @@ local decode = require("moonshard.base.text.json").decode
 local has = require("lua.support.message").has
 local program = require("lua.support.program")
 local scratch = require("lua.support.scratch")
+local trace_file = require("moonshard.cli.trace.trace_file")
 
 -- A trace of some steps of a rank: a phase with a matmul of a module and an all_gather of a unit, times in ms.
 local function events(steps, matmul, gather, more)
@@ -51,6 +52,13 @@ describe("a comparison of traces", function()
       assert.truthy(near(found.step[i].real, expected))
     end
     assert.same({ 1, 4 }, found.runs)
+  end)
+
+  it("E2 means by waiting what the summary of one trace means", function()
+    local list = events(4, 5, 2)
+    local rank = trace_file.summarize(list).ranks[1]
+    assert.truthy(near(rank.waiting_ms, 4 * 2))
+    assert.truthy(near(row(compare.of(list, list).step, "waiting").real, rank.waiting_ms / 4))
   end)
 
   it("E2 puts the largest difference first, and what only one trace has", function()

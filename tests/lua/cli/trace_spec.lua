@@ -126,7 +126,7 @@ describe("a trace", function()
     with_trace({ "-n", "2" }, function(_, path, _, text)
       local ended = program.run({ "trace", path })
       assert.equal(0, ended.status, ended.err)
-      local words = "ranks 0-1|steps 2-4|matmul|all_gather|reduce_scatter|layers.1|outside the engine"
+      local words = "ranks 0-1|steps 2-4|matmul|all_gather|reduce_scatter|layers.1|outside the engine|until met|TFLOP/s"
       for word in words:gmatch("[^|]+") do
         has(ended.out, word)
       end

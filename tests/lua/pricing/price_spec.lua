@@ -106,6 +106,13 @@ describe("moonshard price", function()
     end
   end)
 
+  it("E4 says how what limits a step and what kernels wait for differ, where they do", function()
+    local text = run(with("price", LLAMA, { "--cluster", "h100x8-25gbe", "mesh=2x8" }))
+    has(text, "over replicate | waiting for: | limited by: | replicate, not shard")
+    for line in text:gmatch("[^\n]+") do assert.truthy(#line <= 120, line) end
+    has(run(with("price", LLAMA, { "--cluster", "h100x8", "-n", "1", "mesh=1x1" })), "limited by compute")
+  end)
+
   it("E4 counts the bytes of all micro-batches of a step", function()
     local path = program.recipe([==[
       local ms = require "moonshard"

@@ -52,13 +52,13 @@ local function differences(predicted, real, key, runs)
 end
 
 local function totals(sum, runs)
-  local phases, kernels, outside = 0, 0, 0
+  local waiting, kernels, outside = 0, 0, 0
   for _, rank in ipairs(sum.ranks) do
-    phases, kernels, outside = phases + rank.phase_ms, kernels + rank.kernel_ms, outside + rank.outside_ms
+    waiting, kernels, outside = waiting + rank.waiting_ms, kernels + rank.kernel_ms, outside + rank.outside_ms
   end
   return {
     { name = "step", ms = sum.step_ms * runs }, { name = "kernels", ms = kernels },
-    { name = "waiting", ms = math.max(0, phases - kernels) },
+    { name = "waiting", ms = waiting },
     { name = "outside", ms = outside },
   }
 end

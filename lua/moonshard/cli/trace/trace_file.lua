@@ -252,14 +252,15 @@ local function sorted(map, key)
   return list
 end
 
-local UNIT_FIELDS = { "kernel_ms", "collective_ms", "waiting_ms" }
+local UNIT_FIELDS = { "kernel_ms", "collective_ms", "until_met_ms" }
 local RANK_FIELDS = { "step_ms", "phase_ms", "kernel_ms", "waiting_ms", "outside_ms" }
 
 ---@class moonshard.TraceSummary milliseconds and bytes are totals over all ranks and steps
 ---@field ops table[] name, calls, ms, flops, bytes; the longest first
----@field by_collective table[] name, calls, ms, waiting_ms, bytes
----@field units table[] name, kernel_ms, collective_ms, waiting_ms
----@field ranks table[] rank, step_ms, phase_ms, kernel_ms, waiting_ms, outside_ms; sorted by rank
+---@field by_collective table[] name, calls, ms, until_met_ms (of ms, until all its ranks had begun it), bytes
+---@field units table[] name, kernel_ms, collective_ms, until_met_ms
+---@field ranks table[] sorted by rank: rank, step_ms, phase_ms, kernel_ms, waiting_ms (phases without a kernel),
+---  outside_ms (of phases)
 ---@field phases table[] name, calls, ms
 ---@field steps integer[] numbers
 ---@field step_ms number average per step
@@ -285,13 +286,12 @@ function trace_file.summarize(events)
       rank.kernel_ms = rank.kernel_ms + ms
       sum.kernels, sum.kernel_ms = sum.kernels + 1, sum.kernel_ms + ms
     elseif ms and has_category(event, "collective") then
-      local waiting = event.args.waiting_us / 1e3
-      local kind = entry_of(collectives, event.cat:match(",(.*)$"), { "calls", "ms", "waiting_ms", "bytes" })
-      kind.calls, kind.ms, kind.waiting_ms = kind.calls + 1, kind.ms + ms, kind.waiting_ms + waiting
-      kind.bytes = kind.bytes + event.args.bytes
+      local until_met = event.args.waiting_us / 1e3
+      local kind = entry_of(collectives, event.cat:match(",(.*)$"), { "calls", "ms", "until_met_ms", "bytes" })
+      kind.calls, kind.ms = kind.calls + 1, kind.ms + ms
+      kind.until_met_ms, kind.bytes = kind.until_met_ms + until_met, kind.bytes + event.args.bytes
       local unit = entry_of(units, event.args.unit, UNIT_FIELDS)
-      unit.collective_ms, unit.waiting_ms = unit.collective_ms + ms, unit.waiting_ms + waiting
-      rank.waiting_ms = rank.waiting_ms + waiting
+      unit.collective_ms, unit.until_met_ms = unit.collective_ms + ms, unit.until_met_ms + until_met
       sum.collectives = sum.collectives + 1
     elseif ms and event.cat == "phase" then
       rank.phase_ms = rank.phase_ms + ms
@@ -312,6 +312,7 @@ function trace_file.summarize(events)
   sum.ranks = {}
   for rank, entry in pairs(ranks) do
     entry.name, entry.rank = nil, rank
+    entry.waiting_ms = math.max(0, entry.phase_ms - entry.kernel_ms)
     entry.outside_ms = math.max(0, entry.step_ms - entry.phase_ms)
     table.insert(sum.ranks, entry)
   end
