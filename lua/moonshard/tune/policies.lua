@@ -112,7 +112,8 @@ end
 local function reshard_text(p)
   local kept = p.keep > 0 and ("%d %s units kept"):format(p.keep, p.first and "first" or "last") or nil
   if p.reshard == RECIPE then return kept end
-  return ("reshard %s"):format(p.reshard) .. (kept and ", " .. kept or "")
+  local how = type(p.reshard) == "number" and ("over %d ranks"):format(p.reshard) or p.reshard
+  return "reshard " .. how .. (kept and ", " .. kept or "")
 end
 
 local function move_reshard(add, p, context, part)

@@ -7,11 +7,14 @@ local progress = require("moonshard.base.text.progress")
 local rules_text = require("moonshard.tune.rules_text")
 local survey = require("moonshard.tune.survey")
 local text_columns = require("moonshard.base.text.text_columns")
+local text_lines = require("moonshard.base.text.text_lines")
 
 local report = {}
 
 local size = progress.size
 local OTHERS = 6 -- meshes
+local COLUMNS = 120 -- of a line
+local RULES = 64 -- of them for the rules of another mesh, behind its numbers
 
 ---@class moonshard.TuneReport
 ---@field survey moonshard.Survey
@@ -72,37 +75,47 @@ local function rules_part(self)
       replaced = replaced .. ("  leave out %s = %q, which these rules replace\n"):format(name, config[name])
     end
   end
-  return ("%s\noptions of ms.fully_shard (what each adds to a step and to a rank%s)\n%s%s"):format(before, uses_re,
+  return ("%s\noptions of ms.fully_shard (what each changes in a step and on a rank%s)\n%s%s"):format(before, uses_re,
     (rules.options:gsub("[^\n]+", "  %0")), replaced)
+end
+
+-- A paragraph, whose further lines are indented.
+local function wrapped(text)
+  return "\n" .. table.concat(text_lines.wrapped(text, COLUMNS - 2), "\n  ") .. "\n"
 end
 
 local function next_part(self)
   if not self.next then return "\nmore memory: no rules that were tried need more and are faster\n" end
-  return ("\nmore memory: %s more would save %s ms a step: %s\n"):format(size(self.next.bytes - self.limit),
-    ms(self.best.seconds - self.next.seconds), point.describe(self.next.point))
+  return wrapped(("more memory: %s more would save %s ms a step: %s"):format(size(self.next.bytes - self.limit),
+    ms(self.best.seconds - self.next.seconds), point.describe(self.next.point)))
 end
 
-local function mesh_cells(row)
+-- The rows of a mesh: its rules can take several.
+local function add_mesh(rows, row)
   local best, smallest = row.search.best, row.search.smallest
   if not best then
-    return { row.mesh, "-", "-", smallest and size(smallest.bytes) or "-", "nothing that was tried fits" }
+    rows[#rows + 1] = { row.mesh, "-", "-", smallest and size(smallest.bytes) or "-", "nothing that was tried fits" }
+    return
   end
-  return { row.mesh, ms(best.seconds), progress.rate(row.tokens / best.seconds), size(best.bytes),
-    row.searched and point.describe(best.point) or "plain rules only" }
+  local rules = text_lines.wrapped(row.searched and point.describe(best.point) or "plain rules only", RULES)
+  rows[#rows + 1] = { row.mesh, ms(best.seconds), progress.rate(row.tokens / best.seconds), size(best.bytes), rules[1] }
+  for i = 2, #rules do rows[#rows + 1] = { "", "", "", "", rules[i] } end
 end
 
 local function meshes_part(self)
-  local rows, refused, more = { { "other meshes", "step ms", "speed", "memory", "rules" } }, {}, 0
+  local rows, refused, shown, more = { { "other meshes", "step ms", "speed", "memory", "rules" } }, {}, 0, 0
   for i, row in ipairs(self.survey.meshes) do
     if row.refused then refused[#refused + 1] = row
-    elseif i > 1 and #rows <= OTHERS then rows[#rows + 1] = mesh_cells(row)
+    elseif i > 1 and shown < OTHERS then
+      add_mesh(rows, row)
+      shown = shown + 1
     elseif i > 1 then more = more + 1 end
   end
   local parts = { #rows > 1 and "\n" .. text_columns.of(rows) or "" }
   if more > 0 then parts[#parts + 1] = ("  (%d more)\n"):format(more) end
   if #refused > 0 then
-    parts[#parts + 1] = ("\nthe recipe refuses %d mesh%s, the first of them %s: %s\n"):format(#refused,
-      #refused == 1 and "" or "es", refused[1].mesh, tostring(refused[1].refused))
+    parts[#parts + 1] = wrapped(("the recipe refuses %d mesh%s, the first of them %s: %s"):format(#refused,
+      #refused == 1 and "" or "es", refused[1].mesh, tostring(refused[1].refused)))
   end
   return table.concat(parts)
 end

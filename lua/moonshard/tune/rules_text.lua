@@ -63,6 +63,12 @@ end
 
 local function text_of(lines) return #lines > 0 and table.concat(lines, "\n") .. "\n" or "" end
 
+-- Adds a comment behind the first line, or above it.
+local function note(lines, text)
+  if #lines[1] + #text + 5 <= COLUMNS then lines[1] = lines[1] .. "  -- " .. text
+  else table.insert(lines, 1, "-- " .. text) end
+end
+
 ---@param options table of ms.fully_shard
 ---@param notes table<string, string>? what a policy costs, by name: a comment in its first line
 ---@return moonshard.RulesText
@@ -74,7 +80,7 @@ function rules_text.of(options, notes)
     local statements = row.before and #list > 1 and row.before(value, of_value) or {}
     if #statements > 0 then list = { ("%s = %s,"):format(name, name) } end
     for _, line in ipairs(statements) do before[#before + 1] = line end
-    if list[1] and notes and notes[name] then list[1] = list[1] .. "  -- " .. notes[name] end
+    if list[1] and notes and notes[name] then note(list, notes[name]) end
     for _, line in ipairs(list) do lines[#lines + 1] = line end
   end
   return { before = text_of(before), options = text_of(lines) }
@@ -102,8 +108,6 @@ function rules_text.options(subject, p)
   return options
 end
 
-local function signed(format, value) return (value < 0 and "-" or "+") .. format(math.abs(value)) end
-
 ---@class moonshard.RulePrice
 ---@field seconds number that the rule adds to a step; below 0: saves
 ---@field bytes number that it adds to a rank
@@ -125,10 +129,12 @@ function rules_text.prices(subject, best)
 end
 
 ---@param price moonshard.RulePrice
----@return string "-12.30 ms, +1.2 GiB"
+---@return string "saves 12.30 ms, adds 1.2 GiB"
 function rules_text.price(price)
-  return ("%s ms, %s"):format(signed(function(ms) return ("%.2f"):format(ms) end, 1e3 * price.seconds),
-    signed(progress.size, price.bytes))
+  local ms, bytes = ("%.2f ms"):format(1e3 * math.abs(price.seconds)), progress.size(math.abs(price.bytes))
+  local does, then_does = price.seconds < 0 and "saves" or "adds", price.bytes < 0 and "saves" or "adds"
+  if does == then_does then return ("%s %s and %s"):format(does, ms, bytes) end
+  return ("%s %s, %s %s"):format(does, ms, then_does, bytes)
 end
 
 return rules_text

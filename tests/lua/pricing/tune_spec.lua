@@ -197,12 +197,14 @@ describe("moonshard tune", function()
   end)
 
   it("reports for people", function()
-    local ended = program.run({ "tune", LLAMA, "-n", "8", "--cluster", "h100x8", unpack(SETTINGS) })
+    local ended = program.run({ "tune", LLAMA, "-n", "8", "--cluster", "h100x8", "--memory", "5.415GiB",
+      unpack(SETTINGS) })
     assert.equal(0, ended.status, ended.err)
     for _, part in ipairs({ "tune: 8 ranks on h100x8: mesh ", "reshard never", "options of ms.fully_shard",
-      "more memory: ", "other meshes" }) do
+      "more memory: ", "other meshes", "optimizer over replicas\n", "  -- saves " }) do
       assert.is_truthy(ended.out:find(part, 1, true), part)
     end
+    for line in ended.out:gmatch("[^\n]+") do assert.is_true(#line <= 120, line) end
   end)
 end)
 

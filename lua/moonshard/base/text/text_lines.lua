@@ -28,6 +28,20 @@ function text_lines.all(text)
   return list
 end
 
+---A text in lines that are broken at blanks, as many words in each as fit. A word that is longer has its own line.
+---@param text string
+---@param columns integer
+---@return string[]
+function text_lines.wrapped(text, columns)
+  local lines = {}
+  for word in text:gmatch("%S+") do
+    local last = lines[#lines]
+    if last and #last + 1 + #word <= columns then lines[#lines] = last .. " " .. word
+    else lines[#lines + 1] = word end
+  end
+  return lines
+end
+
 ---The text without trailing blanks.
 ---@param text string
 ---@return string
