@@ -5,6 +5,7 @@
 -- with all cores, then one for each core. They are child processes that print what they measure
 -- (cli/calibrate_ranks.lua). -n is the most ranks that a node of the description can have.
 
+local busy = require("moonshard.calibrate.busy")
 local calibration_file = require("moonshard.calibrate.file")
 local calibrate_hosts = require("moonshard.cli.hosts.calibrate_hosts")
 local calibration_fit = require("moonshard.calibrate.fit")
@@ -56,7 +57,8 @@ end
 -- A file without a name, which ends with this process however that ends; its path, for the ranks' standard output.
 local function nameless_file()
   local descriptor = engine.C.memfd_create("moonshard-calibrate", 0)
-  if descriptor < 0 then refuse("MS_EIO", "calibrate: cannot make a file in memory (errno %d)", engine.ffi.errno()) end
+  if descriptor < 0 then refuse("MS_EIO", "calibrate: cannot make a file in memory: %s",
+      engine.ffi.string(engine.C.strerror(engine.ffi.errno()))) end
   return "/proc/self/fd/" .. descriptor, descriptor
 end
 
@@ -93,7 +95,7 @@ local function measure(words, text, shown)
   if ended.status ~= status.OK then
     show(0, "")
     if ended.interrupted then require("moonshard.distributed.world").check_interrupt() end
-    refuse("MS_EPEER", "calibrate: %s ended with %s:\n  %s", text,
+    refuse("MS_EPEER", "calibrate: the measurement on %s failed (%s):\n  %s", text,
       ended.status and "exit status " .. ended.status or "signal " .. tostring(ended.signal),
       (ended.err:gsub("\n", "\n  ")))
   end
@@ -158,7 +160,7 @@ local function describe(line, records, ranks, cores, between, over)
     about = ("%s: %s, measured by %s"):format(host, model, by),
     measured = ("measured by %s, medians of %d steps%s"):format(by, steps,
       ROUNDS[line.device] > 1 and (", the fastest of %d rounds"):format(ROUNDS[line.device]) or ""),
-    fitted = ("fitted by %s to %d kernels, %.0f %% off without them"):format(by, #points, 100 * off),
+    fitted = ("fitted by %s to %d kernels, whose times it alone misses by %.0f %%"):format(by, #points, 100 * off),
     links_source = ("fitted by %s to the times of %d trainings"):format(by, #fastest),
     machine = "what " .. host .. " reports", device = line.device, ranks_per_node = ranks, cores = cores,
     memory = memory, rates = rates, phase_gap = phase_gap, step_gap = step_gap,
@@ -189,8 +191,9 @@ local function report(path, d)
   table.sort(spreads)
   local given = path:find("/", 1, true) and path or "./" .. path
   output_file.print(("%d kernels measured; %d are written, from which the times of the others follow\n"):format(
-    #d.all_points, #d.points), ("%d kernels ran in several trainings; their times differ by %.0f %% (median)\n"):format(
-    #spreads, 100 * ((spreads[math.ceil(#spreads / 2)] or 1) - 1)),
+    #d.all_points, #d.points), 
+    ("prices are no more exact than this: a kernel's time differs by %.0f %% between trainings (median of %d kernels)\n")
+    :format(100 * ((spreads[math.ceil(#spreads / 2)] or 1) - 1), #spreads),
     ("written: %s; to use it: moonshard price RECIPE.lua -n %d --cluster %s\n"):format(path, d.ranks_per_node, given))
 end
 
@@ -208,6 +211,7 @@ function command.main(arguments)
   local ranks = over and over.ranks or line.ranks or units
   local most = tonumber(engine.C.MS_MAX_LOCAL_RANKS)
   if ranks > most then refuse("MS_EINVAL", "-n %d: a node can have at most %d ranks", ranks, most) end
+  busy.check()
   local records, between = measure_all(line, worlds(math.min(ranks, units)), over)
   announce("fitting the description")
   local d = describe(line, records, ranks, units, between, over)

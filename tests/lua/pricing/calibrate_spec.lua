@@ -2,6 +2,7 @@
 -- tests run at the same time. tests/bench/price/measured.lua measures how good it is. Hosts are this one, reached by a
 -- script that stands for ssh.
 
+local busy = require("moonshard.calibrate.busy")
 local cluster = require("moonshard.price.cluster")
 local engine = require("moonshard.base.ffi")
 local fit = require("moonshard.calibrate.fit")
@@ -68,6 +69,13 @@ describe("moonshard calibrate", function()
     local list = ratios(first, second)
     assert.truthy(#list > 20)
     assert.truthy(list[math.ceil(#list / 2)] < 2, "half of the kernels differ twofold between two calibrations")
+  end)
+
+  it("E6 warns of a machine that other programs use, and not of an idle one", function()
+    has(busy.warning("6.24 3.10 1.00 7/512 1234\n", 2), "busy | 6.2 | 2 cores")
+    has(busy.warning("0.30 0 0 1/9 1\n", 1), "1 core")
+    assert.is_nil(busy.warning("0.30 3.10 9.00 1/512 1234\n", 2))
+    assert.is_nil(busy.warning("", 2))
   end)
 
   it("E6 measures shards and replicas, also in a quick one: only replicas measure large all-reduces", function()
