@@ -3,12 +3,17 @@
 
 local json = require("moonshard.base.text.json")
 local manifest = require("moonshard.checkpoint.manifest")
+local optimizers = require("moonshard.engine.optimizers")
 local run_options = require("moonshard.checkpoint.run_options")
 
 local other_settings = {}
 
 local NO_SETTINGS = { kind = true, states = true, muon = true } -- compared, and refused, where state is loaded
 local NEAR = 1e-9 -- a schedule's rounding
+
+-- Settings of the optimizers that rules choose; a checkpoint of an older build lacks Muon's.
+local OF_PARTS = { muon_settings = "muon." }
+for _, kind in ipairs(optimizers.kinds) do OF_PARTS[kind] = kind .. "." end
 
 local function compare(list, prefix, saved, mine)
   local names, seen = {}, {}
@@ -21,7 +26,9 @@ local function compare(list, prefix, saved, mine)
   table.sort(names, function(a, b) return tostring(a) < tostring(b) end)
   for _, name in ipairs(names) do
     local before, now = json.encode(saved[name]), json.encode(mine[name])
-    if before ~= now then
+    if OF_PARTS[name] and saved[name] and mine[name] then
+      compare(list, OF_PARTS[name], saved[name], mine[name])
+    elseif before ~= now and not OF_PARTS[name] then
       list[#list + 1] = ("%s%s was %s and is %s"):format(prefix, tostring(name),
         saved[name] == nil and "not set" or before, mine[name] == nil and "not set" or now)
     end

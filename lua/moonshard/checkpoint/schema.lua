@@ -46,6 +46,7 @@ local HEAD = {
 local MESH = { { "label", "string" }, { "shape", "table" } }
 local OPTIMIZER = {
   { "kind", "string" }, { "states", "table", optional = true }, { "muon", "table", optional = true },
+  { "muon_settings", "table", optional = true },
 }
 local EMA = { { "decay", "number" }, { "warmup", "boolean" } }
 local REPLICATE_SYNC = {

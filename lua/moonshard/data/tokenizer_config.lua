@@ -30,7 +30,7 @@ end
 local function read_file(folder, name)
   local path = folder .. "/" .. name
   if not input_file.exists(path) then return nil end
-  local fields, why = json.decode(input_file.read(path, "the tokenizer's folder has one"))
+  local fields, why = json.decode_strictly(input_file.read(path, "the tokenizer's folder has one"))
   if type(fields) ~= "table" or fields[1] ~= nil then
     errors.invalid("%s: not a JSON object: %s", path, why or "it is another value")
   end

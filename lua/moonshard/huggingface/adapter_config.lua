@@ -142,6 +142,11 @@ local function check_fields(path, given)
       errors.invalid("%s: %s must be an object of numbers, not %s", path, name, options.describe(given[name]))
     end
   end
+  for _, name in ipairs({ "use_rslora", "fan_in_fan_out" }) do
+    if given[name] ~= nil and type(given[name]) ~= "boolean" then
+      errors.invalid("%s: %s must be true or false, not %s", path, name, options.describe(given[name]))
+    end
+  end
   check_names(path, "target_modules", given.target_modules)
   check_names(path, "exclude_modules", given.exclude_modules)
   local initial = given.init_lora_weights
@@ -292,21 +297,24 @@ end
 ---The text of an adapter_config.json.
 ---@param written moonshard.WrittenAdapter[] not empty
 ---@param modules moonshard.AdaptedModule[] all of the model
----@param o { transposed: boolean, base: string? } transposed: whether the library stores weights as [in, out]
----@return string
+---@param o { transposed: boolean, base: string?, generates: boolean } transposed: whether the library stores weights as
+---  [in, out]; generates: the model predicts the next token
+---@return string text
+---@return number? dropout that all get, where they have different ones
 function adapter_config.text(written, modules, o)
-  local first, ranks, alphas, dropout = written[1], {}, {}, 0
+  local first, ranks, alphas, dropout, differ = written[1], {}, {}, 0, false
   for _, one in ipairs(written) do
     if one.rank ~= first.rank then ranks[key_of(one.module, modules)] = one.rank end
     if one.alpha ~= first.alpha then alphas[key_of(one.module, modules)] = one.alpha end
+    differ = differ or one.dropout ~= first.dropout
     dropout = math.max(dropout, one.dropout) -- the file has one for all
   end
   return require("moonshard.huggingface.config").text({
-    peft_type = "LORA", task_type = "CAUSAL_LM", base_model_name_or_path = o.base, r = first.rank,
+    peft_type = "LORA", task_type = o.generates and "CAUSAL_LM" or nil, base_model_name_or_path = o.base, r = first.rank,
     lora_alpha = first.alpha, lora_dropout = dropout, target_modules = targets(written, modules), bias = "none",
     fan_in_fan_out = o.transposed, inference_mode = true, init_lora_weights = true, use_rslora = false,
     use_dora = false, rank_pattern = next(ranks) and ranks, alpha_pattern = next(alphas) and alphas,
-  })
+  }), differ and dropout or nil
 end
 
 return adapter_config

@@ -131,6 +131,12 @@ local function write_tensors(source, folder, written, dtype, one)
   return declared
 end
 
+-- Whether a family's model predicts the next token; of a model without a family nothing is known.
+local function generates(family)
+  local architecture = family and family.architecture or ""
+  return architecture:find("ForCausalLM$") ~= nil or architecture:find("LMHeadModel$") ~= nil
+end
+
 ---Writes adapter_model.safetensors and adapter_config.json. If reading is collective, all ranks must call it.
 ---@param folder string created; must not already contain adapters
 ---@param source moonshard.AdapterSource
@@ -148,9 +154,14 @@ function adapter_writer.write(folder, source, given)
   local elements = 0
   for _, tensor in ipairs(declared) do elements = elements + tensor.shape[1] * tensor.shape[2] end
   one:try(function()
-    output_file.write("adapters", folder .. "/" .. adapter_config.NAME, adapter_config.text(written, modules, {
-      transposed = family ~= nil and family.transposed == true, base = given.base,
-    }))
+    local text, dropout = adapter_config.text(written, modules, {
+      transposed = family ~= nil and family.transposed == true, base = given.base, generates = generates(family),
+    })
+    output_file.write("adapters", folder .. "/" .. adapter_config.NAME, text)
+    if dropout then
+      io.stderr:write(("moonshard: warning: %s has one lora_dropout for all adapters: those that are loaded from it have "
+        .. "%g, and some of these have less\n"):format(adapter_config.NAME, dropout))
+    end
   end)
   one:meet()
   return { bytes = elements * dtype.bytes, tensors = #declared }

@@ -88,6 +88,15 @@ end
 
 -- Gemma 3: layers that slide have a theta of their own, and no scaling.
 local function read_gemma3_rope(path, values, o)
+  if values.rope_parameters and values.rope_scaling then
+    errors.invalid("%s: rope_parameters and rope_scaling say the same thing: keep one of them", path)
+  end
+  for name in pairs(values.rope_parameters or {}) do
+    if name ~= "full_attention" and name ~= "sliding_attention" then
+      errors.raise("MS_EUNSUPPORTED", "%s: rope_parameters has %s, and must have full_attention and sliding_attention alone",
+        path, tostring(name))
+    end
+  end
   if values.rope_parameters and not values.rope_parameters.full_attention then
     errors.raise("MS_EUNSUPPORTED", "%s: rope_parameters must have full_attention, and sliding_attention for layers "
       .. "that slide", path)

@@ -49,6 +49,27 @@ describe("a run that goes on", function()
     has(out, "ema.decay was 0.5 | 0.75", "rate | step 6 | 0.095 | 0.0475")
   end)
 
+  it("says which settings are others of optimizers that rules choose", function()
+    local recipe, folder = scratch.path() .. ".lua", scratch.path()
+    scratch.write(recipe, [[
+      local ms = require "moonshard"
+      local cfg = ms.args { folder = "", steps = 2, momentum = 0.95, decay = 0.1 }
+      local model = ms.nn.sequential { ms.nn.linear(4, 4, { bias = false }), ms.nn.linear(4, 2, { bias = false }) }
+      ms.fully_shard(model, { seed = 1 })
+      local train = ms.trainer { model = model, loss = ms.loss.mse, optimizer = {
+        { "0", ms.optim.muon { lr = 0.02, momentum = cfg.momentum } },
+        { "1", ms.optim.adamw { lr = 1e-3, weight_decay = cfg.decay } } },
+        checkpoint = { dir = cfg.folder, every = 1, resume = "auto" } }
+      for step = train.steps_done + 1, cfg.steps do
+        train:step { inputs = ms.randn { 2, 4, seed = step }, targets = ms.ones { 2, 2 } }
+      end
+    ]])
+    local function out(...) return program.run({ "run", recipe, "folder=" .. folder, ... }).out end
+    out()
+    assert.is_nil(out("steps=3"):find("other settings", 1, true))
+    has(out("steps=4", "momentum=0.5", "decay=0.2"), "adamw.weight_decay was 0.1 | 0.2", "muon.momentum was 0.95 | 0.5")
+  end)
+
   it("says what ms.set_rules had changed", function()
     local folder = scratch.path()
     run("folder=" .. folder, "rules=true")

@@ -153,6 +153,16 @@ describe("a field of a line", function()
     has(message(texts, line_with(), { ignore = { wieght = true } }), "ignore | list of names")
   end)
 
+  it("U10 is refused where a list has a null, which would end it in silence", function()
+    for _, line in ipairs({
+      '{"messages": [{"role": "user", "content": "Q"}, null, {"role": "assistant", "content": "A"}]}',
+      '{"messages": [{"role": "user", "content": [{"type": "text", "text": "Q"}, null]}]}',
+      '{"instruction": "Q", "output": "A", "history": [null, ["a", "b"]]}',
+    }) do
+      has(message(texts, line), ".jsonl:1: | of a list is null")
+    end
+  end)
+
   it("U10 has no effect where it is empty, null, where a line comes from, or what the messages repeat", function()
     for _, more in ipairs({
       '"tools": []', '"tools": null', '"functions": {}', '"system": null', '"system": ""', '"history": []',

@@ -140,6 +140,14 @@ describe("a config.json", function()
     ["rope on a part of a head"] = { "llama_tied", function(c) c.rope_parameters.partial_rotary_factor = 0.5 end,
       "rope_parameters: partial_rotary_factor 0.5" },
     ["two ropes"] = { "llama", function(c) c.rope_parameters = { rope_type = "default" } end, "same" },
+    ["two ropes of Gemma 3"] = { "gemma3", function(c)
+      c.rope_parameters = { full_attention = { rope_type = "default" }, sliding_attention = { rope_type = "default" } }
+      c.rope_scaling = { rope_type = "linear", factor = 8 }
+    end, "rope_parameters | rope_scaling | same" },
+    ["a rope of no kind of layer"] = { "gemma3", function(c)
+      c.rope_scaling = nil
+      c.rope_parameters = { full_attention = { rope_type = "default" }, sliding_atention = { rope_type = "default" } }
+    end, "rope_parameters has sliding_atention" },
     ["a scaling without its factor"] = { "llama", function(c) c.rope_scaling.factor = nil end,
       "rope_scaling | factor | 0 | nil" },
     ["a scaling without its type"] = { "llama", function(c) c.rope_scaling.rope_type = nil end,

@@ -143,6 +143,18 @@ describe("adapters of PEFT", function()
     local file = ms.safetensors.open(folder .. "/adapter_model.safetensors")
     assert.same({ 1, 4 }, file:tensor("base_model.model.2.lora_A.weight").shape)
     assert.same({ rank = 1, alpha = 5, dropout = 0 }, ms.lora.load(make(), folder)[3]._adapter)
+    assert.falsy(scratch.read(folder .. "/adapter_config.json"):find("CAUSAL_LM")) -- of no model that generates
+  end)
+
+  it("Q8 of different dropouts are saved with the largest, and a warning", function()
+    local ended = program.run { "run", program.recipe([[
+      local ms = require "moonshard"
+      local model = ms.lora(ms.models.llama { vocab = 8, layers = 1, dim = 8, heads = 2, ffn = 8, seq = 4 },
+        { { ms.re"wq|wv", { rank = 1 } }, { ms.re"mlp", { rank = 1, dropout = 0.5 } } })
+      ms.lora.save(model, ms.args { folder = "" }.folder)
+    ]]), "folder=" .. scratch.path() }
+    assert.equal(0, ended.status, ended.err)
+    has(ended.err, "warning | lora_dropout | 0.5")
   end)
 end)
 

@@ -227,6 +227,8 @@ describe("a folder of adapters", function()
       { { target_modules = "all-linear", layers_to_transform = { 0, 1 }, layers_pattern = "h" },
         "layers_to_transform | layers.0" },
       { { exclude_modules = 3 }, "exclude_modules | names" },
+      { { use_rslora = 0 }, "use_rslora | true or false" },
+      { { fan_in_fan_out = "false" }, "fan_in_fan_out | true or false" },
     }) do
       refused(read("llama", case[1]), model_of("llama"), "adapter_config.json | " .. case[2])
     end

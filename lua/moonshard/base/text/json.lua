@@ -114,6 +114,7 @@ end
 
 local text, bytes, size, depth -- the text being read, and the current nesting depth
 local null -- what a null becomes
+local whole_lists -- whether one in a list, which would end it there, is an error
 
 local read_value
 
@@ -234,7 +235,9 @@ local function read_array(at)
   end
   while more do
     n = n + 1
+    local from = at
     array[n], at = read_value(at)
+    if array[n] == nil and whole_lists then fail(from, ("item %d of a list is null: leave it out"):format(n)) end
     more, at = goes_on(at, CLOSE_LIST)
   end
   depth = depth - 1
@@ -301,8 +304,9 @@ local function read_fields()
   return list
 end
 
-local function parse(given, read, null_value)
+local function parse(given, read, null_value, whole)
   text, bytes, size, depth, null = given, ffi.cast("const uint8_t *", given), #given, 0, null_value
+  whole_lists = whole
   local ok, value = pcall(read)
   text, bytes = nil, nil
   if ok then return value end
@@ -316,6 +320,12 @@ end
 ---@return any value nil if the text is not JSON
 ---@return string? why "byte 12: expected a comma or }"
 function json.decode(given, with_null) return parse(given, read_whole, with_null and json.null or nil) end
+
+---Parses JSON text of others, where a null in a list is an error: it would end the list in silence.
+---@param given string
+---@return any value nil if the text is not JSON
+---@return string? why "byte 12: item 3 of a list is null: leave it out"
+function json.decode_strictly(given) return parse(given, read_whole, nil, true) end
 
 ---The members of a JSON object in their order, each with the text of its value, so that it can be written as it was. A
 ---null is json.null.

@@ -97,7 +97,7 @@ local function object_of(line, where)
     errors.invalid("%s: byte %d, 0x%02x, is not UTF-8, which JSON is: convert the file (iconv -t UTF-8), or leave the "
       .. "line out", where, wrong, line:byte(wrong))
   end
-  local row, problem = json.decode(line)
+  local row, problem = json.decode_strictly(line)
   if type(row) ~= "table" then errors.invalid("%s: %s", where, problem or "a line must be an object") end
   return row
 end
