@@ -70,7 +70,7 @@ function manifest.optimizer_of(optimizer)
   for i, state in ipairs(owned_ranges.states(optimizer)) do kinds[i] = state.kind end
   local recorded = optimizers.settings(optimizer)
   recorded.kind, recorded.states = optimizer.title or optimizer.kind, #kinds > 0 and kinds or nil
-  -- Beside another optimizer its settings have Muon's own name, which says whose parameters are its.
+  -- Next to another optimizer its settings would have the name of the list of its parameters.
   recorded.muon_settings = optimizer.rules and recorded.muon or nil
   recorded.muon = muon_names(optimizer)
   return recorded

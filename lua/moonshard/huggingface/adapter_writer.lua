@@ -159,8 +159,8 @@ function adapter_writer.write(folder, source, given)
     })
     output_file.write("adapters", folder .. "/" .. adapter_config.NAME, text)
     if dropout then
-      io.stderr:write(("moonshard: warning: %s has one lora_dropout for all adapters: those that are loaded from it have "
-        .. "%g, and some of these have less\n"):format(adapter_config.NAME, dropout))
+      io.stderr:write(("moonshard: warning: %s has one lora_dropout for all adapters: those that are loaded from it "
+        .. "have %g, and some of these have less\n"):format(adapter_config.NAME, dropout))
     end
   end)
   one:meet()

@@ -93,8 +93,8 @@ local function read_gemma3_rope(path, values, o)
   end
   for name in pairs(values.rope_parameters or {}) do
     if name ~= "full_attention" and name ~= "sliding_attention" then
-      errors.raise("MS_EUNSUPPORTED", "%s: rope_parameters has %s, and must have full_attention and sliding_attention alone",
-        path, tostring(name))
+      errors.raise("MS_EUNSUPPORTED", "%s: rope_parameters has %s, and must have full_attention and sliding_attention "
+        .. "alone", path, tostring(name))
     end
   end
   if values.rope_parameters and not values.rope_parameters.full_attention then

@@ -159,7 +159,7 @@ describe("a field of a line", function()
       '{"messages": [{"role": "user", "content": [{"type": "text", "text": "Q"}, null]}]}',
       '{"instruction": "Q", "output": "A", "history": [null, ["a", "b"]]}',
     }) do
-      has(message(texts, line), ".jsonl:1: | of a list is null")
+      has(message(texts, line), ".jsonl:1: | list is null")
     end
   end)
 
