@@ -141,8 +141,8 @@ local function tradeoffs(self)
       text = record.shape .. " " .. settings_text(record) }
   end
   local title = ("Memory against speed on %s"):format(count_nodes(self.nodes[#self.nodes]))
-  return charts.framed(title, ("Tokens per second of a rank against its GiB, for those of %d settings that no other beats "
-    .. "in both."):format(#known), points.svg({ title = title, points = list, joined = true,
+  return charts.framed(title, ("Tokens per second of a rank against its GiB, for those of %d settings that no other "
+    .. "beats in both."):format(#known), points.svg({ title = title, points = list, joined = true,
     mark = { x = known[1].room / gib, text = "the rank's memory" } }))
 end
 
