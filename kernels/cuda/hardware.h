@@ -37,7 +37,7 @@ inline void ms_commit_copies() { emulated::commit_copies(); }
 template <int LEFT> inline void ms_wait_copies() { emulated::wait_copies(LEFT); }
 
 /* Loads four 8 x 8 matrices of 16-bit elements from shared memory. Lanes 8 i to 8 i + 7 provide the addresses of the
- * rows of matrix i, 16 bytes each. Of each matrix, a lane receives two elements: row lane / 4, columns 2 (lane % 4) and
+ * rows of matrix i, 16 bytes each. A lane receives two elements of each matrix: row lane / 4, columns 2 (lane % 4) and
  * the next. */
 inline void ms_load_matrices(unsigned (&matrices)[4], ms_shared row) {
   emulated::load_matrices(matrices, reinterpret_cast<const void *>(row), false);

@@ -31,7 +31,7 @@ MS_QUANTISE_FUNCTION float ms_moment_number(int map, int code) {
 }
 
 /* The least quotient that has the code, or one above it: the middle between its number and the one below. Nothing is
- * below code 0. Of the unsigned map, whatever is above 0 has a code above 0. */
+ * below code 0. In the unsigned map, whatever is above 0 has a code above 0. */
 MS_QUANTISE_FUNCTION float ms_moment_border(int map, int code) {
   if (code == 0) return ms_float8_value(MS_MOMENT_SIGN | MS_MOMENT_INFINITE);
   if (map == MS_MOMENT_SECOND && code == 1) return ms_float8_value(1u);

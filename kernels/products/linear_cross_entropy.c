@@ -164,7 +164,7 @@ static ms_kernel_call step_call(const ms_loss_chunks *l, const ms_kernel_call *c
   return made;
 }
 
-/* The loss of all rows from their numbers. Of the logits it reads only the shape. */
+/* The loss of all rows from their numbers. It reads only the shape of the logits. */
 static ms_kernel_call join_call(const ms_loss_chunks *l, const ms_kernel_call *call) {
   ms_kernel_call join = {.op = MS_OP_cross_entropy_join, .attrs = loss_attrs(call)};
   add_input(&join, matrix(call->in[X].dtype, l->sizes.rows, call->in[W].dims[0]));

@@ -144,7 +144,7 @@ int ms_op_row_defaults(int op, ms_op_attrs *attrs) {
 /* ---- what a program gives ---------------------------------------------------------------------------------------- */
 
 static int set_given(int op, const ms_attribute *attribute, double value, ms_op_attrs *attrs) {
-  /* Integers that doubles do not tell apart are refused, too; the comparison rejects NaN. */
+  /* Integers that doubles cannot represent exactly are refused, too; the comparison rejects NaN. */
   if (!attribute->real && !(value >= -0x1p53 && value <= 0x1p53 && value == (double)(int64_t)value))
     return MS_FAIL(MS_EINVAL, "%s: %.*s must be an integer between -2^53 and 2^53, not %g", ms_op_row_of(op)->name,
                    attribute->length, attribute->name, value);

@@ -271,7 +271,7 @@ ms_op_attrs ms_axes_part_attrs(const ms_node *node, const ms_axes *axes, const m
   return attrs;
 }
 
-/* Of one axis the part's run is in its indices, of all in elements. */
+/* The part's run counts indices if it is along one axis, elements if along all. */
 void ms_axes_place(int op, const ms_axes *axes, const ms_value_info *x, int axis, int64_t outer, ms_part part,
                    ms_op_attrs *attrs) {
   int64_t *own = free_part(op, attrs);

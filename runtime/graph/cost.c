@@ -51,7 +51,7 @@ ms_work ms_work_product(const ms_cost_case *c) { return product(c, flops_of(c));
 /* plus the addition of a bias if there is a third input */
 ms_work ms_work_product_bias(const ms_cost_case *c) { return product(c, flops_of(c) + (c->inputs == 3)); }
 
-/* also writes the codes of both operands, a byte each, and reads them; a scale can take a second pass. Of a weight that
+/* also writes the codes of both operands, a byte each, and reads them; a scale can take a second pass. If a weight
  * comes as codes, only those that are turned are written again. */
 ms_work ms_work_product_f8(const ms_cost_case *c) {
   const int trans_a = c->attrs->product.trans_a != 0, trans_b = c->attrs->product.trans_b != 0;

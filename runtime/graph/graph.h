@@ -165,7 +165,7 @@ int ms_graph_create(const void *model, ms_param_lookup lookup, int n_params, ms_
 int64_t ms_graph_bytes(const ms_graph *graph); /* of memory, with its cache */
 /* A deep copy: compilation changes the copy and leaves the caller's graph as traced. */
 int ms_graph_copy(const ms_graph *graph, ms_graph **copy);
-/* 1: both are the same program, over parameters that passes over graphs cannot tell apart (alike.c). */
+/* 1: both are the same program, over parameters that passes over graphs cannot distinguish (alike.c). */
 int ms_graph_is_alike(const ms_graph *a, const ms_graph *b);
 /* ms_graph_op by op id, for gradient rules and lowering. */
 int ms_graph_emit(ms_graph *graph, int op, int inputs, const int *in, const ms_op_attrs *attrs, int *out);

@@ -21,7 +21,7 @@ static struct editor {
   History *history;
   char *path; /* of the history file, or NULL */
   int size;
-  /* Of the current read: */
+  /* During the current read: */
   lua_State *L;
   int completer;
   const ms_world *world;

@@ -140,8 +140,8 @@ typedef struct ms_dtype_info {
   int is_float;                 /* 1: the values are floating-point numbers; 0: integers */
   double lowest, largest;       /* finite values */
   int uses;                     /* flags of enum ms_dtype_use */
-  /* Of two runs that compute in it, or send gradients in it: the relative difference of losses and parameters, and of
-   * the norm of gradients, which some types round individually; 0: runs are not compared in it. */
+  /* How far two runs that compute in it, or send gradients in it, may differ: relative, for losses and parameters, and
+   * for the norm of gradients, which some types round individually; 0: runs are not compared in it. */
   double tolerance, norm_tolerance;
 } ms_dtype_info;
 

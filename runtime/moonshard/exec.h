@@ -34,8 +34,8 @@ MS_API int ms_state_new(ms_world *world, const ms_model *model, const ms_plan_co
 
 /* The memory of a state, in bytes. The last six are of its device, and 0 on the CPU. */
 typedef struct ms_state_memory_info {
-  /* Of the state's arenas, as this rank counts them. Binding a plan that needs more enlarges them; with one plan they
-   * are its peak_bytes. */
+  /* The size of the state's arenas, as this rank counts them. Binding a plan that needs more enlarges them; with one
+   * plan they are its peak_bytes. */
   int64_t arena_bytes;
   int64_t growth;        /* by which binding the plan would enlarge the host's memory use, this rank's share */
   int64_t total, free;   /* of the device, now */

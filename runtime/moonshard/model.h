@@ -90,8 +90,8 @@ typedef struct ms_model_dims {
 } ms_model_dims;
 
 /* Which elements of a flattened parameter make up a part of it: element e of the part is element
- * e / run * stride + origin + e % run of the parameter. Of a parameter that is not divided, run and stride are its
- * elements, and origin is 0. */
+ * e / run * stride + origin + e % run of the parameter. For a parameter that is not divided, run and stride are
+ * its elements, and origin is 0. */
 typedef struct ms_division {
   int64_t run, stride, origin;
 } ms_division;
@@ -125,10 +125,10 @@ typedef struct ms_tensor_info {
   int64_t first, count;
   int sliced;       /* 1: no other replica has them; 0: all replicas have the same */
   ms_division part; /* of the parameter */
-  /* Of a state; else 0. The number of updates that the parameter has had, the same on all ranks. An update skips
+  /* In a state; else 0. The number of updates that the parameter has had, the same on all ranks. An update skips
    * parameters that the loss does not depend on: neither they, nor their optimizer state, nor this number change. */
   int64_t updates;
-  /* Of a plan; else -1 and 0. The rank of the world that orthogonalises the parameter in UPDATE; -1: it does not take
+  /* In a plan; else -1 and 0. The rank of the world that orthogonalises the parameter in UPDATE; -1: it does not take
    * Muon, or has no gradient. muon_flops: of all steps of that. */
   int muon_owner;
   double muon_flops;

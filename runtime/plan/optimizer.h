@@ -2,7 +2,7 @@
  *
  * Updates are lowered from the table alone (lower/optimizers): a new optimizer needs its row and settings
  * (base/settings/settings.def), ops with kernels (kernels/ops.def), and in the Lua layer a row (engine/optimizers.lua)
- * and its constructor (train/optim.lua). Of one with several steps the row names an array of programs.c.
+ * and its constructor (train/optim.lua). If it has several steps, the row names an array of programs.c.
  */
 #ifndef MS_PLAN_OPTIMIZER_H
 #define MS_PLAN_OPTIMIZER_H
@@ -27,14 +27,14 @@ typedef struct ms_optimizer ms_optimizer;
 /* What a kernel reads or writes of an item. */
 enum ms_operand {
   MS_OF_NOTHING = 0, /* ends a list */
-  /* Of this rank's elements, f32 [n]; moments in their format. */
+  /* This rank's elements, f32 [n]; moments in their format. */
   MS_OF_GRADIENT,
   MS_OF_WEIGHT, /* the master. Behind a kernel that writes a parameter's, its copy in bf16 is written if it has one */
   MS_OF_MOMENT, /* the first of MS_MOMENTS; empty where it is not kept */
   MS_OF_EMA = MS_OF_MOMENT + MS_MOMENTS,
   MS_OF_SYNCED,
   MS_OF_OUTER_MOMENTUM, /* empty without momentum */
-  /* Of the parameter. */
+  /* One for the parameter. */
   MS_OF_NORM,    /* f32 [4]: step_norm's output */
   MS_OF_UPDATES, /* f32 scalar: how many there were, with this one */
   MS_OF_ROW_AVERAGES,

@@ -88,7 +88,7 @@ static int64_t columns(const ms_plan *plan, int param) {
   const ms_factored f = factored(plan, param);
   return ms_factored_column_count(&f);
 }
-/* Of each matrix the mean of its rows' averages; then the size of the step. */
+/* The mean of the rows' averages of each matrix; then the size of the step. */
 static int64_t means(const ms_plan *plan, int param) { return factored(plan, param).matrices + 1; }
 
 enum { SUMS = 1, UPDATES, MEANS }; /* buffers */

@@ -1,7 +1,7 @@
 /* divided.h - which elements of a parameter a rank of the tensor dimension has.
  *
  * A rank's part of a divided parameter is [blocks, run] of the whole [blocks, ranks, run]: elements of the part are
- * numbered as they lie in it, and elements of the whole by their index in the whole. Of a parameter that is not divided
+ * numbered as they lie in it, and elements of the whole by their index in the whole. If a parameter is not divided,
  * the two are the same, with one run.
  */
 #ifndef MS_SHARD_DIVIDED_H

@@ -1,4 +1,4 @@
-/* param_group.c - see param_group.h. A model has thousands of parameters, so that which setting an optimizer has is
+/* param_group.c - see param_group.h. A model has thousands of parameters, so the settings that an optimizer has are
  * looked up by name once in a process.
  */
 #include "shard/param_group.h"

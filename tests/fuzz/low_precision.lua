@@ -84,7 +84,7 @@ end
 -- ---- products ---------------------------------------------------------------------------------------------------
 
 local FLOAT8 = { "tensorwise", "tensorwise", "rowwise", "rowwise", "rowwise_with_gw_hp", "mxfp8" }
--- Of the sizes of a weight that each rank has.
+-- What the sizes of each rank's weight are multiples of.
 local MULTIPLES = { mxfp8 = 32 }
 local MULTIPLE = 16
 

@@ -55,7 +55,7 @@ for _, path in ipairs(order) do
   end
 end
 
--- Of the files that define one name, those that `path` may use; all of them where it may use none.
+-- The files that define one name and that `path` may use; all of them where it may use none.
 local function nearest(path, files)
   local all, allowed = {}, {}
   for other in pairs(files) do

@@ -69,7 +69,7 @@ local function is_there(path)
 end
 
 -- The anchors of a document, as GitHub makes them of headings: lower case, without punctuation, hyphens for spaces.
--- Equal headings after the first are not told apart.
+-- Equal headings after the first are not distinguished.
 local anchors = {}
 local function anchors_of(document)
   if anchors[document] then return anchors[document] end

@@ -18,7 +18,7 @@ end
 local READ = set [[it describe pending error assert fail fail_msg print_message print_error perror EXPECT REQUIRE
   fprintf printf execute popen case cmocka_run_group_tests_name recipe with_recipe cdef write write_text MS_FAIL ms_note
   ms_error_prefix ms_world_abort ms_job_abort ms_store_abort output_of program_and_output assert_close]]
--- Of these the arguments behind the first ones are texts of failures.
+-- The arguments after these first ones are texts of failures.
 local COMPARED = { equal = 2, same = 2, truthy = 1, falsy = 1, is_truthy = 1, is_true = 1, is_false = 1, is_nil = 1,
   is_not_nil = 1, not_equal = 2 }
 

@@ -56,7 +56,7 @@ local function make(...)
     here, strict and "1" or "", table.concat({ ... }, " ")))
 end
 
--- Of a spec what it runs besides the executable: a C test is a program of its own.
+-- What a spec runs besides the executable: a C test is a program of its own.
 local function targets_of(spec)
   local name = spec:match("/(test_[%w_]+)$")
   return "all", name and ("build/release/tests/" .. name) or ""

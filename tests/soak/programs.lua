@@ -1,5 +1,5 @@
 -- Campaigns that are programs of their own: each case is one run of such a program, of bounded length, with a seed that
--- is drawn. Of a failure the last lines that it printed are shown.
+-- is drawn. After a failure, the last lines that it printed are shown.
 --
 -- `make soak` has MOONSHARD_BUILD, the folder of the builds, and runs the fuzzer of the API and of handles under the
 -- address sanitizer. Specs have MOONSHARD_LIB, a library of one build, and run the programs of that build.

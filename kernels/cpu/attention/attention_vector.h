@@ -120,8 +120,8 @@ MS_INLINE vector column_max(const float *scores, int64_t keys, vector largest) {
   return ms_vector_max(ms_vector_max(m0, m1), ms_vector_max(m2, m3));
 }
 
-/* Replaces scores [keys][QUERIES] by 2^(score - largest) and updates the running softmax. Of a query that has seen no
- * key yet, the largest score is -inf, and the powers are 0. */
+/* Replaces scores [keys][QUERIES] by 2^(score - largest) and updates the running softmax. A query that has seen no key
+ * yet has the largest score -inf, and its powers are 0. */
 static void softmax_keys(float *scores, int64_t keys, running_softmax *state) {
   for (int q = 0; q < QUERIES; q += LANES) {
     vector *largest = (vector *)(state->largest + q), *sum = (vector *)(state->sum + q);

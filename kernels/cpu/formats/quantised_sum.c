@@ -104,7 +104,7 @@ MS_CLONES static void add(float *restrict sum, const float *restrict x, int64_t 
   for (int64_t i = 0; i < n; i++) sum[i] += x[i];
 }
 
-/* Of the piece `piece` of the `each` that every rank has. */
+/* Sums a block of the piece `piece`, over the ranks, which have `each` pieces each. */
 static void sum_block(int dtype, const ms_pieces *of, void *from, int64_t ranks, int64_t each, int64_t piece,
                       int64_t block, float *sum) {
   float x[MS_PIECE_BLOCK];

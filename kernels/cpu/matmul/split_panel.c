@@ -84,8 +84,8 @@ MS_INLINE void load_transposed(__m512 *x, const float *data, int64_t stride, int
   }
 }
 
-/* Packs the tiles of one half of a step: x holds elements 0 to 15 of k, y elements 16 to 31. Of each block, x_rows or
- * y_rows rows and x_columns or y_columns columns exist. */
+/* Packs the tiles of one half of a step: x holds elements 0 to 15 of k, y elements 16 to 31. Each block has
+ * x_rows or y_rows rows, and x_columns or y_columns columns. */
 MS_INLINE void pack_tiles(char *tiles, const float *x, const float *y, int64_t stride, int64_t x_rows, int64_t y_rows,
                           __mmask16 x_columns, __mmask16 y_columns, int transpose) {
   if (transpose) {

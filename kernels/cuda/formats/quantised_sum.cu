@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(THREADS)
   encode_kept<DTYPE>(own, to, here, lane, words, rest ? rest + first : nullptr);
 }
 
-/* Of the piece `piece` of the `each` that every rank has. */
+/* Sums a block of the piece `piece`, over the ranks, which have `each` pieces each. */
 template <int DTYPE>
 __device__ __forceinline__ void sum_of(const uint32_t *from, int ranks, int64_t each, const ms_pieces &of,
                                        int64_t piece, int64_t element, float (&sum)[EACH]) {

@@ -40,8 +40,8 @@ shape shape_of(const ms_kernel_call *call) {
   return {ms_row_count(&call->in[LOGITS]), parts, classes, stride, call->attrs.loss.ignore_index, first, used};
 }
 
-/* Threads of a row's block, which sums the row in the same order in all kernels. Of a long row in shared memory an SM
- * has two blocks at most. */
+/* Threads of a row's block, which sums the row in the same order in all kernels. With a long row in shared memory,
+ * an SM has two blocks at most. */
 int threads_of(const shape &s) { return s.stride < LONG_ROW ? THREADS : LONG_THREADS; }
 
 __device__ __forceinline__ bool counts(int32_t target, const shape &s) {

@@ -7,9 +7,9 @@
 
 enum { MS_CONV_TILE = 64 }; /* rows and columns of results that a block computes */
 
-/* Of the gradient of w. */
+/* The number of parts of the gradient of w. */
 int64_t ms_conv_sum_parts(const ms_conv *conv);
-/* Of a call: 1 for all others. */
+/* The same of any call: 1 if it is none of that gradient. */
 int64_t ms_conv_parts_of(const ms_kernel_call *call);
 
 #endif

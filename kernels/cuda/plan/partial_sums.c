@@ -55,7 +55,7 @@ int ms_cuda_prepare_norm_backward(ms_kernel_call *call) {
   return MS_OK;
 }
 
-/* Of the gradient: the sums of dy and of dy h over the pixels of each image's channels. */
+/* The gradient keeps the sums of dy and of dy h over the pixels of each image's channels. */
 int ms_cuda_prepare_group_norm(ms_kernel_call *call) {
   const int64_t channels = call->in[0].dims[0] * call->in[0].dims[1];
   call->workspace_bytes = call->op == MS_OP_group_norm_backward ? 2 * channels * (int64_t)sizeof(float) : 0;

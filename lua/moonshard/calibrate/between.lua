@@ -49,7 +49,7 @@ local function most_of_all(value)
   return most
 end
 
--- Of the sums over each node's ranks of one of their numbers, the largest.
+-- Each rank has a number: the largest of its sums over the ranks of a node.
 local function most_of_nodes(value)
   local all, sums, most = exchange({ value }), {}, 0
   for rank = 0, world.size - 1 do

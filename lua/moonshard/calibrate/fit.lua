@@ -72,7 +72,7 @@ local function without_events(records)
   return #apart > 0 and math.min(0, median(apart)) or 0
 end
 
--- The least part of a kernel's measured time that is its own, and what a GPU's events can tell apart, in seconds.
+-- The least part of a kernel's measured time that is its own, and the resolution of a GPU's events, in seconds.
 local OWN, RESOLUTION = 0.2, 5e-7
 
 ---@class moonshard.CalibrationPoint: moonshard.MeasuredKernel
@@ -243,7 +243,7 @@ calibration_fit.KINDS, calibration_fit.FASTEST = KINDS, FASTEST
 ---@field between number? bytes/s of a node
 ---@field processor number? seconds of its processors per byte
 
--- Of a training on one node: the seconds of its ranks in collectives, and the number and bytes of each kind.
+-- A training on one node as a row: the seconds of its ranks in collectives, and the number and bytes of each kind.
 local function row_of(record)
   local row = { record.collective_seconds, whole = record.collective_seconds }
   for i, kind in ipairs(KINDS) do

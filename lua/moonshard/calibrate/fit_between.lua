@@ -57,7 +57,7 @@ local function largest_of(list)
   return largest
 end
 
--- Of the line through the large ones, by least squares of relative errors: its slope is above / below.
+-- The slope of the line through the large ones, by least squares of relative errors: above / below.
 local function slope(list)
   local largest, sum, bytes, seconds, above, below = largest_of(list), 0, 0, 0, 0, 0
   local function each(visit)

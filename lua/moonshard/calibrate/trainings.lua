@@ -7,7 +7,7 @@ local calibration_trainings = {}
 
 local HEAD_DIM = 64
 
--- Of a device: the vocabulary and the sizes (dim, tokens of a row, rows). A GPU computes what keeps a processor busy in
+-- By device: the vocabulary and the sizes (dim, tokens of a row, rows). A GPU computes what keeps a processor busy in
 -- less time than it takes to start a kernel, so its sizes are those of real models; the smallest one measures starts.
 local DEVICES = {
   cpu = {

@@ -1,6 +1,6 @@
 -- The sensitivity of Adafactor's steps to rounding, per element: as root_sensitivity.lua, which describes the use.
 --
--- An element's gradient is divided by the root of its variance v, or by eps1. Of a matrix v is row_var col_var divided
+-- An element's gradient is divided by the root of its variance v, or by eps1. In a matrix v is row_var col_var divided
 -- by the mean of row_var, so rounding counts for much where the gradients of a whole row or column are zero up to
 -- rounding. A step is relative to the root mean square of the weights, which is what its reach is multiplied by.
 

@@ -74,8 +74,8 @@ local function zeros(param) return create.zeros { unpack(param.shape) } end
 -- Elements of a sum in few bits that are rounded by the largest of them (kernels/formats/quantised_sum.h).
 local PIECE_BLOCK = 256
 
--- Of a parameter that is smaller than such a block, which then reaches over others: the largest gradient of its unit,
--- as a multiple of its own.
+-- A parameter can be smaller than such a block, which then reaches over others: the largest gradient of its unit, as a
+-- multiple of its own.
 local function excess_of_unit(trainer, param)
   if param.numel >= PIECE_BLOCK or not (param.unit.shard_dtype or param.unit.replicate_dtype) then return 1 end
   local own, most = trainer:gradient(param.fqn):abs():max():item(), 0

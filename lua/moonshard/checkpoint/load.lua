@@ -26,7 +26,7 @@ local C, ffi, check = engine.C, engine.ffi, engine.check
 
 local load = {}
 
--- The elements that the engine is asked to load from a piece. Of a piece of another part it takes those that are in it.
+-- The elements that the engine is asked to load from a piece. From a piece of another part these are those in it.
 local function wanted_of(owned, range)
   if not division.equals(owned.part, range.piece.part) then return owned.first, owned.count end
   local first = math.max(owned.first, range.from)

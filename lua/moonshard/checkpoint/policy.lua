@@ -109,7 +109,7 @@ local function of_others(loaded)
   return more > 0 and (" and %d update%s by other trainers of the model"):format(more, more == 1 and "" or "s") or ""
 end
 
--- The other trainers of the model whose folders have them as they are. Of two that resume one after the other, the
+-- The other trainers of the model whose folders have them as they are. If two resume one after the other, the
 -- later one's load changes the weights, but takes no step that the earlier one's folder lacks.
 local function saved_on(session)
   local list = {}
@@ -252,8 +252,8 @@ function Policy:resave_states()
 end
 
 ---Called when the ranks of this trainer agree that its run should end: after the step that they are about to make, or
----immediately if no trainer has anything to save. Of one that has, a save now would be with the generators and the data
----after the batch of that step. Collective.
+---immediately if no trainer has anything to save. If one has, a save now would have the generators and the data after
+---the batch of that step. Collective.
 function Policy:terminate()
   self.last = true
   for _, other in ipairs(termination.policies) do

@@ -126,7 +126,7 @@ function rank_states.check(read, path, sharding, wanted)
   end
 end
 
--- Of this rank; nil: there is none.
+-- This rank's state; nil: there is none.
 local function state_of(read, key, session)
   local all = read[key_of_ranks(key)]
   if not all then return read[key] end

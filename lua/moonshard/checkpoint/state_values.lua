@@ -21,7 +21,7 @@ local values = require("moonshard.tensor.values")
 
 local state_values = {}
 
--- Of one tensor: larger ones would make manifests slow to read.
+-- The most bytes of one tensor: larger ones would make manifests slow to read.
 local MOST_TENSOR_BYTES = 2 ^ 20
 -- json.lua reads lists and objects that nest 200 deep; a manifest, and the forms above, are around the values.
 local MOST_NESTED = 180

@@ -33,7 +33,7 @@ local OPTIONS = {
 }
 for option, row in pairs(calibrate_hosts.OPTIONS) do OPTIONS[option] = row end
 
--- Of each training, some time apart; the fastest counts. A GPU computes for this process alone.
+-- How often each training runs, some time apart; the fastest run counts. A GPU computes for this process alone.
 local ROUNDS = { cpu = 3, cuda = 1 }
 local DEFAULT_OUT = "cluster.lua"
 

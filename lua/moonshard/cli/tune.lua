@@ -1,4 +1,4 @@
--- moonshard tune: the mesh and the policies with which a recipe is fastest on a described cluster, within its memory.
+-- moonshard tune: the fastest mesh and policies for a recipe on a described cluster, within its memory.
 -- Compiles many plans and runs none. What it prints is compiled once more from its text before it is printed.
 
 local args = require("moonshard.recipe.args")

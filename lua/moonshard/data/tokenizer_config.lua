@@ -19,7 +19,7 @@ local PLAIN = { PreTrainedTokenizerFast = true, TokenizersBackend = true }
 local SEVERAL = {
   "added_tokens_decoder", "additional_special_tokens", "extra_special_tokens", "model_specific_special_tokens",
 }
--- Of a token: it takes the blanks before or after it, or is none within a word.
+-- Flags of a token: it takes the blanks before or after it, or is none within a word.
 local FLAGS = { "lstrip", "rstrip", "single_word" }
 
 local function refuse(path, text, ...)

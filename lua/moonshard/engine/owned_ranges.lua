@@ -98,7 +98,7 @@ local function as_stored(range)
   return range
 end
 
--- Of a state that every rank has whole.
+-- The range of a state that every rank has whole.
 local function whole_range(param, index, kind)
   local count = optimizers.whole_numel(kind, param.shape)
   return {

@@ -102,7 +102,7 @@ local function subjects_of(self, plan, costs, modules, optimizer)
   return by
 end
 
--- Of all modules, only those that a rule matches and those that are units have a row.
+-- Modules that no rule matches and that are no units have no row.
 local function has_row(policy, subject, decision, is_unit)
   if policy.of ~= "module" then return true end
   return decision ~= nil and (decision.rule or decision.where or is_unit[subject.owner]) ~= nil

@@ -92,8 +92,8 @@ function metrics_file.open(path)
   return setmetatable({ path = path, file = file }, MetricsFile)
 end
 
--- Of the lines of a file { text, at = step, of = trainer }, those that a trainer went back over are dropped: a lower
--- step than the last one begins again there. The same step again is a second line of it.
+-- Drops the lines { text, at = step, of = trainer } of a file that a trainer went back over: a lower step than the last
+-- one begins again there. The same step again is a second line of it.
 local function without_abandoned(list)
   local past = {} -- by trainer: its lines that count, ascending
   for _, line in ipairs(list) do

@@ -50,7 +50,7 @@ local function split(text)
   return tonumber(number), unit
 end
 
--- Of a unit that is none of the kind: what it probably means. A small b is bits to some and bytes to others.
+-- What a unit that is none of the kind probably means. A small b is bits to some and bytes to others.
 local function advice(text, number, unit, kind)
   local prefix, rest = unit:match("^([KMGTP]?)b(.*)$")
   local bits, bytes = prefix and prefix .. "bit/s", prefix and prefix .. "B" .. rest

@@ -8,8 +8,8 @@ local values = require("moonshard.tensor.values")
 
 local digest = {}
 
--- Of all tables of a line. More are compared as they are shown: ranks visit them in orders of their own, and would not
--- stop at the same ones.
+-- Entries of all tables of a line. More are compared as they are shown: ranks visit them in orders of their own, and
+-- would not stop at the same ones.
 local MOST_ENTRIES = 100000
 local DEEPEST = 64
 

@@ -1,8 +1,8 @@
 -- MFU: the part of the peak rate of the devices that a model's own operations are.
 --
 -- Counted are 6 N + 12 L d s operations per token: N parameters, L layers of width d, sequences of s tokens, full
--- attention, nothing recomputed (Chowdhery et al. 2022, PaLM, appendix B). Of a mixture of experts, N are those that a
--- token uses; a frozen parameter, of which no gradient is needed, counts 4. A model whose layers and width are unknown
+-- attention, nothing recomputed (Chowdhery et al. 2022, PaLM, appendix B). In a mixture of experts, N are those that a
+-- token uses; a frozen parameter, which needs no gradient, counts 4. A model whose layers and width are unknown
 -- (model.config) counts what the ops of its plan compute instead, forward and backward.
 
 local batch_of = require("moonshard.engine.batch")

@@ -40,7 +40,7 @@ typedef struct ms_control_rank {
   char failure[MS_CONTROL_FAILURE];
   _Atomic uint32_t applies; /* its store thread writes what ranks of other hosts publish, or can begin to */
   _Atomic uint32_t posts;   /* how often it has posted its doings to other hosts; on those, how many posts have come */
-  /* Of a rank of another host, from the last report of its host. */
+  /* For a rank of another host: from the last report of its host. */
   _Atomic uint64_t seen;    /* when the report came: nanoseconds of the monotonic clock; 0: never */
   _Atomic uint32_t ahead;   /* 1: the report was made after posts that have not come, which lost frames can delay */
   _Atomic int32_t stopped;  /* its process there, if a signal has stopped it; otherwise 0 */
@@ -79,7 +79,7 @@ int ms_control_map(int fd, ms_control **control);
 /* A copy of a control segment, of another user perhaps, who can shrink or overwrite it meanwhile: it is read, never
  * mapped. Where the segment has no pages the copy has none. */
 int ms_control_copy(int fd, ms_control **control);
-/* Of a mapped segment, or of a copy. */
+/* Unmaps a mapped segment, or frees a copy. */
 void ms_control_unmap(const ms_control *control);
 /* Opens descriptor fd_there of process pid, which is rank `owner`. rank: the calling rank, for messages. */
 int ms_memory_open(int rank, int owner, int pid, int fd_there, int *fd);

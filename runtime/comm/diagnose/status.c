@@ -117,7 +117,7 @@ int ms_report_stopped(const ms_control *control, int rank) {
   return pid && state_of(pid) == 'T' ? pid : 0;
 }
 
-/* Of a rank of another host, its host has reported it. */
+/* What a process does; for a rank of another host, as its host has reported it. */
 static void read_process(const ms_control_rank *row, ms_rank_status *status) {
   int there = atomic_load(&row->stopped);
   if (!atomic_load(&row->seen)) {

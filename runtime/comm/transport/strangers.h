@@ -1,9 +1,9 @@
 /* strangers.h - which connection makes room for a new one where as many as there are places have not proved the token.
  *
  * A rank far away needs a round trip or two to prove it, and a process nearby can connect a thousand times meanwhile.
- * So the oldest of all cannot be the one that goes: it would be the rank. Of the origins, the one with the most
- * connections makes room, by its oldest. An origin is an address: this host is one, whichever of its addresses is used
- * for loopback, and so is an IPv6 network of 64 bits, since one host can have all of its addresses.
+ * So the oldest of all cannot be the one that goes: it would be the rank. The origin with the most
+ * connections makes room, with its oldest. An origin is an address: this host is one, whichever of its addresses is
+ * used for loopback, and so is an IPv6 network of 64 bits, since one host can have all of its addresses.
  */
 #ifndef MS_COMM_TRANSPORT_STRANGERS_H
 #define MS_COMM_TRANSPORT_STRANGERS_H

@@ -61,7 +61,7 @@ typedef struct ms_transfer {
   void *data;
   int64_t bytes; /* at least 1 */
   enum ms_transfer_state state;
-  /* Of the transport. */
+  /* Fields of the transport. */
   uint64_t number; /* its place in the sequence, from 0 */
   int64_t moved;   /* bytes moved so far */
   struct ms_transfer *next;
@@ -98,7 +98,7 @@ typedef struct ms_transport_api {
   /* Writes the address by which peers connect, which does not change, to MS_TRANSPORT_ADDRESS bytes; the caller gathers
    * those of all ranks. */
   int (*address)(const ms_endpoint *endpoint, void *address);
-  /* Starts to connect to n peers (world ranks), whose addresses are [n][MS_TRANSPORT_ADDRESS]. Of a pair the lower rank
+  /* Starts to connect to n peers (world ranks), whose addresses are [n][MS_TRANSPORT_ADDRESS]. In a pair the lower rank
    * connects and the higher one accepts; over tcp it does so before it has named the lower one, too, whereas over ucx
    * and mpi both have to name each other within the timeout. It can be called again with further peers, at any time;
    * one that was named before is ignored. Progress completes the connections, and transfers can be posted before that.

@@ -39,7 +39,7 @@ int64_t ms_params_slice(const ms_state *state, const ms_param *p, int64_t *first
   return ms_slice(p->owned, sharers, model->dim[MS_DIM_REPLICATE].place % sharers, first);
 }
 
-/* Of a sliced unit, every replica draws all that it owns: drawing is cheaper than gathering. Replicas of a host write
+/* In a sliced unit, every replica draws all that it owns: drawing is cheaper than gathering. Replicas of a host write
  * the same memory then, also of its frozen parameters, so they write only final values, which are equal. The same holds
  * for what is stored in few bits, which is not written in slices. */
 static int draw_parameter(ms_state *state, int param, float *drawn) {

@@ -25,7 +25,7 @@ typedef struct ms_record_row {
 /* By enum ms_slot_records; a form whose writes another row completes leaves them to that. */
 extern const ms_record_row ms_record_rows[MS_SLOT_RECORDS];
 
-/* Of all rows: */
+/* For all rows: */
 int ms_records_finish(ms_state *state);
 int ms_records_check_finished(const ms_state *state);
 void ms_records_drop(ms_state *state);

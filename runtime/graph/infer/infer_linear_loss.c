@@ -2,7 +2,7 @@
 #include "graph/infer/infer.h"
 #include "kernels/products/linear_cross_entropy.h"
 
-/* Of an op with a bias: b [V] in f32, or the dtype of the logits. */
+/* The bias of an op that has one: b [V] in f32, or the dtype of the logits. */
 static int check_bias(const ms_node *node, const ms_value_info *in) {
   const int b = ms_loss_bias_of(node->op, node->inputs);
   const ms_value_info logits = {.dtype = in[0].dtype, .ndim = 2, .dims = {ms_rows(&in[0]), in[1].dims[0]}};

@@ -83,7 +83,7 @@ int ms_infer_matmul_f8(const ms_node *node, const ms_value_info *in, ms_value_in
   return MS_OK;
 }
 
-/* Of the codes only the shape matters; the bias is last. */
+/* Only the shape of the codes matters; the bias is last. */
 int ms_infer_matmul_f8_codes(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
   ms_node product = *node;
   ms_value_info plain[] = {in[0], in[MS_F8_CODES_INPUT], in[node->inputs - 1]};

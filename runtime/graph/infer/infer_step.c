@@ -231,7 +231,7 @@ int ms_infer_muon_orthogonalise(const ms_node *node, const ms_value_info *in, ms
   return MS_OK;
 }
 
-/* Of a matrix, on its way over its owner. */
+/* A part of a matrix, on its way to its owner or back. */
 int ms_infer_part(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
   MS_TRY(ms_check_ndim(node, &in[0], 1, "the part", "[n]"));
   MS_TRY(ms_check_dtype(node, &in[0], MS_F32, "the part"));

@@ -99,7 +99,7 @@ static int write_piece(writing *w, int i) {
   return MS_OK;
 }
 
-/* Of a piece of the whole parameter the division goes without saying: readers of files from before there were any. */
+/* A piece of the whole parameter has no division: files from before there were any have none. */
 static void describe(ms_text *json, const ms_save_piece *piece, const ms_division *part) {
   ms_text_append(json, "{\"name\":");
   ms_text_json_string(json, piece->name);

@@ -50,7 +50,7 @@ int64_t ms_param_slice(const ms_model *model, const ms_param *p, int replicas, i
 int64_t ms_unit_chunk_room(const ms_model *model, const ms_unit *unit, int replicas);
 
 /* Where element `local` of a unit's chunks is kept as an f32 master: bytes from the start of the unit's masters, which
- * are in the gathered layout if `shared`. Of a sliced unit with weights, only elements of the rank's slice have one. */
+ * are in the gathered layout if `shared`. In a sliced unit with weights, only elements of the rank's slice have one. */
 int64_t ms_master_offset(const ms_model *model, const ms_unit *unit, int replicas, int shared, int s, int64_t local);
 /* 1 when segment s of a unit is kept in its wire dtype, besides f32 masters: in the chunks of a sliced unit with
  * weights, or as a copy (ms_segment.copy). These are the unit's weights, which kernels or gathers read. */

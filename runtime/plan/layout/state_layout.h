@@ -21,7 +21,7 @@ struct ms_state_layout {
   struct {
     /* By enum ms_slot: the offset in its arena, -1: none; and its bytes.
      *
-     * MASTER: this rank's chunks in STATE, REPLICATED or CHUNKS; if `shared`, the whole unit in MASTERS. Of a sliced
+     * MASTER: this rank's chunks in STATE, REPLICATED or CHUNKS; if `shared`, the whole unit in MASTERS. In a sliced
      * unit with WEIGHTS: the rank's slice of the trainable ones, in STATE.
      * WEIGHTS: what kernels or gathers read instead of masters: the chunks of a sliced unit, in CHUNKS, or copies of
      * this rank's chunks (ms_unit_keeps_copies), in the arena of its optimizer state. */

@@ -161,7 +161,7 @@ static void kernel(const ms_plan *plan, const ms_instr *instr, ms_text *text) {
   for (int i = 0; i < instr->call->outputs; i++) ref(plan, ms_instr_output(instr, i), text);
 }
 
-/* Of a collective whose parts differ. */
+/* Appends the dtypes of a collective whose parts differ. */
 static void append_dtypes(const ms_plan_coll *coll, ms_text *text) {
   int dtypes = 0;
   for (int dtype = 0; dtype < MS_DTYPES; dtype++) dtypes += ms_plan_bytes_in(coll, dtype) > 0;

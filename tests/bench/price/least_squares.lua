@@ -20,7 +20,7 @@ local STEP = 2e-3       -- of a logarithm, for differences
 local ROUNDS = 8        -- at most
 local ENOUGH = 1e-3     -- a relative gain that ends the search
 
--- Of a residual r: 2 (sqrt(1 + r^2) - 1).
+-- The loss of a residual r: 2 (sqrt(1 + r^2) - 1).
 local function soft(r) return 2 * (math.sqrt(1 + r * r) - 1) end
 
 local function values_of(unknowns, logs)

@@ -85,7 +85,7 @@ local function compared(records)
   return groups, order
 end
 
--- Of the repeats of a point the fastest: other programs can only slow one down.
+-- The fastest repeat of a point: other programs can only slow one down.
 local function fastest_ms(record) return record.step_ms * record.tokens_per_s / record.tokens_per_s_max end
 
 local function name_of(point) return point.mesh .. (point.shard_optimizer and " sharded optimizer" or "") end

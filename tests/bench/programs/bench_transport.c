@@ -142,7 +142,7 @@ static int start(int n, int64_t bytes, int hosts) {
   return failed;
 }
 
-/* Of the slowest rank of each round. */
+/* The median over rounds of the slowest rank's time. */
 static double median(int n) {
   double slowest[ROUNDS];
   return median_of_slowest(all->seconds[0], ROUNDS, n, 1, ROUNDS, slowest);

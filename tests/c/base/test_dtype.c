@@ -160,7 +160,7 @@ static void Q1_ops_that_move_elements_take_low_precision(void **state) {
   static const char *const moving[] = {"cast", "reshape", "transpose", "slice", "concat", "roll", "gather"};
   enum { MOVING = sizeof moving / sizeof *moving };
   int found = 0;
-  /* Of the engine's own ops some have codes among their inputs, and check each. */
+  /* Some of the engine's own ops have codes among their inputs, and check each. */
   for (int op = 0; op < MS_OP_COUNT; op++)
     if ((ms_op_row_of(op)->flags & (MS_OP_ANY_DTYPE | MS_OP_INTERNAL)) == MS_OP_ANY_DTYPE) {
       assert_true(found < MOVING);

@@ -158,7 +158,7 @@ static void every_op_has_a_case_and_a_kernel(void **state) {
 }
 
 #ifdef MS_TEST_CUDA
-/* Of every case prepare_kernel compares the workspace, too. */
+/* prepare_kernel also compares the workspace of every case. */
 static void A5_plans_know_every_kernel_without_the_library(void **state) {
   (void)state;
   for (int op = -1; op <= MS_OP_COUNT; op++) {

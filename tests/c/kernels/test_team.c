@@ -73,7 +73,7 @@ static void a_forked_child_makes_its_own(void **state) {
   assert_true(runs_all(4, 10));
 }
 
-/* Of the processor, for all threads: spinning counts, other processes do not. */
+/* Processor time of all threads: spinning counts, other processes do not. */
 static double seconds_of(int parts, int turns) {
   const clock_t began = clock();
   assert_true(runs_all(parts, turns));

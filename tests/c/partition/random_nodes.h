@@ -170,7 +170,7 @@ static inline int linear_node(draw *d) {
   return below(d, 2) ? op2(&d->t->f, MS_OP_add, y, some_param(d, SHAPE(to)), NULL) : y;
 }
 
-/* Of a value and its transpose. */
+/* The product of a value and its transpose. */
 static inline int product_node(draw *d) {
   const int x = with_axes(d, 2), swap = below(d, 2);
   if (shape(d, x)->ndim < 2) return -1;
@@ -179,7 +179,7 @@ static inline int product_node(draw *d) {
   return op1(&d->t->f, MS_OP_scale, y, ATTRS(.scale = {.alpha = 0.2}));
 }
 
-/* Of the tokens, sometimes folded to a row. */
+/* A table's rows for the tokens, sometimes folded to a row. */
 static inline int table_node(draw *d) {
   fixture *f = &d->t->f;
   const int64_t width = below(d, 2) ? 12 : 24;

@@ -7,7 +7,8 @@
 
 #include "tests/c/partition/random_nodes.h"
 
-/* Of a positive base, below 2, since large powers are rounding alone; the exponent broadcasts, or is a single number.
+/* A power of a positive base, below 2, since large powers are rounding alone; the exponent broadcasts, or is a single
+ * number.
  */
 static inline int power_node(draw *d) {
   fixture *f = &d->t->f;

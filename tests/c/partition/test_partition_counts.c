@@ -45,7 +45,7 @@ static counts of_model(const divided_model *model, int layers, int sequence) {
   return count_collectives(trial_local(&t));
 }
 
-/* Of one block: what a third one adds to two. */
+/* The counts of one block: what a third one adds to two. */
 static counts of_block(const divided_model *model, int sequence) {
   counts more, n;
   trial_start(&t);

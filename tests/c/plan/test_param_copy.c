@@ -116,7 +116,7 @@ static void S7_copies_are_read_without_a_cast_and_updates_write_them(void **stat
   }
 }
 
-/* Of every copy a rank counts as much as of the masters, at 2 bytes an element instead of 4. */
+/* A rank counts as many elements of copies as of masters, at 2 bytes instead of 4. */
 static void S7_copies_take_half_of_what_masters_take(void **state) {
   (void)state;
   for (int i = 0; i < CASES; i++) {

@@ -24,7 +24,7 @@ static int64_t gathered_bytes(const ms_unit *unit, int shards) {
   return bytes;
 }
 
-/* Of the gradients of all units, as the sums read them. */
+/* The bytes of the gradients of all units, as the sums read them. */
 static int64_t reduced_bytes(const ms_model *model) {
   int64_t bytes = 0;
   for (int u = 0; u < model->units; u++)

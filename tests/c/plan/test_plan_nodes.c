@@ -78,7 +78,7 @@ static int64_t elements_of(const ms_plan_coll *coll) {
   return n;
 }
 
-/* Of the rank's slice of a unit's chunks, without the bytes between its segments. */
+/* Elements of the rank's slice of a unit's chunks, without the bytes between its segments. */
 static int64_t elements_in_slice(const ms_model *model, int unit, int replicas) {
   const ms_unit *u = &model->unit[unit];
   int64_t first, end = ms_unit_slice(model, u, replicas, &first) + first, n = 0;

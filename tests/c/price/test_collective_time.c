@@ -154,7 +154,7 @@ static void E1_bytes_hide_steps(void **state) {
 
 static const int KINDS[] = {MS_LINK_ALL_GATHER, MS_LINK_REDUCE_SCATTER, MS_LINK_ALL_REDUCE, MS_LINK_ALL_TO_ALL};
 
-/* Of a node of 8 ranks upwards, with every field in use. */
+/* From a node of 8 ranks upwards, with every field in use. */
 static void E1_more_bytes_or_ranks_never_take_less(void **state) {
   (void)state;
   for (int algorithm = MS_LINK_RING; algorithm <= MS_LINK_SWITCH; algorithm++)

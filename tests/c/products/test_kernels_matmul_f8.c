@@ -42,7 +42,7 @@ static kernel_case case_of_rounded(const product *p, const kind *of) {
   c.call.op = MS_OP_matmul_f8;
   c.call.attrs.product.recipe = of->recipe;
   c.call.attrs.product.product = of->product;
-  /* Rows of very different sizes, and some of zeros, which scales of their own tell apart. */
+  /* Rows of very different sizes, and some of zeros: each needs a scale of its own. */
   for (int64_t i = 0; i < p->m; i++)
     for (int64_t k = 0; k < p->k; k++) {
       const int64_t at = p->trans_a ? k * p->m + i : i * p->k + k;

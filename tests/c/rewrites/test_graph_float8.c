@@ -153,7 +153,7 @@ static void Q5_other_readers_are_refused(void **state) {
                  "'p0' | rowwise | embedding reads it");
 }
 
-/* Of a weight that is gathered as codes. */
+/* A weight that is gathered as codes. */
 static void Q5_a_weight_that_is_a_result_is_refused(void **state) {
   (void)state;
   const layer l = layer_of(MS_FP8_TENSORWISE, 1);

@@ -48,7 +48,7 @@ static int an_int(void) {
 /* The size of a struct that is filled: as the program knows it, of an older one, or wrong. */
 static int filled_size(size_t known) { return chance(4) ? an_int() : (int)known - (chance(4) && known > 8 ? 8 : 0); }
 
-/* Of one that is read, where another distance of rows would make pointers of other fields. */
+/* The size of a struct that is read, where another distance of rows would make pointers of other fields. */
 static int read_size(size_t known) { return chance(8) ? -random_below(3) : (int)known; }
 
 static int64_t a_long(void) {

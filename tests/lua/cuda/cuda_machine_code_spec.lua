@@ -5,7 +5,7 @@ local machine_code = require("lua.cuda.machine_code")
 
 local OBJECTS = assert(os.getenv("MOONSHARD_BIN")):match("^(.*)/") .. "/obj/"
 
--- Of each kernel whose name has the pattern: the most registers, and the least numbers of accesses of 16 bytes (of 8,
+-- By kernel whose name has the pattern: the most registers, and the least numbers of accesses of 16 bytes (of 8,
 -- where a bf16 tensor goes with one in f32).
 local limits = {
   norm = {

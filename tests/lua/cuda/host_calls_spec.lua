@@ -34,7 +34,7 @@ local function count(folder)
   return calls
 end
 
----Of a step of one rank: calls by name, and their number.
+---The host's calls in a step of one rank, by name, and their number.
 local function calls_of_a_step(words)
   local folders, runs = {}, {}
   for _, steps in ipairs({ SHORT, LONG }) do

@@ -136,7 +136,7 @@ local function overlapped(phase)
   return found
 end
 
--- Of a plan: its products, and those that leave multiprocessors to a collective, by phase.
+-- A plan's products, and those that leave multiprocessors to a collective, by phase.
 local function products_of(compiled)
   local all, marked = 0, {}
   for _, phase in ipairs(compiled.phases) do

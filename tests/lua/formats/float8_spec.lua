@@ -13,7 +13,7 @@ local RECIPES = { "tensorwise", "rowwise", "rowwise_with_gw_hp", "mxfp8" }
 -- Sanitizers need no more than that all of it has run.
 local RELEASE = breadth.all
 local STEPS, MESH_STEPS = RELEASE and 50 or 3, RELEASE and 8 or 2
--- Of the emulated device, which takes most of the time by far: the third loss is behind two updates.
+-- For the emulated device, which takes most of the time by far: the third loss is after two updates.
 local SHORT = { "rows=2", "steps=3" }
 
 -- The most by which a loss may differ from that in bf16, as a part of it.

@@ -193,12 +193,12 @@ describe("the plan of a model with frozen weights in nf4", function()
   end)
 
   it("Q7 keeps a part of a divided matrix in records that its ranks do not cut, exactly", function()
-    -- Of a layer with two ranks along tensor: wq [64,128], wk and wv [32,128], w1 and w3 [192,128] in whole rows, wo
+    -- A layer with two ranks along tensor has wq [64,128], wk and wv [32,128], w1 and w3 [192,128] in whole rows, wo
     -- [128,64] and w2 [128,192] in runs of 64 elements of a row, so in records of one block.
     local function record(elements) return math.ceil((math.ceil(elements / 64 * 33 / 4) * 4 + 8) / 16) * 16 end
     local layer = record(8192) + 2 * record(4096) + 2 * 3 * record(8192) + (128 * 64 + 128 * 192) / 64 * record(64)
     local bytes, others = plan_of("tensor").bytes.parameters, 2 * 128 * 128 + 4 * 128 * 128 + 4 * 128
-    -- Of a layer wq's A [4,128] and B [64,4], wv's A [4,128] and B [32,4], two gains [128]; all in f32.
+    -- A layer has wq's A [4,128] and B [64,4], wv's A [4,128] and B [32,4], two gains [128]; all in f32.
     others = others + 2 * 4 * (2 * 4 * 128 + 64 * 4 + 32 * 4 + 2 * 128)
     assert(bytes >= 2 * layer + others and bytes < 2 * layer + others + 128 * (2 * 13 + 3), bytes)
   end)

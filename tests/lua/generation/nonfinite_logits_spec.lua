@@ -9,7 +9,7 @@ local cfg = ms.args { value = "nan", mesh = "1", temperature = 1.0 }
 local value = ({ nan = 0 / 0, inf = 1 / 0, none = 0 })[cfg.value]
 local model = ms.models.gpt2 { vocab = 16, layers = 1, dim = 8, heads = 2, seq = 16 }
 ms.fully_shard(model, { mesh = cfg.mesh })
--- Of the second prompt alone: its token is the only one with such a row.
+-- Only the second prompt's logits: its token is the only one with such a row.
 local rows = model:parameter("embed.weight"):tolist()
 rows[8][3] = value
 model:set_parameter("embed.weight", ms.tensor(rows))

@@ -74,7 +74,7 @@ describe("bytes between hosts", function()
   end
 
   it("H2 Q6 of gradients that replicas sum in few bits are those of codes and scales", function()
-    -- Of two shards, each parameter's chunk goes out and comes back as halves with a scale for 256 elements.
+    -- With two shards, each parameter's chunk goes out and comes back as halves with a scale for 256 elements.
     local function packed(bits)
       local bytes = 0
       for _, size in ipairs({ 512 * 1024, 1024, 1024 * 256, 256 }) do
@@ -109,7 +109,7 @@ describe("bytes between hosts", function()
     -- Each rank of tensor has half of the weights, so the hosts send what they send without it.
     { "a:2,b:2", "tensor", S, "mesh=2x1x2", TENSOR },
     { "a:2,b:2", "tensor", (S + AGAIN + S) / 2, "mesh=1x2x2", TENSOR },
-    -- Of the pair of layers, the four rows of outputs are summed; the gradient of its inputs is not needed.
+    -- The four rows of outputs of the pair of layers are summed; the gradient of its inputs is not needed.
     { "a:2,b:2", nil, 4 * 4 * 256, "mesh=1x1x4", TENSOR, "bias=false" },
     { "a:3,b:1", nil, 4 * 4 * 256, "mesh=1x1x4", TENSOR, "bias=false" },
     -- Ranks of context shard weights, too.

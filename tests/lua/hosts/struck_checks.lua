@@ -70,7 +70,7 @@ local function check_words(text, set, host)
   return another and "blames rank " .. another
 end
 
--- Of two hosts that have lost each other, either can name the other.
+-- If two hosts have lost each other, either can name the other.
 local function is_told_apart(case) return case.strike ~= "cut_link" or case.hosts > 2 end
 
 -- Whether this command, of several, died or has nothing left that runs.

@@ -196,7 +196,7 @@ describe("a folder of adapters", function()
     end
     assert.same({ 16, 3 }, alphas '{"layers.1.self_attn.q_proj": 3, "q_proj": 16}')
     assert.same({ 16, 16 }, alphas '{"q_proj": 16, "layers.1.self_attn.q_proj": 3}')
-    -- Of two layers one's name is the end of the other's.
+    -- One layer's name is the end of another's.
     local function pass(_, x) return x end
     local function nested()
       return ms.module { a = ms.nn.linear(4, 4), forward = pass,

@@ -30,7 +30,7 @@ local function check(path, call)
   end
 end
 
--- Of these only the functions: the run's own settings and logs are not to change.
+-- Not called themselves: the run's own settings and logs are not to change.
 local SKIPPED = { args = true, log = true }
 
 describe("arguments of a wrong type", function()

@@ -22,7 +22,7 @@ end
 
 local function text() return ms.data.text { files = "LICENSE", seq = 8, batch = 2 } end
 
--- Of each: the object, the field, and what is said.
+-- Each has: the object, the field, and what is said.
 local REFUSED = {
   { trainer, "clip_grad_norm", "clip_grad_norm | trainer | ms.trainer" },
   { trainer, "micro_batches", "micro_batches | trainer | ms.trainer" },

@@ -26,7 +26,7 @@ local m = train:step { inputs = ms.randn { 4, 8, seed = 1 }, targets = ms.zeros(
 print(("loss %.17g"):format(m.loss), train:optimizer_state("fc1.weight", "momentum").shape[1])
 ]]
 
--- Of each: what fails, and what the messages say. All end with the same loss.
+-- Each has: what fails, and what the messages say. All end with the same loss.
 local FAILED = {
   { "", "" },
   { "fails(trainer, { checkpoint = { evry = 1 } })", "unknown option evry | every?" },

@@ -15,7 +15,7 @@ local train = ms.trainer { model = model, optimizer = ms.optim.adamw { lr = 1e-2
 for _, batch in data:batches(1) do train:step(batch) end
 ]]
 
--- Of each: the line that is wrong, what replaces what in it, and what is said.
+-- Each has: the line that is wrong, what replaces what in it, and what is said.
 local MISTAKES = {
   { 3, '"tensor"', '"mp"', "dimension mp | tensor", at = 5 },
   { 3, '"replicate", "shard"', '"replicate", "shrad"', "dimension shrad | shard", at = 5 },

@@ -19,7 +19,7 @@ for step = 1, 3 do
 end
 ]]
 
--- Of each: the line that is wrong, what replaces what in it, and what is said.
+-- Each has: the line that is wrong, what replaces what in it, and what is said.
 local MISTAKES = {
   { 4, "ms.nn.linear%(8", "ms.nn.Linear(8", "ms.nn.Linear | linear?" },
   { 4, "ms.ops.relu", "ms.nn.ReLU()", "ms.nn.ReLU | ms.ops.relu" },

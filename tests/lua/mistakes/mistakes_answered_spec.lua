@@ -15,7 +15,7 @@ local batch = { inputs = ms.ones { 6, 8 }, targets = ms.zeros(6, 4) }
 local data = ms.data.text { files = "LICENSE", seq = 8, batch = 2 }
 ]]
 
--- Of each: a ninth line, and what is said.
+-- Each has: a ninth line, and what is said.
 local MISTAKES = {
   { "data.batches(2)", "batches | colon" },
   { "print(model.sharding.mesh.size())", "size | colon" },

@@ -77,7 +77,7 @@ describe("a name of another library", function()
   end
 end)
 
--- Of each place: gives it an option that does not exist.
+-- Gives each place an option that does not exist.
 local PLACES = {
   ["ms.trainer"] = trainer,
   ["checkpoint of ms.trainer"] = checkpoint,

@@ -114,7 +114,7 @@ describe("plans for many shapes", function()
     assert.is_true(step(limited, 40).plan_bytes <= 2 * LIMIT)
   end)
 
-  -- Of each kind of handle the last 512 that were released are kept, and of a library's primitives the last 128.
+  -- The last 512 released handles of each kind are kept, and the last 128 primitives of a library.
   it("U9 leave no memory behind when they are dropped", function()
     local model = ms.nn.linear(4, 4)
     ms.fully_shard(model, { mesh = "1x1" })

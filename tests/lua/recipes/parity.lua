@@ -268,7 +268,7 @@ local function values_of()
   return values
 end
 
--- Of each parameter as text, numbers between spaces: lists of them took longer to encode than the steps took.
+-- Each parameter's updates as text, numbers between spaces: lists of them took longer to encode than the steps took.
 local function updates_of(before, after)
   local updates = {}
   for name, values in pairs(after) do

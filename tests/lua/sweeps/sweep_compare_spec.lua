@@ -51,7 +51,7 @@ local function compare(...)
   return ended.out
 end
 
--- Old: 1000 +- 50 everywhere; new: twice, half, and 5 % more, which ranges of 10 % do not tell apart.
+-- Old: 1000 +- 50 everywhere; new: twice, half, and 5 % more, which is within ranges of 10 %.
 local function write_both(folder)
   write(folder .. "/old.jsonl", as_lines(header(), {
     point(1, { 950, 1000, 1050 }), point(2, { 950, 1000, 1050 }), point(4, { 950, 1000, 1050 }),

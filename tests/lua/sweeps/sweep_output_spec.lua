@@ -79,7 +79,7 @@ describe("the results of moonshard sweep", function()
         end
       end
       assert.same({}, open)
-      -- Of two bars, the longer one is the faster point's.
+      -- The longer one of two bars is the faster point's.
       local widths = {}
       for width in page:match("<figure>.-</figure>"):gmatch('<rect class="c1" [^>]*width="([%d.]+)%%"') do
         widths[#widths + 1] = tonumber(width)

@@ -68,7 +68,7 @@ describe("parity with one rank", function()
     assert_same(run(4, with(settings, { reshard = "true" })), run(4, with(settings, { reshard = 2 })))
   end)
 
-  -- Of a micro-batch of the recipe's three units: the default gathers one of them again, the sums over shards and over
+  -- In a micro-batch of the recipe's three units: the default gathers one of them again, the sums over shards and over
   -- replicas are one a unit each, where gradients do not wait for them.
   local function collectives(mesh, sync)
     local replicated, sharded = tonumber(mesh:match("^%d")) > 1, tonumber(mesh:match("%d$")) > 1

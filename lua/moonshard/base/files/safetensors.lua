@@ -156,7 +156,7 @@ function Safetensors:checksum(name, first, bytes)
   return ffi.string(hex)
 end
 
--- Of a file, beyond one block of every tensor, which is 4 KiB, or all of it if it has less.
+-- Blocks of a file that are hashed besides one of every tensor, and their size; a smaller tensor is one block.
 local SAMPLED_BLOCKS, BLOCK_BYTES = 256, 4096
 
 -- How many blocks of a tensor of a file with so many bytes are sampled.

@@ -182,7 +182,7 @@ end
 
 -- ---- the run ------------------------------------------------------------------------------------------------------
 
--- Of this launcher, not of its ranks; the token goes another way.
+-- Variables of this launcher, not of its ranks; the token goes another way.
 local NOT_PASSED = {
   MOONSHARD_TOKEN = true, MOONSHARD_TOKEN_FILE = true, MOONSHARD_RENDEZVOUS = true, MOONSHARD_JOB_FD = true,
   MOONSHARD_NODE = true,

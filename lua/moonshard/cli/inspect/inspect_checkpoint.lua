@@ -66,7 +66,7 @@ local function settings_text(settings)
   return table.concat(parts, ", ")
 end
 
--- Of the first rank that has one.
+-- The state of the first rank that has one.
 local function of_ranks_text(states, ranks)
   local first = 0
   while states[tostring(first)] == nil and first < ranks do first = first + 1 end

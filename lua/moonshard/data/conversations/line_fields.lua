@@ -42,7 +42,7 @@ local CALLS = "templates write no calls of tools: write the call into content, a
 local TOOLS = "templates write no definitions of tools: write them into a system message, as the model is to read them"
 local THOUGHT = "templates write no thoughts: write them into content, as the model is to write them"
 
----Of a message; `train` and `weight` choose what is trained on.
+---Fields of a message; `train` and `weight` choose what is trained on.
 line_fields.MESSAGE = line_fields.new("a message", "role content from value train training weight",
   "id message_id index timestamp created_at token_count", {
     tool_calls = CALLS, function_call = CALLS, tools = TOOLS, functions = TOOLS,
@@ -53,7 +53,7 @@ line_fields.MESSAGE = line_fields.new("a message", "role content from value trai
     refusal = "write it into content",
   })
 
----Of a line; see conversations.lua for its forms.
+---Fields of a line; see conversations.lua for its forms.
 line_fields.TOOLS = { tools = TOOLS, functions = TOOLS }
 
 ---Whether a field is missing or says nothing, as "" and an empty list or object do.

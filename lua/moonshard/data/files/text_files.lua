@@ -1,5 +1,5 @@
 -- The files of a source of text. What they contain decides: zstd is decompressed under any name, other formats and
--- JSON are refused with what to write instead. Of a folder or a pattern those that hold no text are left out.
+-- JSON are refused with what to write instead. Files without text are left out of a folder or a pattern.
 
 local decompressed = require("moonshard.data.files.decompressed")
 local errors = require("moonshard.base.error")
@@ -8,7 +8,7 @@ local files = require("moonshard.data.files.files")
 
 local text_files = {}
 
--- The fields under which published data has its texts, and that which messages show for others.
+-- The fields under which published data has its texts; messages show the first one for others.
 local FIELDS = { "text", "content", "document", "raw_content", "body" }
 
 local function field_of(beginning)

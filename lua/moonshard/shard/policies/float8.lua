@@ -20,7 +20,7 @@ local RECIPES = {
   mxfp8 = C.MS_FP8_MXFP8,
 }
 
--- Of the sizes of a weight (ms_f8_multiple of kernels/products/matmul_f8.h).
+-- What the sizes of a weight are multiples of (ms_f8_multiple of kernels/products/matmul_f8.h).
 local function multiple_of(recipe) return recipe == "mxfp8" and 32 or 16 end
 
 ---Checks the value of a rule.

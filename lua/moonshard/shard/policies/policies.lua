@@ -50,8 +50,8 @@ local function always(read) return function() return read end end
 ---@field text fun(value: any, owner: table, cost: table, self: moonshard.Sharding): string a decision, for people
 ---@field json fun(value: any, owner: table): any a decision in JSON
 ---@field cost fun(cost: table): table what a decision costs: gathered, reduced, kept by category, and the part of
----  gathered and reduced that crosses nodes (gathered_wire, reduced_wire). Of the unit's
----  moonshard.UnitCost, the parameter's share of it, or the module's { activations }
+---  gathered and reduced that crosses nodes (gathered_wire, reduced_wire). It reads the
+---  unit's moonshard.UnitCost, the parameter's share of it, or the module's { activations }
 ---@field in_turn boolean? owners keep their bytes at different times
 ---@field by_layer boolean? a rule for a layer is about more than its parameters, so one that owns none of a tied weight
 ---  still has its meaning

@@ -100,7 +100,7 @@ static int is_over(const ms_hosts_lane *lane) {
   return 1;
 }
 
-/* Of a host whose link is down all connections fail, of the others those to it. */
+/* If a host's link is down, all its connections fail; on other hosts only those to it do. */
 static void note_lost_hosts(const ms_hosts_lane *lane, const ms_hosts_partner *noticed) {
   int lost = 0;
   for (int host = 0; host < lane->shape.hosts; host++) {

@@ -48,7 +48,7 @@ static uint64_t target_of(const ms_hosts_lane *lane, const ms_rank_set *missing)
   return lane->tickets.base + MS_TICKET_ENTERED;
 }
 
-/* Of a send or recv; tickets do not show it. */
+/* The rank that a send or recv waits for; tickets do not show it. */
 static ms_rank_set missing_of_pair(const ms_hosts_lane *lane) {
   ms_rank_set missing = {{0}};
   if (!lane->peer.agreed || ms_clock() > lane->moved_at + PATIENCE) ms_rank_set_add(&missing, lane->peer.rank);

@@ -42,7 +42,7 @@ static int succeeds(ms_mpi *mpi, int code, const char *what) {
 
 /* ---- start and end ---- */
 
-/* Of the MPI that this library has initialised, in this process. */
+/* The MPI that this library has initialised, in this process. */
 static struct {
   pid_t process; /* 0: it has not */
   int in_use;    /* ms_mpi that have not ended, or of which MPI may still use memory */

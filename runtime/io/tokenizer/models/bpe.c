@@ -66,7 +66,7 @@ static int read_merges(ms_tokenizer *t, const json_t *merges, const json_t *voca
   return MS_OK;
 }
 
-/* Of a text that can be absent or null. */
+/* Reads a text that can be absent or null. */
 static int read_affix(const json_t *model, const char *field, char **text) {
   const json_t *given = json_object_get(model, field);
   if (!given || json_is_null(given)) return MS_OK;

@@ -1,6 +1,6 @@
 /* merge.c - the table of merges, and the merging of one piece.
  *
- * Of all neighbouring pairs the one with the lowest rank merges first, the leftmost among equals. Most pieces are a
+ * The neighbouring pair with the lowest rank merges first, the leftmost among equals. Most pieces are a
  * few bytes: these are searched again after every merge. Long pieces keep their pairs in a heap, so that a piece of n
  * bytes costs n log n; outdated pairs are skipped when they reach the top.
  */

@@ -123,8 +123,8 @@ static int adds_alone(ms_lowering *l, int unit, ms_gradients *to) {
   return to->buffer >= 0 && (!ms_lower_communicates(l, unit) || ms_lower_defers_unsharded(l, unit));
 }
 
-/* The product that can also add a gradient to another one: on devices whose library accumulates in the same pass. Of a
- * weight that several products read it is the first of them, to which the others add themselves. Returns its value, or
+/* The product that can also add a gradient to another one: on devices whose library accumulates in the same pass. If
+ * several products read a weight, it is the first of them, to which the others add themselves. Returns its value, or
  * -1. */
 static int adding_product(const ms_lowering *l, int grad) {
   const ms_graph *g = l->graph;

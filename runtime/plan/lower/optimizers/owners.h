@@ -34,7 +34,7 @@ static inline int ms_has_owner(const ms_plan *plan, int param) { return plan->ow
 int ms_owner_place(const ms_plan *plan, int param, int dim);
 /* What the rank at a place of the shard dimension has of a parameter: its chunk. */
 ms_owned_range ms_owned_chunk(const ms_plan *plan, int param, int shard);
-/* The part of that which the one at a place of the replicate dimension updates: all of it, or its slice. */
+/* What the rank at a place of the replicate dimension updates of it: all, or its slice. */
 ms_owned_range ms_owned_slice(const ms_plan *plan, int param, int replica, int shard);
 
 /* ---- exchanges (owner_exchange.c) ---- */

@@ -30,7 +30,7 @@ typedef struct outcome {
 } outcome;
 
 extern blackboard *board;
-/* Of the last launch. */
+/* The result of the last launch. */
 extern outcome result;
 
 int with_board(void **state);

@@ -61,7 +61,7 @@ for name in model:named_parameters() do
   result.states[name] = {}
   for _, state in ipairs(states) do result.states[name][state] = train:optimizer_state(name, state):tolist() end
 end
--- Of all ranks' parts: how many elements, and what they sum up to.
+-- How many elements all ranks' parts have, and what they sum up to.
 result.parts = {}
 for name in model:named_parameters() do
   local part, count, total = train:local_gradient(name), 0, 0
