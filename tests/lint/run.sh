@@ -14,6 +14,7 @@ mapfile -t engine_files < <(list '^(runtime|kernels)/.*\.(c|h|cpp|cu|cuh)$')
 mapfile -t lua_files < <(list '(\.lua|\.rockspec|^\.busted|^\.luacheckrc)$')
 mapfile -t test_files < <(list '^tests/.*(_spec\.lua|/test_[^/]*\.(c|cpp)|/embed_[^/]*\.c)$')
 mapfile -t compared < <(list '^tests/(lua|c)/.*\.(lua|c|h)$')
+mapfile -t read_files < <(list '\.(md|lua|c|h|cpp|cu|cuh|def)$')
 mapfile -t shell_files < <(list '(\.sh$|^\.ci/run$)')
 
 passed=0 failed=0
@@ -72,6 +73,7 @@ check "behaviours and their tests" luajit tests/lint/behaviours.lua "${test_file
 check "no lists of ops outside of the op table" op_lists
 check "numbers are read and formatted in every locale alike" luajit tests/lint/numbers.lua "${engine_files[@]}"
 check "no prose in tests" luajit tests/lint/prose.lua "${compared[@]}"
+check "plain English, and guides that say when to use them" luajit tests/lint/english.lua "${read_files[@]}"
 check "documents name files that are there, and all of a table" luajit tests/lint/file_tables.lua "${all[@]}"
 check "wording" bash tests/lint/wording.sh "${all[@]}"
 check "shell scripts parse" every_script_parses
