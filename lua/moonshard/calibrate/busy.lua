@@ -1,5 +1,5 @@
--- Whether other programs use the machine: what is measured beside them is slower than what a run will see later, and a
--- description that says so is worse than none. What is read is Linux's mean number of programs that run or want to.
+-- Whether other programs use the machine: measurements that compete with them are slower than later runs, and
+-- misleading descriptions follow. Linux counts it: how many programs ran or wanted to run, on average (the load).
 
 local input_file = require("moonshard.base.files.input_file")
 
@@ -14,8 +14,9 @@ local MOST = 0.25 -- of the cores: a desktop or a monitoring agent takes less
 function busy.warning(load, cores)
   local minute = tonumber(load:match("^%s*([%d.]+)"))
   if not minute or minute <= MOST * cores then return nil end
-  return ("this machine is busy: in the last minute %.1f programs wanted its %d core%s on average. What is measured now "
-    .. "is slower than the machine alone: stop them, and calibrate again"):format(minute, cores, cores == 1 and "" or "s")
+  return ("this machine is busy: in the last minute %.1f programs wanted its %d core%s on average. What is measured "
+    .. "now is slower than the machine alone: stop them, and calibrate again"):format(minute, cores,
+    cores == 1 and "" or "s")
 end
 
 ---Warns on standard error if the machine is busy. The load is that of all its cores, whichever a calibration may use.

@@ -191,8 +191,8 @@ local function report(path, d)
   table.sort(spreads)
   local given = path:find("/", 1, true) and path or "./" .. path
   output_file.print(("%d kernels measured; %d are written, from which the times of the others follow\n"):format(
-    #d.all_points, #d.points), 
-    ("prices are no more exact than this: a kernel's time differs by %.0f %% between trainings (median of %d kernels)\n")
+    #d.all_points, #d.points),
+    ("prices are no more exact than this: the time of a kernel differs by %.0f %% between trainings (median of %d)\n")
     :format(100 * ((spreads[math.ceil(#spreads / 2)] or 1) - 1), #spreads),
     ("written: %s; to use it: moonshard price RECIPE.lua -n %d --cluster %s\n"):format(path, d.ranks_per_node, given))
 end
