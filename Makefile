@@ -16,8 +16,9 @@ LIBDIR ?= $(PREFIX)/lib
 WERROR ?=
 # CC, CFLAGS, CPPFLAGS, CXXFLAGS and LDFLAGS come from the environment or the command line; the build appends the flags
 # to its own.
-# number of parallel compile jobs
+# number of parallel compile jobs; not empty: a line for each file that is compiled
 JOBS ?= $(shell nproc)
+V ?=
 # make train: number of steps; text files to train on
 STEPS ?=
 FILES ?= $(files)
@@ -66,7 +67,7 @@ PACKAGES_BENCH := python3 python3-venv $(PACKAGES_MPI)
 SHELL := /bin/bash
 .DEFAULT_GOAL := all
 BUILD := build
-build_config = +@$(MAKE) --no-print-directory -j$(JOBS) -f runtime/make/build.mk BUILD=$(BUILD) \
+build_config = +@runtime/make/quiet.sh '$(V)' $(MAKE) --no-print-directory -j$(JOBS) -f runtime/make/build.mk BUILD=$(BUILD) \
   PREFIX=$(PREFIX) LIBDIR=$(LIBDIR) WERROR=$(WERROR) \
   CUDA_HOME=$(CUDA_HOME) CUDA_ARCHS='$(CUDA_ARCHS)' MPICC='$(MPICC)'
 build_fuzzers = @for target in safetensors tokenizer; do tests/fuzz/libfuzzer/libfuzzer.sh $(BUILD) $$target build || exit; done
@@ -244,7 +245,7 @@ clean: ## remove everything built except the peers (rm -r build removes them too
 help: ## print this list
 	@sed -n 's/^\([a-z_.-]*\):[^#]*## /\1\t/p' Makefile | expand -t 14
 	@echo; echo "Settings and their current values:"
-	@printf '  %-13s %s\n' PREFIX '$(PREFIX)' LIBDIR '$(LIBDIR)' WERROR '$(WERROR)' JOBS '$(JOBS)' \
+	@printf '  %-13s %s\n' PREFIX '$(PREFIX)' LIBDIR '$(LIBDIR)' WERROR '$(WERROR)' JOBS '$(JOBS)' V '$(V)' \
 	  STEPS '$(STEPS)' FILES '$(FILES)' RECIPE '$(RECIPE)' N '$(N)' \
 	  ARGS '$(ARGS)' ONLY '$(ONLY)' ALL '$(ALL)' TEST_TIMEOUT '$(TEST_TIMEOUT)' SECONDS '$(SECONDS)' SEED '$(SEED)' \
 	  CASES '$(CASES)' CUDA_HOME '$(CUDA_HOME)' CUDA_ARCHS '$(CUDA_ARCHS)' MPICC '$(MPICC)'

@@ -39,12 +39,16 @@ fi
 
 install_missing() {
   "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
-    apt-get install -y -qq --no-install-recommends -o Dpkg::Use-Pty=0 -o DPkg::Lock::Timeout=120 "${missing[@]}" >&2
+    apt-get install -y -qq --no-install-recommends -o Dpkg::Use-Pty=0 -o DPkg::Lock::Timeout=120 "${missing[@]}" >"$log" 2>&1
 }
 
-echo "packages: installing ${missing[*]}"
+# What apt and dpkg print is of interest only if they fail.
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+echo "packages: installing ${#missing[@]}: ${missing[*]}"
 apt-cache show "${missing[@]}" >/dev/null 2>&1 || "${as_root[@]}" apt-get update -qq >&2 || refuse "apt-get update failed"
 install_missing && exit 0
 # The lists can be older than the archive: refresh them and try once more.
 "${as_root[@]}" apt-get update -qq >&2 && install_missing && exit 0
+cat "$log" >&2
 refuse "apt-get could not install"
