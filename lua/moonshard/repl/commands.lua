@@ -4,7 +4,7 @@
 local documentation = require("moonshard.repl.documentation")
 local errors = require("moonshard.base.error")
 local nearest = require("moonshard.base.names.nearest")
-local show = require("moonshard.repl.show")
+local show = require("moonshard.display.values")
 
 local commands = {}
 

@@ -8,7 +8,7 @@ local nearest = require("moonshard.base.names.nearest")
 local ops = require("moonshard.tensor.ops")
 local optimizer_classes = require("moonshard.repl.optimizer_classes")
 local sealed = require("moonshard.base.checks.sealed")
-local show = require("moonshard.repl.show")
+local show = require("moonshard.display.values")
 local text_lines = require("moonshard.base.text.text_lines")
 local C, ffi = engine.C, engine.ffi
 

@@ -8,7 +8,7 @@ local digest = require("moonshard.repl.digest")
 local errors = require("moonshard.base.error")
 local input_file = require("moonshard.base.files.input_file")
 local lexer = require("moonshard.repl.lexer")
-local show = require("moonshard.repl.show")
+local show = require("moonshard.display.values")
 
 ---@class moonshard.Evaluator
 ---@field environment table globals of the session

@@ -5,7 +5,7 @@ local ms = require("moonshard")
 local completion = require("moonshard.repl.completion")
 local lexer = require("moonshard.repl.lexer")
 local results = require("moonshard.repl.results")
-local show = require("moonshard.repl.show")
+local show = require("moonshard.display.values")
 local has = require("lua.support.message").has
 
 local function words(source)
