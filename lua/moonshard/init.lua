@@ -50,7 +50,7 @@ end
 ---@field manual_seed fun(seed: integer)
 ---@field set_rules fun(model: moonshard.Module, rules: moonshard.NewRules): moonshard.Plan?
 ---@field with_full_params fun(model: moonshard.Module, block: function, o: moonshard.FullParamsOptions?): ...
----@field show fun(value: any) prints a tensor with its values
+---@field show fun(value: any) prints a tensor with its values, a batch with its fields
 require("moonshard.base.luajit_defects") -- replaces pairs and next, before any loop is compiled
 require("moonshard.base.checks.strict") -- replaces ipairs in recipes
 local arguments = require("moonshard.base.checks.arguments")
@@ -116,7 +116,7 @@ local PARTS = {
   Shard = { "moonshard.shard.policies.placements", "Shard" },
   Replicate = { "moonshard.shard.policies.placements", "Replicate" },
   with_full_params = { "moonshard.engine.unshard", "with_full_params" },
-  show = { "moonshard.tensor.show", "print" },
+  show = { "moonshard.display.values", "print" },
 }
 
 ---The ranks of this run: rank, size, local_rank() on this host, and nodes(), the number of hosts.

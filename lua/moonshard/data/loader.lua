@@ -21,6 +21,7 @@ local progress = require("moonshard.base.text.progress")
 local saved = require("moonshard.data.saved")
 local run_summary = require("moonshard.metrics.run_summary")
 local sealed = require("moonshard.base.checks.sealed")
+local tensor = require("moonshard.tensor")
 local profile = require("moonshard.distributed.profile")
 local roles = require("moonshard.shard.roles")
 local world = require("moonshard.distributed.world")
@@ -264,7 +265,6 @@ end
 local function read_batch(self, position, last)
   local began = clock.now()
   local numel, rows = self.batch * self.seq, self.rows or 1
-  local shape = { self.batch * rows, self.seq / rows }
   local tokens, targets = ffi.new("int32_t[?]", numel), ffi.new("int32_t[?]", numel)
   if not world.plan_only then
     world.set_activity("data")
@@ -275,8 +275,8 @@ local function read_batch(self, position, last)
   local counted, samples = counted_samples(self, position)
   local is_padded = samples < self.batch * self.share.ranks
   return {
-    tokens = { data = tokens, dtype = "i32", shape = shape },
-    targets = { data = targets, dtype = "i32", shape = { unpack(shape) } },
+    tokens = tensor.eager("i32", { self.batch * rows, self.seq / rows }, tokens),
+    targets = tensor.eager("i32", { self.batch * rows, self.seq / rows }, targets),
     first_row = self.share.index * self.batch * rows, row_step = 1,
     counted_rows = is_padded and counted * rows or nil, is_padded = is_padded or nil,
     sample_rows = rows > 1 and rows or nil,
@@ -352,13 +352,12 @@ local function go_on_from_loaded(self, step, steps, is_epoch)
   return step, steps
 end
 
----Iterates over `steps` batches, continuing where the last call ended. A batch has tokens and targets, i32 [batch, seq]
----as { data, dtype, shape }; first_row and row_step, the places of its rows in the step's global batch; source and
----shared_by, texts that identify the data and the ranks that share it; batch_number, from 1: which of the run it is;
----predicts, "next" where targets are next tokens; and data_ms, the milliseconds that the step waited for it. The last
----batch of an epoch can be padded (drop_last): then it has is_padded, and counted_rows: so many of its rows, the first
----ones, are samples; all batches of the call have will_be_padded. While a step computes, a thread reads the next
----batches.
+---Iterates over `steps` batches, continuing where the last call ended. A batch has tokens and targets, tensors i32
+---[batch, seq]; first_row and row_step, the places of its rows in the step's global batch; source and shared_by, texts
+---that identify the data and the ranks that share it; batch_number, from 1: which of the run it is; predicts, "next"
+---where targets are next tokens; and data_ms, the milliseconds that the step waited for it. The last batch of an epoch
+---can be padded (drop_last): then it has is_padded, and counted_rows: so many of its rows, the first ones, are samples;
+---all batches of the call have will_be_padded. While a step computes, a thread reads the next batches.
 ---@param steps integer|{ total: integer }|{ more: integer }|nil default: the rest of the epoch, whose last samples are
 ---  left to the next one where they do not fill a step and drop_last says so; at the end of an epoch, the next one.
 ---  Validation data makes one pass at most. In the first call after a resume, total counts the steps of the call that

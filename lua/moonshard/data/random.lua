@@ -16,6 +16,7 @@ local sampler_positions = require("moonshard.data.sampler_positions")
 local sealed = require("moonshard.base.checks.sealed")
 local profile = require("moonshard.distributed.profile")
 local taken = require("moonshard.data.taken")
+local tensor = require("moonshard.tensor")
 local world = require("moonshard.distributed.world")
 
 local MOST_NUMBERS = 2 ^ 27 -- of the matrix of targets, 1 GiB
@@ -93,7 +94,7 @@ end
 
 ---Batches of the given samples.
 ---@param samples integer[] numbers of samples, 0 to length - 1
----@return table batch inputs f32 [#samples, inputs], targets f32 [#samples, targets], data_ms
+---@return table batch tensors inputs f32 [#samples, inputs] and targets f32 [#samples, targets], and data_ms
 function RandomData:read(samples)
   local began = clock.now()
   local n = #samples
@@ -110,8 +111,8 @@ function RandomData:read(samples)
     profile.mark("data", began)
   end
   return {
-    inputs = { data = inputs, dtype = "f32", shape = { n, self.inputs } },
-    targets = { data = targets, dtype = "f32", shape = { n, self.targets } },
+    inputs = tensor.eager("f32", { n, self.inputs }, inputs),
+    targets = tensor.eager("f32", { n, self.targets }, targets),
     data_ms = 1e3 * (clock.now() - began),
   }
 end

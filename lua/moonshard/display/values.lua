@@ -47,7 +47,8 @@ end
 
 local render
 
--- An array of a batch, by its type and shape. Reading a field that is not there is an error of some objects.
+-- An array of a recipe's own batch, by its type and shape. Reading a field that is not there is an error of some
+-- objects.
 local function is_array(value)
   return type(rawget(value, "data")) == "cdata" and type(rawget(value, "shape")) == "table"
     and type(rawget(value, "dtype")) == "string"
@@ -120,6 +121,16 @@ end
 function show.any(value)
   local ok, text = pcall(show.value, value)
   return ok and text or ("cannot be shown: %s"):format(errors.text(text))
+end
+
+---Prints a value with what is in it: a tensor with its values, a batch or another table with its fields.
+---@param value any
+function show.print(value)
+  if tensor.is_eager(value) then
+    print(tostring(value) .. "\n" .. eager_show.text(value))
+  else
+    print(type(value) == "table" and getmetatable(value) == nil and show.value(value) or tostring(value))
+  end
 end
 
 ---All results of an expression.

@@ -96,7 +96,7 @@ local function flatten(list, shape, axis, dtype, flat)
   for _, item in ipairs(lists.items("ms.tensor", list)) do flatten(item, shape, axis + 1, dtype, flat) end
 end
 
--- A tensor with the values of an array of a batch.
+-- A tensor with the values of another one, or of an array of a recipe's own batch.
 local function of_array(given, more)
   local o = options.parse("ms.tensor", more or {}, { dtype = { "string", default = given.dtype } })
   local _, dtype = dtypes.id(given.dtype)
@@ -108,9 +108,9 @@ local function of_array(given, more)
 end
 
 ---A tensor with the given numbers.
----@param given number|table a number, or nested lists: { { 1, 2 }, { 3, 4 } }; or an array of a batch, batch.tokens,
----  whose values it copies
----@param more { dtype: string? }? default f32, or the array's; the outermost list can contain it:
+---@param given number|table a number, or nested lists: { { 1, 2 }, { 3, 4 } }; or a tensor, or an array { data, dtype,
+---  shape }, whose values it copies
+---@param more { dtype: string? }? default f32, or that of what it copies; the outermost list can contain it:
 ---  { 1, 2, dtype = "i32" }
 ---@return moonshard.Tensor
 function create.tensor(given, more)
@@ -118,7 +118,7 @@ function create.tensor(given, more)
     errors.invalid("ms.tensor takes one number, or numbers in a list: ms.tensor { %g, %g }; ms.zeros(%g, %g) is filled",
       given, more, given, more)
   end
-  if options.is_array(given) then return of_array(given, more) end
+  if tensor.is_eager(given) or options.is_array(given) then return of_array(given, more) end
   if type(given) == "number" then given, more = { given, scalar = true }, more end
   if type(given) ~= "table" or getmetatable(given) then
     errors.invalid("ms.tensor takes a number or nested lists of numbers, not %s",

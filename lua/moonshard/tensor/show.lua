@@ -1,7 +1,6 @@
 -- The values of an eager tensor as text, in the style of NumPy and PyTorch: rows in brackets, aligned columns, one
 -- format for all numbers, and only the ends of every axis of a large tensor.
 
-local tensor = require("moonshard.tensor.class")
 local values = require("moonshard.tensor.values")
 
 local show = {}
@@ -110,13 +109,6 @@ function show.text(x, most)
   local texts = format_shown(x, places)
   if #x.shape == 0 then return texts[0] end
   return render(x.shape, places, texts, 1, 0)
-end
-
----Prints a value; for a tensor, its description and its values.
----@param value any
-function show.print(value)
-  print(tostring(value))
-  if tensor.is_eager(value) then print(show.text(value)) end
 end
 
 return show

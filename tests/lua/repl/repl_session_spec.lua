@@ -44,8 +44,8 @@ describe("a value at the prompt", function()
       "trainer of Sequential, 676 parameters, mesh 1x2 (replicate, shard): sgd, lr 0.01, 1 step done",
       "random data: 2048 samples, 16 numbers in, 4 out, seed 0",
       "sampler: 2048 samples, 1024 per rank and epoch, seed 0, epoch 0, position 128",
-      "rank 0: { batch_number = 1, first_row = 0, inputs = f32 [64,16], row_step = 2, targets = f32 [64,4] }",
-      "rank 1: { batch_number = 1, first_row = 1, inputs = f32 [64,16], row_step = 2, targets = f32 [64,4] }", "",
+      "rank 0:\n  {\n    batch_number = 1,\n    first_row = 0,\n    inputs = tensor f32 [64,16],",
+      "    row_step = 2,\n    targets = tensor f32 [64,4]\n  }\nrank 1: the same but first_row = 1", "",
     }, "\n"), out)
     local path = program.recipe(("some text\n"):rep(200))
     out = repl(2, { ("ms.data.text { files = %q, seq = 16, batch = 2 }"):format(path) })
