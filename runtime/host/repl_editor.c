@@ -2,6 +2,8 @@
  *
  * libedit reads characters through repl_input.c, so a waiting prompt notices Ctrl-C and the death of a rank. The
  * history file is rewritten after every line, so nothing is lost when the session is killed.
+ *
+ * Terminals are asked to put marks around pasted text (bracketed paste), whose tabs are no requests for completion.
  */
 #include <errno.h>
 #include <histedit.h>
@@ -21,6 +23,8 @@ static struct editor {
   History *history;
   char *path; /* of the history file, or NULL */
   int size;
+  int marks_pastes; /* the terminal is asked for marks */
+  int pasting;      /* between two of them: lines of one paste are several reads */
   /* During the current read: */
   lua_State *L;
   int completer;
@@ -49,11 +53,31 @@ static int read_character(EditLine *line, wchar_t *character) {
   }
 }
 
-/* Handles Tab: calls the Lua completer, inserts its text and prints its list. */
+static unsigned char begin_paste(EditLine *line, int key) {
+  (void)line, (void)key;
+  editor.pasting = 1;
+  return CC_NORM;
+}
+
+static unsigned char end_paste(EditLine *line, int key) {
+  (void)line, (void)key;
+  editor.pasting = 0;
+  return CC_NORM;
+}
+
+static int is_blank(const char *begin, const char *end) {
+  while (begin < end && (*begin == ' ' || *begin == '\t')) begin++;
+  return begin == end;
+}
+
+/* Handles Tab: a pasted one is itself, and one at the beginning of a line indents. Any other one calls the Lua
+ * completer, inserts its text and prints its list. */
 static unsigned char complete(EditLine *line, int key) {
   (void)key;
   lua_State *L = editor.L;
   const LineInfo *info = el_line(line);
+  if (editor.pasting) return el_insertstr(line, "\t") ? CC_ERROR : CC_REFRESH;
+  if (is_blank(info->buffer, info->cursor)) return el_insertstr(line, "  ") ? CC_ERROR : CC_REFRESH;
   unsigned char action = CC_REFRESH_BEEP;
   int top = lua_gettop(L);
   lua_pushvalue(L, editor.completer);
@@ -82,6 +106,25 @@ static int set_history(int size) {
   return MS_OK;
 }
 
+/* Keys of vi's mode cannot be told of the marks: Escape alone means something there. */
+static void set_paste_marks(void) {
+  const char *keys = NULL, *terminal = getenv("TERM");
+  if (el_get(editor.line, EL_EDITOR, &keys) || !keys || strcmp(keys, "emacs") != 0) return;
+  if (!terminal || !strcmp(terminal, "dumb")) return;
+  el_set(editor.line, EL_ADDFN, "moonshard-paste", "Begin of pasted text", begin_paste);
+  el_set(editor.line, EL_ADDFN, "moonshard-paste-end", "End of pasted text", end_paste);
+  el_set(editor.line, EL_BIND, "\\e[200~", "moonshard-paste", NULL);
+  el_set(editor.line, EL_BIND, "\\e[201~", "moonshard-paste-end", NULL);
+  editor.marks_pastes = 1;
+}
+
+/* Only while a line is read: what the line runs can read the terminal, too. */
+static void ask_for_paste_marks(int on) {
+  if (!editor.marks_pastes) return;
+  fputs(on ? "\033[?2004h" : "\033[?2004l", stdout);
+  fflush(stdout);
+}
+
 int ms_repl_editor_open(const char *path, int size) {
   int rc = MS_OK;
   setlocale(LC_CTYPE, "");
@@ -98,6 +141,7 @@ int ms_repl_editor_open(const char *path, int size) {
   el_set(editor.line, EL_BIND, "^I", "moonshard-complete", NULL);
   el_set(editor.line, EL_BIND, "^R", "em-inc-search-prev", NULL);
   el_source(editor.line, NULL);
+  set_paste_marks();
   return MS_OK;
 fail:
   ms_repl_editor_close();
@@ -120,8 +164,11 @@ enum ms_repl_got ms_repl_editor_read(lua_State *L, const ms_world *world, const 
   editor.completer = completer;
   editor.got = MS_REPL_GOT;
   el_set(editor.line, EL_PREP_TERM, 1); /* before the prompt is shown, so that an early Ctrl-D is read as a key */
+  ask_for_paste_marks(1);
   *line = el_gets(editor.line, &length);
+  ask_for_paste_marks(0);
   if (*line && length > 0) return MS_REPL_GOT;
+  editor.pasting = 0;
   if (editor.got == MS_REPL_GOT) editor.got = MS_REPL_END; /* Ctrl-D in an empty line */
   el_reset(editor.line);
   fputs(editor.got == MS_REPL_INTERRUPTED ? "^C\n" : "\n", stdout);

@@ -111,6 +111,29 @@ describe("moonshard repl in a terminal", function()
     end)
   end)
 
+  it("I1 indents with Tab at the beginning of a line, and takes tabs of pasted text as they are", function()
+    with_repl({}, function(start)
+      local terminal = start()
+      terminal:expect(FIRST)
+      terminal:send(TAB .. "loads" .. TAB .. "\n") -- the second one completes
+      terminal:expect("loadstring\n")
+      terminal:expect(FIRST)
+      terminal:send("s = [[\n")
+      terminal:expect(".. ")
+      terminal:send(TAB .. "b]]\n")
+      terminal:expect(FIRST)
+      answers(terminal, "#s", "3")
+      terminal:send("\27[200~text = 'a\tmod\tb'\nfor i = 1, 2 do\n\tif i == 2 then\n\t\tprint(#text,\ti)\n\tend\nend\n"
+        .. "\27[201~")
+      local shown = terminal:expect("7\t2\n")
+      assert.falsy(shown:find("model", 1, true), shown) -- which Tab behind mod offers
+      terminal:expect(FIRST)
+      terminal:send("mod" .. TAB) -- the paste has ended
+      terminal:expect("module")
+      terminal:send("\n")
+    end)
+  end)
+
   it("I4 discards the typed text with Ctrl-C, a begun block too", function()
     with_repl({ "-n", "4" }, function(start)
       local terminal = start()
