@@ -51,6 +51,8 @@ end
 ---@field set_rules fun(model: moonshard.Module, rules: moonshard.NewRules): moonshard.Plan?
 ---@field with_full_params fun(model: moonshard.Module, block: function, o: moonshard.FullParamsOptions?): ...
 ---@field show fun(value: any) prints a tensor with its values, a batch with its fields
+---@field plot fun(values: moonshard.Tensor|table, o: moonshard.PlotOptions?) draws curves in the terminal
+---@field histogram fun(values: moonshard.Tensor|number[], o: moonshard.HistogramOptions?) draws a distribution there
 require("moonshard.base.luajit_defects") -- replaces pairs and next, before any loop is compiled
 require("moonshard.base.checks.strict") -- replaces ipairs in recipes
 local arguments = require("moonshard.base.checks.arguments")
@@ -117,6 +119,8 @@ local PARTS = {
   Replicate = { "moonshard.shard.policies.placements", "Replicate" },
   with_full_params = { "moonshard.engine.unshard", "with_full_params" },
   show = { "moonshard.display.values", "print" },
+  plot = { "moonshard.display.plot", "plot" },
+  histogram = { "moonshard.display.plot", "histogram" },
 }
 
 ---The ranks of this run: rank, size, local_rank() on this host, and nodes(), the number of hosts.

@@ -19,6 +19,7 @@
 ---  for the reference of `moonshard check`, and where `moonshard explain` tries what would change
 ---@field sampled { source: string, shared_by: string }? the pass of a sampler whose samples this rank took last, until
 ---  ranks have compared it (train/same_data.lua)
+---@field alone boolean? this rank runs a line of the prompt that others do not: what only rank 0 prints, it prints
 ---@field in_data string? "data:state()" while this method of a recipe's data object runs
 ---@field call_module function? the function that calls a module's forward; error.lua recognises it on the stack
 local context = { trace = nil, path = "" }

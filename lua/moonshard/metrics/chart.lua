@@ -7,15 +7,17 @@ local bit = require("bit")
 local chart = {}
 
 ---@class moonshard.Curve
----@field name string
+---@field name string? nil: it is not in the legend
 ---@field points number[][] { x, y } each
 ---@field marks boolean? draw separate marks instead of a line
+---@field bars boolean? in the terminal: fill what is below the points, { x, y, end of the bar along x } each
 
 local TEXT_ROWS = 14
 local MARK = "●"
 -- The bits of a braille character's dots, by column and row (Unicode, block U+2800).
 local DOTS = { [0] = { [0] = 0x01, 0x02, 0x04, 0x40 }, { [0] = 0x08, 0x10, 0x20, 0x80 } }
-local BLUE, YELLOW, PLAIN = "\27[34m", "\27[33m", "\27[0m"
+local YELLOW, PLAIN = "\27[33m", "\27[0m"
+local LINES = { "\27[34m", "\27[35m", "\27[32m", "\27[36m", "\27[31m" } -- colours of curves, in their order
 
 local function braille(dots)
   return string.char(0xe2, 0xa0 + bit.rshift(dots, 6), 0x80 + bit.band(dots, 63))
@@ -24,12 +26,15 @@ end
 -- ---- in the terminal ----
 
 local function new_canvas(columns, rows)
-  return { columns = columns, rows = rows, dots = {}, marks = {} }
+  return { columns = columns, rows = rows, dots = {}, marks = {}, colours = {}, letters = {}, curve = 1 }
 end
+
+local function cell_at(canvas, x, y) return math.floor(y / 4) * canvas.columns + math.floor(x / 2) end
 
 local function set_dot(canvas, x, y)
   if x < 0 or y < 0 or x >= 2 * canvas.columns or y >= 4 * canvas.rows then return end
-  local cell = math.floor(y / 4) * canvas.columns + math.floor(x / 2)
+  local cell = cell_at(canvas, x, y)
+  canvas.colours[cell] = LINES[(canvas.curve - 1) % #LINES + 1]
   canvas.dots[cell] = bit.bor(canvas.dots[cell] or 0, DOTS[x % 2][y % 4])
 end
 
@@ -61,17 +66,28 @@ local function column_means(points, to_x)
   return means
 end
 
-local function draw_curve(canvas, curve, to_x, to_y)
+local function draw_bars(canvas, curve, to_x, to_y)
+  for _, bar in ipairs(curve.points) do
+    local first, last = to_x(bar[1]), math.max(to_x(bar[1]), to_x(bar[3]) - 1)
+    for y = bar[2] > 0 and to_y(bar[2]) or math.huge, to_y(0) do
+      for x = first, last do set_dot(canvas, x, y) end
+    end
+  end
+end
+
+-- letter: at the end of the curve, where several are drawn; nil: none
+local function draw_curve(canvas, curve, to_x, to_y, letter)
   local means, last = column_means(curve.points, to_x), nil
   for _, mean in ipairs(means) do
     local x, y = mean[1], to_y(mean[2])
     if curve.marks then
-      canvas.marks[math.floor(y / 4) * canvas.columns + math.floor(x / 2)] = true
+      canvas.marks[cell_at(canvas, x, y)] = true
     else
       draw_line(canvas, last and last[1] or x, last and last[2] or y, x, y)
       last = { x, y }
     end
   end
+  if letter and last then canvas.letters[cell_at(canvas, last[1], last[2])] = letter end
 end
 
 local function canvas_row(canvas, row, colour)
@@ -81,7 +97,8 @@ local function canvas_row(canvas, row, colour)
     if canvas.marks[cell] then
       cells[#cells + 1] = colour and YELLOW .. MARK .. PLAIN or MARK
     elseif canvas.dots[cell] then
-      cells[#cells + 1] = colour and BLUE .. braille(canvas.dots[cell]) .. PLAIN or braille(canvas.dots[cell])
+      local sign = canvas.letters[cell] or braille(canvas.dots[cell])
+      cells[#cells + 1] = colour and canvas.colours[cell] .. sign .. PLAIN or sign
     else
       cells[#cells + 1] = " "
     end
@@ -91,7 +108,7 @@ end
 
 local function row_labels(range, rows)
   local labels, longest = {}, 0
-  for _, tick in ipairs(axis.ticks(range.y_low, range.y_high, 5)) do
+  for _, tick in ipairs(axis.ticks(range.y_low, range.y_high, math.min(5, rows / 2))) do
     local row = math.floor((range.y_high - tick.value) / (range.y_high - range.y_low) * (rows - 1) + 0.5)
     labels[row] = tick.text
     longest = math.max(longest, #tick.text)
@@ -99,12 +116,12 @@ local function row_labels(range, rows)
   return labels, longest
 end
 
-local function x_axis(range, columns, name)
+local function x_axis(range, columns, name, whole)
   local line, labels = {}, {}
   for column = 1, columns do
     line[column], labels[column] = "─", " "
   end
-  for _, tick in ipairs(axis.ticks(range.x_low, range.x_high, math.max(2, math.floor(columns / 12)), true)) do
+  for _, tick in ipairs(axis.ticks(range.x_low, range.x_high, math.max(2, math.floor(columns / 12)), whole)) do
     local column = math.floor((tick.value - range.x_low) / (range.x_high - range.x_low) * (columns - 1) + 0.5) + 1
     local first = math.max(1, math.min(column - math.floor(#tick.text / 2), columns - #tick.text + 1))
     line[column] = "┴"
@@ -112,25 +129,38 @@ local function x_axis(range, columns, name)
       labels[first + i - 1] = tick.text:sub(i, i)
     end
   end
-  return table.concat(line), text_lines.trim_end(table.concat(labels)) .. "  " .. name
+  return table.concat(line), text_lines.trim_end(text_lines.trim_end(table.concat(labels)) .. "  " .. name)
 end
 
-local function legend(curves, colour)
+-- Letters of lines, where there are several: "a", "b", ...
+local function letters_of(curves)
+  local letters, count = {}, 0
+  for i, curve in ipairs(curves) do
+    if not curve.marks then
+      letters[i] = string.char(("a"):byte() + count % 26)
+      count = count + 1
+    end
+  end
+  return count > 1 and letters or {}
+end
+
+local function legend(curves, letters, colour)
   local parts = {}
   for i, curve in ipairs(curves) do
-    local sign = curve.marks and MARK or "⠤⠤"
-    if colour then sign = (curve.marks and YELLOW or BLUE) .. sign .. PLAIN end
-    parts[i] = sign .. " " .. curve.name
+    local sign = curve.marks and MARK or letters[i] and "⠤" .. letters[i] or "⠤⠤"
+    if colour then sign = (curve.marks and YELLOW or LINES[(i - 1) % #LINES + 1]) .. sign .. PLAIN end
+    parts[i] = curve.name and sign .. " " .. curve.name
   end
   return table.concat(parts, "   ")
 end
 
 ---The curves as lines of text.
 ---@param curves moonshard.Curve[]
----@param o { title: string, x: string, columns: integer?, rows: integer?, colour: boolean? }
+---@param o { title: string, x: string, columns: integer?, rows: integer?, colour: boolean?, range: table?,
+---  fractions: boolean? } range: as of axis.range, default that of the points; fractions: along x, too
 ---@return string
 function chart.text(curves, o)
-  local range = axis.range(curves)
+  local range, letters = o.range or axis.range(curves), letters_of(curves)
   if not range then return o.title .. ": no finite value to draw" end
   local rows = o.rows or TEXT_ROWS
   local labels, label_width = row_labels(range, rows)
@@ -142,16 +172,19 @@ function chart.text(curves, o)
   local function to_y(y)
     return math.floor((range.y_high - y) / (range.y_high - range.y_low) * (4 * rows - 1) + 0.5)
   end
-  for _, curve in ipairs(curves) do
-    draw_curve(canvas, curve, to_x, to_y)
+  for i, curve in ipairs(curves) do
+    canvas.curve = i
+    if curve.bars then draw_bars(canvas, curve, to_x, to_y)
+    else draw_curve(canvas, curve, to_x, to_y, letters[i]) end
   end
-  local lines = { (" "):rep(label_width + 2) .. o.title .. "   " .. legend(curves, o.colour) }
+  local title = text_lines.trim_end(o.title .. "   " .. legend(curves, letters, o.colour))
+  local lines = { title ~= "" and (" "):rep(label_width + 2) .. title or nil }
   for row = 0, rows - 1 do
     local label = labels[row] or ""
     lines[#lines + 1] = (" "):rep(label_width - #label) .. label .. (labels[row] and " ┤" or " │")
       .. canvas_row(canvas, row, o.colour)
   end
-  local line, x_labels = x_axis(range, columns, o.x)
+  local line, x_labels = x_axis(range, columns, o.x, not o.fractions)
   lines[#lines + 1] = (" "):rep(label_width) .. " └" .. line
   lines[#lines + 1] = (" "):rep(label_width + 2) .. x_labels
   return table.concat(lines, "\n")

@@ -2,6 +2,7 @@
 -- even if some of them failed, and send the outcome to rank 0.
 
 local clock = require("moonshard.base.clock")
+local context = require("moonshard.base.context")
 local evaluate = require("moonshard.repl.evaluate")
 local prompt = require("moonshard.repl.prompt")
 local results = require("moonshard.repl.results")
@@ -62,7 +63,9 @@ end
 
 function Session:evaluate(request)
   if request.only and request.only ~= self.world.rank then return { kind = "idle", text = "", output = "" } end
+  context.alone = request.only ~= nil
   local outcome = self.evaluator:run(request, self.host.stoppable)
+  context.alone = nil
   if outcome.kind == "ok" or outcome.kind == "quit" then return outcome end
   -- Other ranks may be waiting for this one in a collective.
   local C = require("moonshard.base.ffi").C
