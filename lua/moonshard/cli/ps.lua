@@ -21,7 +21,11 @@ local function duration(seconds)
   return progress.duration(seconds)
 end
 
+-- What ranks of a session do between lines (repl/session.lua): no step, and what they wait for is a person.
+local function is_at_prompt(rank) return rank.doing == "at the prompt" end
+
 local function where(rank)
+  if is_at_prompt(rank) then return rank.doing end
   if rank.state == "absent" then return "not joined" end
   if rank.state == "left" then return "left" end
   return rank.activity or rank.doing or "Lua"
@@ -33,12 +37,13 @@ local function is_purpose(label) return label ~= nil and label:find(" ", 1, true
 -- "all_gather for ranks 1, 3", "all_gather_bytes of the learning rate for rank 1"
 local function waiting(rank)
   local waits = rank.waits
-  if not waits then return "" end
+  if not waits or is_at_prompt(rank) then return "" end
   return ("%s%s for rank%s %s"):format(waits.kind, is_purpose(waits.unit) and " " .. waits.unit or "",
     #waits.ranks == 1 and "" or "s", table.concat(waits.ranks, ", "))
 end
 
 local function unit_of(rank)
+  if is_at_prompt(rank) then return "" end
   if rank.waits then return is_purpose(rank.waits.unit) and "" or rank.waits.unit or "" end
   return rank.activity and rank.unit or ""
 end
@@ -54,7 +59,8 @@ local function print_run(run)
   end
   print_line(FORMAT:format("rank", "pid", "step", "tokens/s", "activity", "unit", "elapsed", "waiting in"))
   for _, rank in ipairs(run.ranks) do
-    print_line(FORMAT:format(rank.rank, rank.pid, rank.step, ("%.0f"):format(rank.tokens_per_s), where(rank),
+    local rate = is_at_prompt(rank) and "" or ("%.0f"):format(rank.tokens_per_s)
+    print_line(FORMAT:format(rank.rank, rank.pid, rank.step, rate, where(rank),
       unit_of(rank), duration(rank.waits and rank.waits.seconds or rank.seconds), waiting(rank)))
   end
 end

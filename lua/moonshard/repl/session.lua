@@ -18,6 +18,8 @@ Session.__index = Session
 
 local session = {}
 
+local AT_PROMPT = "at the prompt" -- for cli/ps.lua
+
 ---@param world moonshard.World
 ---@return moonshard.ReplSession
 function session.new(world)
@@ -97,6 +99,7 @@ function Session:carry_out(asked, finish)
   local began = clock.now()
   if asked then asked.presses = self.host.presses() end
   local request = decode(self:all_gather(asked and encode(asked) or "")[1])
+  self.world.set_activity(nil)
   if request.kind == "quit" then return tonumber(request.text) or status.OK end
   request.finish = finish
   local outcome = self:evaluate(request)
@@ -112,7 +115,9 @@ end
 
 -- ---- the loop ------------------------------------------------------------------------------------------------------
 
+-- The next request, on rank 0; others wait for it in carry_out. All ranks enter that for the same activity.
 function Session:next()
+  self.world.set_activity(AT_PROMPT)
   if not self.prompt then return nil end
   local request, why = self.prompt:next()
   if not request then lose(why) end

@@ -1,5 +1,6 @@
 -- The REPL in a pseudo-terminal: editing, history, completion, and Ctrl-C wherever ranks may be.
 
+local ffi = require("ffi")
 local has = require("lua.support.message").has
 local program = require("lua.support.program")
 local pty = require("lua.support.pty")
@@ -131,6 +132,29 @@ describe("moonshard repl in a terminal", function()
       terminal:send("mod" .. TAB) -- the paste has ended
       terminal:expect("module")
       terminal:send("\n")
+    end)
+  end)
+
+  it("I1 shows in moonshard ps that ranks are at the prompt, before and after a line", function()
+    with_repl({ "-n", "2" }, function(start)
+      local terminal = start()
+      -- What is listed of the run, once so many ranks are at the prompt.
+      local function listed(count)
+        for _ = 1, 600 do
+          local out = program.run({ "ps" }).out:match(("run %d [^\n]*\n[^\n]*\n[^\n]*\n[^\n]*"):format(terminal.pid))
+          if select(2, out:gsub("at the prompt", "")) == count then return out end
+          ffi.C.usleep(20000)
+        end
+        error("not listed")
+      end
+      terminal:expect(FIRST)
+      local out = listed(2)
+      assert.falsy(out:find("for rank", 1, true), out)
+      terminal:send("if rank == 0 then io.read() end ms.world().barrier()\n")
+      listed(0)
+      terminal:send("\n")
+      terminal:expect(FIRST)
+      listed(2)
     end)
   end)
 
