@@ -226,9 +226,27 @@ local function count_text(count, frozen)
   return ("%s (%s trainable, %s frozen)"):format(text, tree.thousands(count - frozen), tree.thousands(frozen))
 end
 
+-- "weight, bias bf16": what rules decided for parameters that have no line of their own.
+local function own_decisions(module, marks)
+  local keys_of, order = {}, {}
+  for _, key in ipairs(marks.decided and ordered_keys(module, "") or NONE) do
+    local decided = parameter.is(module[key]) and marks.decided[module[key]]
+    if decided and not keys_of[decided] then
+      keys_of[decided] = {}
+      order[#order + 1] = decided
+    end
+    if decided then table.insert(keys_of[decided], key) end
+  end
+  local texts = {}
+  for i, decided in ipairs(order) do texts[i] = table.concat(keys_of[decided], ", ") .. " " .. decided end
+  return texts[1] and table.concat(texts, "; ")
+end
+
 local function head_of(module, marks)
   local description = module.describe and module:describe()
   local mark = marks[module]
+  local decided = module.describe and own_decisions(module, marks)
+  if decided then mark = (mark and mark .. "; " or "") .. decided end
   return table.concat({
     getmetatable(module).name,
     description and "(" .. description .. ")" or "",
@@ -254,7 +272,7 @@ local function render_item(name, value, marks, indent, above)
 end
 
 function render(holder, marks, indent, list_name, above)
-  local lines, first, last, repeated = {}, nil, nil, nil
+  local lines, first, last, count, repeated = {}, nil, nil, 0, nil
   local in_module = is_module(holder)
   above[holder] = true
 
@@ -262,8 +280,9 @@ function render(holder, marks, indent, list_name, above)
     if not repeated then return end
     local name = first == last and first or first .. "-" .. last:match("[^.]*$")
     local text = repeated:gsub("^(%s*)@:", function(space)
-      return space .. name .. ":" .. (first == last and "" or " each")
+      return space .. name .. ":" .. (count > 1 and (" %d x"):format(count) or "")
     end)
+    if count > 1 then text = text:gsub("^([^\n]-  [%d,]+ parameters?)", "%1 each") end
     lines[#lines + 1] = text
     repeated = nil
   end
@@ -277,9 +296,9 @@ function render(holder, marks, indent, list_name, above)
       local text = render_item("@", value, marks, indent, above)
       if text ~= repeated then
         flush()
-        first, repeated = name, text
+        first, repeated, count = name, text, 0
       end
-      last = name
+      last, count = name, count + 1
     elseif shown then
       flush()
       local text = render_item(name, value, marks, indent, above)
@@ -294,7 +313,8 @@ end
 ---The model as a tree, one line per module, with parameter counts.
 ---@param root moonshard.Module
 ---@param marks table<moonshard.Module|moonshard.Parameter, string>? for a module: its unit, printed in brackets; for a
----  parameter: the type that kernels read, default f32; marks.frozen: by parameter, the rules' decision
+---  parameter: the type that kernels read, default f32; marks.frozen: by parameter, the rules' decision;
+---  marks.decided: by parameter, how it is otherwise than the rest of its unit
 ---@return string
 function tree.print(root, marks)
   marks = marks or {}

@@ -405,12 +405,27 @@ function Sharding:precision()
   return by_module
 end
 
----The texts that the printed model shows for root modules of units and for parameters; `frozen`: by parameter.
----@return table<moonshard.Module|moonshard.Parameter|"frozen", any>
+-- What rules decided for a parameter that they did not for all of its unit: "bf16, colwise".
+local function decided_alone(param)
+  local texts, placement = {}, param.placement
+  local function add(text) texts[#texts + 1] = text end
+  if param.dtype and param.dtype ~= param.unit.param_dtype then add(param.dtype) end
+  if param.storage then add("kept in " .. param.storage) end
+  if float8.is_gathered(param) then add("gathered as f8e4m3")
+  elseif param.fp8 then add("fp8 " .. param.fp8) end
+  if param.gather then add("gathered in " .. param.gather) end
+  if placement and placement.axis then add(placement.style) end
+  return texts[1] and table.concat(texts, ", ")
+end
+
+---The texts that the printed model shows for root modules of units and for parameters; `frozen` and `decided`: by
+---parameter.
+---@return table<moonshard.Module|moonshard.Parameter|"frozen"|"decided", any>
 function Sharding:marks()
-  local marks, session = { frozen = {} }, rawget(self.model, "session")
+  local marks, session = { frozen = {}, decided = {} }, rawget(self.model, "session")
   for _, param in ipairs(self.params) do
     marks.frozen[param.parameter] = param.frozen
+    marks.decided[param.parameter] = decided_alone(param)
     local read = param.dtype or param.unit.param_dtype
     marks[param.parameter] = (param.frozen and "frozen " or "") .. read
       .. (param.storage and (" kept in %s"):format(param.storage) or "")

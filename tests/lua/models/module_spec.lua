@@ -70,12 +70,22 @@ describe("modules", function()
     assert.equal(table.concat({
       "Net  354 parameters",
       "  first: Linear(10 -> 8)  88 parameters",
-      "  blocks.0-2: each Gate  80 parameters",
+      "  blocks.0-2: 3 x Gate  80 parameters each",
       "    scale: f32 [8]",
       "    proj: Linear(8 -> 8)  72 parameters",
       "  heads.a: Linear(8 -> 1, no bias)  8 parameters",
       "  heads.b: Linear(8 -> 2)  18 parameters",
     }, "\n"), tostring(Net()))
+  end)
+
+  it("print equal blocks once, and by itself a block that rules keep otherwise", function()
+    local model = ms.fully_shard(fixture.gpt2({ layers = 4, dim = 64 }), {
+      units = { ms.re[[^layers\.\d+$]] }, freeze = { "layers" },
+      storage = { { "layers.1.attn.wq.weight", "nf4" } },
+    })
+    local text = tostring(model)
+    has(text, "  layers.0: Block  | (0 trainable, | frozen)  [unit, f32]\n |   layers.1: Block  | wq: Linear(64 -> 64)")
+    has(text, "frozen)  [weight kept in nf4]\n | wk: Linear(64 -> 64) | layers.2-3: 2 x Block  | parameters each (0")
   end)
 
   it("print their units once the model is sharded", function()
