@@ -9,6 +9,7 @@ local lines = require("moonshard.sweep.page.lines")
 local points = require("moonshard.sweep.page.points")
 local progress = require("moonshard.base.text.progress")
 local report = require("moonshard.scaling.report")
+local units = require("moonshard.sweep.page.units")
 
 local page = {}
 
@@ -29,23 +30,51 @@ end
 
 -- ---- the curves -------------------------------------------------------------------------------------------------
 
--- of: "tokens_per_s" or "per_rank"
+-- of: "tokens_per_s" or "per_rank". The fastest points of a number of nodes have their shape as label, where it is
+-- another than on fewer nodes, and on the most.
 local function curve_points(self, shape, of)
   local list, error = {}, self.cluster.accuracy
   for _, record in ipairs(self.curve) do
     if record.shape == shape and not record.refused then
       list[#list + 1] = { x = record.nodes, y = record[of], title = title_of(record), faint = not record.fits,
+        text = self.named[record] and shape or nil,
         low = error and record[of] * (1 - error), high = error and record[of] * (1 + error) }
     end
   end
   return list
 end
 
+-- The fastest records of numbers of nodes, where they are of another shape than before.
+local function named_records(self)
+  local named, before = {}, nil
+  for i, nodes in ipairs(self.nodes) do
+    local best = report.fastest(report.on_nodes(self.curve, nodes))
+    if best and (best.shape ~= before or i == #self.nodes) then named[best] = true end
+    before = best and best.shape or before
+  end
+  return named
+end
+
+-- What the fastest on the fewest nodes would reach on more of them if nothing were lost.
+local function ideal_of(self, of)
+  for _, nodes in ipairs(self.nodes) do
+    local best = report.fastest(report.on_nodes(self.curve, nodes))
+    if best then return { x = nodes, y = best[of], flat = of == "per_rank", text = "perfect scaling" } end
+  end
+end
+
+-- On a logarithmic axis each tick has the unit that is short.
+local function rate_text(rate)
+  local unit = units.rate(rate)
+  return ("%g%s"):format(rate / unit.size, unit.suffix)
+end
+
 -- A chart with a curve for each shape; about: what it shows.
-local function curves(self, of, title, about, log_y)
-  local list, entries = {}, {}
+local function curves(self, of, title, about, y_title, log_y)
+  local list, entries, most = {}, {}, 0
   for i, shape in ipairs(self.shapes) do
     local points_of_shape, colour = curve_points(self, shape, of), (i - 1) % COLOURS + 1
+    for _, point in ipairs(points_of_shape) do most = math.max(most, point.y) end
     if #points_of_shape > 0 then
       list[#list + 1] = { class = "s" .. colour, points = points_of_shape }
       entries[#entries + 1] = { class = "c" .. colour, name = shape }
@@ -57,18 +86,18 @@ local function curves(self, of, title, about, log_y)
       100 * self.cluster.accuracy)
   end
   return charts.framed(title, about, lines.svg({ title = title, curves = list, x_base = 2, log_y = log_y,
-    x_text = function(x) return ("%d"):format(x) end,
-    y_text = function(y) return (progress.rate(y):gsub(" tokens/s$", "")) end }), entries)
+    x_text = function(x) return ("%d"):format(x) end, x_title = "nodes of " .. self.cluster.ranks_per_node .. " ranks",
+    y_title = y_title, y_unit = units.rate(most), y_text = rate_text, ideal = ideal_of(self, of) }), entries)
 end
 
 local function throughput(self)
   return curves(self, "tokens_per_s", "Scaling", "Tokens per second of all ranks, by number of nodes, both on "
-    .. "logarithmic axes: perfect scaling is a straight line that doubles with the nodes.", true)
+    .. "logarithmic axes. Perfect scaling doubles with the nodes.", "speed of all ranks", true)
 end
 
 local function per_rank(self)
-  return curves(self, "per_rank", "Scaling per rank", "Tokens per second and rank, by number of nodes; a flat curve is "
-    .. "perfect scaling.", false)
+  return curves(self, "per_rank", "Scaling per rank", "Tokens per second and rank, by number of nodes.",
+    "speed of a rank", false)
 end
 
 -- ---- the heat map -----------------------------------------------------------------------------------------------
@@ -129,21 +158,48 @@ local function best_of(records)
   return list
 end
 
+-- The settings of some records as labels, those that all of them share apart.
+local function settings_of(records)
+  local names, shared, list = {}, {}, {}
+  for key in pairs(records[1].settings) do names[#names + 1] = key end
+  table.sort(names)
+  for i = #names, 1, -1 do
+    local same = true
+    for _, record in ipairs(records) do same = same and record.settings[names[i]] == records[1].settings[names[i]] end
+    if same then
+      table.insert(shared, 1, ("%s=%s"):format(names[i], tostring(records[1].settings[names[i]])))
+      table.remove(names, i)
+    end
+  end
+  for i, record in ipairs(records) do
+    local parts = { record.shape }
+    for _, key in ipairs(names) do parts[#parts + 1] = ("%s=%s"):format(key, tostring(record.settings[key])) end
+    list[i] = table.concat(parts, " ")
+  end
+  return list, table.concat(shared, ", ")
+end
+
 local function tradeoffs(self)
   if not self.tradeoffs then return "" end
-  local known, list, gib = {}, {}, 2 ^ 30
+  local known, list, most = {}, {}, { bytes = 0, rate = 0 }
   for _, record in ipairs(self.tradeoffs.records) do
     if not record.refused then known[#known + 1] = record end
   end
   if #known == 0 then return "" end
-  for i, record in ipairs(best_of(known)) do
-    list[i] = { x = record.bytes / gib, y = record.per_rank, title = title_of(record) .. " " .. settings_text(record),
-      text = record.shape .. " " .. settings_text(record) }
+  local best = best_of(known)
+  local names, shared = settings_of(best)
+  for i, record in ipairs(best) do
+    most.bytes, most.rate = math.max(most.bytes, record.bytes), math.max(most.rate, record.per_rank)
+    list[i] = { x = record.bytes, y = record.per_rank, title = title_of(record) .. " " .. settings_text(record),
+      text = names[i] }
   end
   local title = ("Memory against speed on %s"):format(count_nodes(self.nodes[#self.nodes]))
-  return charts.framed(title, ("Tokens per second of a rank against its GiB, for those of %d settings that no other "
-    .. "beats in both."):format(#known), points.svg({ title = title, points = list, joined = true,
-    mark = { x = known[1].room / gib, text = "the rank's memory" } }))
+  local about = ("The settings that no other of %d beats in both%s. Names as far as there is room."):format(#known,
+    shared ~= "" and ", all of them with " .. shared or "")
+  return charts.framed(title, about, points.svg({ title = title, points = list, joined = true,
+    x_title = "peak memory of a rank", x_unit = units.bytes(most.bytes), y_title = "speed of a rank",
+    y_unit = units.rate(most.rate), mark = known[1].room <= most.bytes
+      and { x = known[1].room, text = "the rank's memory" } or nil }))
 end
 
 -- ---- the table --------------------------------------------------------------------------------------------------
@@ -206,6 +262,7 @@ end
 ---@param self moonshard.Scaling
 ---@return string
 function page.of(self)
+  self.named = named_records(self)
   return html.document(self.title, table.concat({ about(self), verdict(self), throughput(self), per_rank(self),
     heat_map(self), tradeoffs(self), all_points(self) }, "\n"))
 end

@@ -143,13 +143,54 @@ local function add_fastest(self, list, where, records)
     100 * self.cluster:tie())
 end
 
----Which shape to take, in sentences: where the fastest changes, and the fastest on the most nodes; FSDP or HSDP, too,
----where a shape with a tensor dimension is the fastest; and which others tie with it.
+-- The fastest record that fits for each value of a setting, in the order of the values.
+local function fastest_by(records, setting)
+  local by_value, values, list = {}, {}, {}
+  for _, record in ipairs(records) do
+    local value = record.settings[setting]
+    if type(value) == "number" and not by_value[value] then
+      by_value[value] = {}
+      values[#values + 1] = value
+    end
+    if by_value[value] then table.insert(by_value[value], record) end
+  end
+  table.sort(values)
+  for _, value in ipairs(values) do
+    local best = report.fastest(by_value[value])
+    if best then list[#list + 1] = { value = value, best = best, records = by_value[value] } end
+  end
+  return list
+end
+
+---Whether another shape is the fastest with a larger batch, as a sentence, by the records of the tradeoffs.
+---@param self moonshard.Scaling
+---@return string? nil: the same shape is the fastest, as far as prices tell, or nothing varies the batch
+function report.batch_matters(self)
+  local list = self.tradeoffs and fastest_by(self.tradeoffs.records, "batch") or {}
+  local first = list[1]
+  for i = #list, 2, -1 do
+    local here, same = list[i], nil
+    for _, record in ipairs(here.records) do
+      local of_shape = record.fits and record.shape == first.best.shape
+      if of_shape and (not same or record.per_rank > same.per_rank) then same = record end
+    end
+    if here.best.shape ~= first.best.shape
+      and (not same or same.per_rank < (1 - self.cluster:tie()) * here.best.per_rank) then
+      return ("a larger batch changes the answer: on %s with batch=%g, %s is the fastest (%s per rank), with batch=%g "
+        .. "%s (%s)"):format(report.count_nodes(here.best.nodes), here.value, here.best.shape,
+          progress.rate(here.best.per_rank), first.value, first.best.shape, progress.rate(first.best.per_rank))
+    end
+  end
+end
+
+---Which shape to take, in sentences: first whether that depends on the batch; where the fastest changes, and the
+---fastest on the most nodes; FSDP or HSDP, too, where a shape with a tensor dimension is the fastest; and which tie.
 ---@param self moonshard.Scaling
 ---@return string[]
 function report.answers(self)
   local list, last = {}, self.nodes[#self.nodes]
   local nodes = report.count_nodes(last)
+  list[1] = report.batch_matters(self)
   for _, crossover in ipairs(report.crossovers(self)) do
     list[#list + 1] = ("from %s on, %s is faster than %s"):format(report.count_nodes(crossover.nodes), crossover.to,
       crossover.from)

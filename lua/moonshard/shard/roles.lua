@@ -115,6 +115,15 @@ local function read_names(mesh)
   return dims
 end
 
+---The place of a dimension's role among all roles, from 1.
+---@param name string of a mesh dimension
+---@return integer? nil: the name has no role
+function roles.number(name)
+  for i, role in ipairs(ROLES) do
+    if role == by_name[name] then return i end
+  end
+end
+
 ---Whether the ranks of a mesh dimension with this name train on the same rows.
 ---@param name string
 ---@return boolean

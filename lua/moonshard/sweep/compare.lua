@@ -7,7 +7,7 @@ local columns = require("moonshard.sweep.columns")
 local finished = require("moonshard.sweep.finished")
 local grid = require("moonshard.sweep.grid")
 local json = require("moonshard.base.text.json")
-local peak_of = require("moonshard.sweep.page.charts").peak_of
+local measures = require("moonshard.sweep.measures")
 local report = require("moonshard.sweep.report")
 local results = require("moonshard.sweep.results")
 
@@ -115,7 +115,7 @@ end
 function compare.read(old_path, new_path)
   local self = { old = finished.read(old_path), new = finished.read(new_path), records = {}, only_old = {},
     only_new = {}, unequal = {} }
-  self.timed = not report.is_planned(self.old.report) and not report.is_planned(self.new.report)
+  self.timed = not measures.is_planned(self.old.report) and not measures.is_planned(self.new.report)
   self.metrics = sort_metrics(self)
   match(self)
   local points = {}
@@ -143,7 +143,7 @@ local function speed_columns(self)
     list[#list + 1] = columns.numbers(self.records, name, "%.0f", function(pair) return pair[name].tokens_per_s end)
     if self[name].header.repeats > 1 then
       list[#list + 1] = columns.numbers(self.records, "+-%", "%.1f", function(pair)
-        return report.spread(pair[name])
+        return measures.spread(pair[name])
       end)
     end
   end
@@ -169,7 +169,7 @@ local function table_of(self)
   end
   add(speed_columns(self))
   local peaks, unit = columns.bytes(self.records, { "old", "new" }, { old = "old peak", new = "new peak" },
-    function(pair, name) return peak_of(pair[name]) end)
+    function(pair, name) return measures.peak(pair[name]) end)
   add(peaks)
   for _, metric in ipairs(self.metrics) do
     add({ metric_column(self, "old", metric), metric_column(self, "new", metric) })
@@ -229,7 +229,7 @@ end
 
 local function measured(self, record)
   local row = { tokens_per_s = record.tokens_per_s, tokens_per_s_min = record.tokens_per_s_min,
-    tokens_per_s_max = record.tokens_per_s_max, peak_bytes = peak_of(record), ranks = record.ranks }
+    tokens_per_s_max = record.tokens_per_s_max, peak_bytes = measures.peak(record), ranks = record.ranks }
   for _, name in ipairs(self.metrics) do
     row[row[name] == nil and name or "metrics." .. name] = compare.metric(record, name)
   end

@@ -4,6 +4,7 @@ local columns = require("moonshard.sweep.columns")
 local csv = require("moonshard.base.text.csv")
 local grid = require("moonshard.sweep.grid")
 local json = require("moonshard.base.text.json")
+local measures = require("moonshard.sweep.measures")
 local plans = require("moonshard.engine.plan")
 local progress = require("moonshard.base.text.progress")
 local roles = require("moonshard.shard.roles")
@@ -23,33 +24,12 @@ local RANK = { ok = 1, skipped = 2, failed = 3 }
 
 local warnings_of
 
--- Sort keys; the lowest comes first.
-local SORTS = {
-  speed = function(record) return -(record.tokens_per_s or record.priced.tokens_per_s) end,
-  memory = function(record) return record.peak_bytes or record.planned.peak_bytes end,
-  loss = function(record) return record.loss end,
-}
-
-local function value_by(sort)
-  if SORTS[sort] then return SORTS[sort] end
-  local name = sort:match("^%-(.*)$") or sort
-  local sign = name == sort and 1 or -1
-  return function(record)
-    local value = record.metrics and record.metrics[name]
-    return value and sign * value
-  end
-end
-
 -- Points without the value come last.
-local function comes_first(x, y)
+local function comes_first(order, x, y)
   if x == nil or y == nil then return x ~= nil end
+  if order.highest then return x > y end
   return x < y
 end
-
----Whether the sweep only planned its points.
----@param self moonshard.SweepReport
----@return boolean
-function report.is_planned(self) return self.header.plan == true end
 
 -- Appends the keys of a table that are new to `names`.
 local function collect(seen, names, from)
@@ -86,15 +66,16 @@ local function warn_of_spread(self)
   end
   if others == 0 then return nil end
   return ("the runs of %d other point%s overlap with the range of the fastest one (%s, +-%.0f %%): use more repeats or "
-    .. "steps to separate them"):format(others, others == 1 and "" or "s", fastest.key, report.spread(fastest))
+    .. "steps to separate them"):format(others, others == 1 and "" or "s", fastest.key, measures.spread(fastest))
 end
 
 ---Why the points cannot be sorted, if no point that ran has logged the metric by which `sort` orders them.
 ---@param self moonshard.SweepReport
 ---@return string? why nil if they are sorted
 function report.unsorted(self)
-  local name = self.header.sort:gsub("^%-", "")
-  if SORTS[name] or self.count.ok == 0 then return nil end
+  local order = measures.order(self.header.sort)
+  local name = order.name
+  if not order.metric or self.count.ok == 0 then return nil end
   for _, metric in ipairs(self.metrics) do
     if metric == name then return nil end
   end
@@ -142,21 +123,15 @@ function report.new(header, points, by_key, left_out)
   end
   roles.sort(self.dims)
   table.sort(self.metrics)
-  local value_of = value_by(header.sort)
+  local order = measures.order(header.sort)
   table.sort(self.records, function(a, b)
     if a.status ~= b.status then return RANK[a.status] < RANK[b.status] end
-    if a.status == "ok" and value_of(a) ~= value_of(b) then return comes_first(value_of(a), value_of(b)) end
+    local x, y = order.value_of(a), order.value_of(b)
+    if a.status == "ok" and x ~= y then return comes_first(order, x, y) end
     return place[a.key] < place[b.key]
   end)
   self.warnings = warnings_of(self)
   return self
-end
-
----Half of the range of a point's runs, in per cent of their median.
----@param record moonshard.SweepRecord has status "ok"
----@return number
-function report.spread(record)
-  return 50 * (record.tokens_per_s_max - record.tokens_per_s_min) / record.tokens_per_s
 end
 
 -- ---- text -------------------------------------------------------------------------------------------------------
@@ -172,69 +147,17 @@ local function append(list, more)
   return list
 end
 
--- The cell of a metric that a point did not log is empty.
-local function metric_columns(self, records)
-  local list = {}
-  for i, name in ipairs(self.metrics) do
-    list[i] = { title = name, of = "metrics" }
-    for j, record in ipairs(records) do
-      local value = record.metrics and record.metrics[name]
-      list[i][j] = value and ("%.5g"):format(value) or ""
-    end
-  end
-  return list
-end
-
----By how much a price is above the measured step, in per cent; nil if one of the two is missing.
----@param record moonshard.SweepRecord
----@return number?
-function report.price_error(record)
-  return record.priced and record.step_ms and 100 * (record.priced.step_ms / record.step_ms - 1)
-end
-
-local function price_columns(self, records)
-  if not self.header.price then return {} end
-  local list = { columns.numbers(records, "priced ms", "%.2f", function(r) return r.priced and r.priced.step_ms end) }
-  if not report.is_planned(self) then
-    list[2] = columns.numbers(records, "off %", "%+.1f", report.price_error)
-    return list
-  end
-  table.insert(list, 1, columns.numbers(records, "tokens/s", "%.0f", function(r) return r.priced.tokens_per_s end))
-  list[3] = columns.numbers(records, "exposed ms", "%.2f", function(r) return r.priced.exposed_ms end)
-  list[4] = columns.numbers(records, "MFU %", "%.1f", function(r) return r.priced.mfu and 100 * r.priced.mfu end)
-  return list
-end
-
-local function speed_columns(self, records)
-  if report.is_planned(self) then
-    return append(price_columns(self, records), {
-      columns.numbers(records, "nodes", "%d", function(r) return math.ceil(r.ranks / r.planned.ranks_per_node) end),
-      columns.numbers(records, "sharing", "%d", function(r) return r.planned.replicas_together end),
-    })
-  end
-  local list = { columns.numbers(records, "tokens/s", "%.0f", function(r) return r.tokens_per_s end) }
-  if self.header.sort == "loss" then
-    table.insert(list, 1, columns.numbers(records, "loss", "%.4f", function(r) return r.loss end))
-  end
-  if self.header.repeats > 1 then
-    list[#list + 1] = columns.numbers(records, "+-%", "%.1f", report.spread)
-  end
-  list[#list + 1] = columns.numbers(records, "step ms", "%.2f", function(r) return r.step_ms end)
-  append(list, price_columns(self, records))
-  return append(list, metric_columns(self, records))
-end
-
 -- One table if the terminal is wide enough, or else one for speed and one for memory.
 local function tables(self, records, columns_of_terminal)
   local settings = columns.settings(records, self.columns)
-  local speed = speed_columns(self, records)
+  local speed = measures.columns(self, records)
   local comm, comm_unit = columns.bytes(records, self.dims, {}, comm_bytes)
   local names = append({ "peak" }, plans.CATEGORIES)
   local memory, memory_unit = columns.bytes(records, names, plans.SHORT, memory_bytes)
   columns.tell_apart(append(append(append(append({}, settings), speed), memory), comm))
   local note_comm = #self.dims > 0 and ("%s: %s per step"):format(table.concat(self.dims, ", "), comm_unit) or nil
   local note_memory = ("peak and its parts: %s per rank"):format(memory_unit)
-  if report.is_planned(self) then
+  if measures.is_planned(self) then
     note_memory = note_memory .. "; sharing: replicas on a node that share one copy of the state"
   end
   local wide = columns.lines(append(append(append(append({}, settings), speed), memory), comm), #records)
@@ -311,14 +234,14 @@ function report.text(self, columns_of_terminal)
   local measured, lines = {}, {}
   for i = 1, self.count.ok do measured[i] = self.records[i] end
   if #measured > 0 then append(lines, tables(self, measured, columns_of_terminal)) end
-  if not report.is_planned(self) then append(lines, nodes(self)) end
+  if not measures.is_planned(self) then append(lines, nodes(self)) end
   for _, warning in ipairs(self.warnings) do lines[#lines + 1] = "\nwarning: " .. warning end
   append(lines, reasons(self, "skipped"))
   append(lines, reasons(self, "failed"))
   if self.count.left_out > 0 then lines[#lines + 1] = ("\n%d left out by where"):format(self.count.left_out) end
   if self.count.missing > 0 then lines[#lines + 1] = ("\n%d did not run"):format(self.count.missing) end
   if #self.records > 0 then
-    lines[#lines + 1] = ("\n%s: %.2f s"):format(report.is_planned(self) and "time per point"
+    lines[#lines + 1] = ("\n%s: %.2f s"):format(measures.is_planned(self) and "time per point"
       or "overhead per point", overhead(self))
   end
   return table.concat(lines, "\n")

@@ -42,6 +42,8 @@ local running = {}
 ---@field step_ms number
 ---@field tokens_per_s number
 ---@field exposed_ms number
+---@field waits_ms table<string, number> parts of exposed_ms, by mesh dimension
+---@field host_ms number in which kernels wait for the host, or between phases
 ---@field mfu number?
 ---@field fits boolean
 ---@field room_bytes number of a rank
@@ -188,7 +190,8 @@ local function price(job, point, record)
   local priced, why = output_of(job, point, words, stem(job, point) .. ".price")
   if not priced then return why end
   record.priced = { step_ms = priced.step_ms, tokens_per_s = priced.tokens_per_s, exposed_ms = priced.exposed_ms,
-    mfu = priced.mfu, fits = priced.fits, room_bytes = priced.room_bytes }
+    waits_ms = priced.waiting_ms, host_ms = priced.issuing_ms + priced.gaps_ms, mfu = priced.mfu, fits = priced.fits,
+    room_bytes = priced.room_bytes }
 end
 
 -- Returns a function that counts the lines of a growing file.

@@ -10,6 +10,7 @@ local program = require("lua.support.program")
 local report = require("moonshard.scaling.report")
 local scratch = require("lua.support.scratch")
 local shapes = require("moonshard.scaling.shapes")
+local units = require("moonshard.sweep.page.units")
 
 describe("closed forms", function()
   -- 7e9 parameters gathered twice in bf16 and reduced in f32, on 2 nodes of 8: 100 GB/s of a rank inside, 40 GB/s of a
@@ -97,6 +98,24 @@ describe("the answer of a scaling study", function()
   end)
 end)
 
+describe("the batch of a scaling study", function()
+  local function answers(of_hsdp)
+    local list = {}
+    for _, point in ipairs({ { "fsdp", 1, 1000 }, { "hsdp", 1, 800 }, { "fsdp", 4, 2000 }, { "hsdp", 4, of_hsdp } }) do
+      list[#list + 1] = { shape = point[1], settings = { batch = point[2] }, per_rank = point[3], nodes = 16,
+        fits = true, mesh = "16x8", tensor = 1, bytes = 1, room = 2 }
+    end
+    return report.answers({ cluster = cluster.load("h100x8-200g"), nodes = { 16 }, shapes = {},
+      tradeoffs = { records = list }, curve = { list[1], list[2] } })
+  end
+
+  it("is named first where a larger one changes which shape is the fastest", function()
+    has(answers(3000)[1], "larger batch changes | 16 nodes | batch=4, hsdp | 3000 | batch=1 fsdp | 1000")
+    has(answers(1900)[1], "16 nodes: fsdp")
+    has(answers(2050)[1], "16 nodes: fsdp") -- a tie, as far as prices tell
+  end)
+end)
+
 describe("a logarithmic axis", function()
   it("has powers of its base, and of ten also twice and five times them", function()
     assert.same({ 1, 2, 4, 8 }, axis.log_ticks(1, 12, 2))
@@ -110,14 +129,16 @@ describe("a logarithmic axis", function()
       local points = {}
       for i, y in ipairs({ 100, 200, 400 }) do points[i] = { x = 2 ^ i, y = y, low = 0, high = y, title = "" } end
       local svg, list = lines.svg({ title = "t", curves = { { class = "s1", points = points } }, log_y = log_y,
-        x_base = 2, x_text = tostring, y_text = function(y) return y .. " a second" end }), {}
+        x_base = 2, x_text = tostring, x_title = "nodes", y_title = "speed", y_unit = units.plain("tokens/s"),
+        ideal = { x = 2, y = 100, text = "perfect" }, y_text = function(y) return y .. " a second" end }), {}
       for y in svg:gmatch('cy="([%d.]+)"') do list[#list + 1] = tonumber(y) end
       assert.is_nil(svg:find("nan"))
       return list, svg
     end
     local list, svg = heights(true)
     assert.near(list[1] - list[2], list[2] - list[3], 0.11)
-    has(svg, "200 a second | 4 | 8")
+    has(svg, "200 a second | 4 | 8 | speed, tokens/s | nodes | perfect")
+    assert.truthy(svg:find('class="ideal" x1="9.000%%" x2="96.000%%"'), "from the first point to the last")
     list = heights(false)
     assert.near(2 * (list[1] - list[2]), list[2] - list[3], 0.21)
   end)

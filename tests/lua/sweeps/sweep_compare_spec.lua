@@ -141,7 +141,8 @@ describe("moonshard sweep --compare", function()
 
       local page = read(folder .. "/page/compare.html")
       for _, text in ipairs({ "<h2>Speed, new to old</h2>", "<h2>Peak memory, new to old</h2>", "<th>batch</th>",
-        "it &lt;broke&gt;", "geometric mean", "as before", "within noise", 'class="range"', "the sweeps differ",
+        "it &lt;broke&gt;", "geometric mean", "as before", "within noise", 'class="range"', "+100 %",
+        "-50 %", ">0<", "new, %<", "the sweeps differ",
         "prefers-color-scheme: dark" }) do
         has(page, text)
       end

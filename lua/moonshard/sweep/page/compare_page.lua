@@ -5,23 +5,25 @@ local charts = require("moonshard.sweep.page.charts")
 local compare = require("moonshard.sweep.compare")
 local grid = require("moonshard.sweep.grid")
 local html = require("moonshard.sweep.page.html")
+local measures = require("moonshard.sweep.measures")
 local progress = require("moonshard.base.text.progress")
-local report = require("moonshard.sweep.report")
+local units = require("moonshard.sweep.page.units")
 
 local compare_page = {}
 
-local escape, peak_of = bars.escape, charts.peak_of
+local escape, peak_of = bars.escape, measures.peak
 
 local COLOURS = { faster = "c5", slower = "c4", ["within noise"] = "c6", ["one run"] = "c1" }
 
-local function ratios(self, title, about, row_of, entries)
-  local groups = charts.group_rows(self, function() return true end, function(pair)
-    local row = row_of(pair)
-    row.label = charts.label_of(self, pair)
-    return row
-  end)
-  return charts.figure(title, about, { title = title, groups = groups, limit = { value = 1, text = "as before" } },
-    entries)
+-- A ratio as a change in per cent, and as its text.
+local function change(ratio) return ratio and 100 * (ratio - 1) end
+
+local function change_text(ratio) return ("%+.3g %%"):format(change(ratio)) end
+
+local function changes(self, title, about, row_of, entries)
+  local groups = charts.group_rows(self, function() return true end, row_of)
+  return charts.figure(title, about, { title = title, groups = groups, unit = units.plain("%"),
+    axis = "change from old to new", least = 1 }, entries)
 end
 
 local function speed(self)
@@ -30,21 +32,21 @@ local function speed(self)
     if not seen[pair.verdict] then table.insert(entries, { class = COLOURS[pair.verdict], name = pair.verdict }) end
     seen[pair.verdict] = true
   end
-  local about = "Tokens per second: ratio of the medians, and its range, from the slowest new run over the fastest old "
-    .. "one to the fastest new run over the slowest old one."
-  return ratios(self, "Speed, new to old", about, function(pair)
+  local about = "Tokens per second: change of the medians, and its range, from the slowest new run over the fastest "
+    .. "old one to the fastest new run over the slowest old one. 0 %: as before."
+  return changes(self, "Speed, new to old", about, function(pair)
     local known = pair.verdict ~= "one run"
-    return { low = known and pair.low or nil, high = known and pair.high or nil, text = ("%.3f"):format(pair.ratio),
-      segments = { { value = pair.ratio, class = COLOURS[pair.verdict],
+    return { low = known and change(pair.low) or nil, high = known and change(pair.high) or nil,
+      text = change_text(pair.ratio), segments = { { value = change(pair.ratio), class = COLOURS[pair.verdict],
         title = ("%s: %s, before %s: %s"):format(pair.key, progress.rate(pair.new.tokens_per_s),
           progress.rate(pair.old.tokens_per_s), pair.verdict) } } }
   end, entries)
 end
 
 local function peak(self)
-  return ratios(self, "Peak memory, new to old", "Bytes of rank 0.", function(pair)
+  return changes(self, "Peak memory, new to old", "Bytes of rank 0. 0 %: as before.", function(pair)
     local old, new = peak_of(pair.old), peak_of(pair.new)
-    return { text = ("%.3f"):format(new / old), segments = { { value = new / old, class = "c2",
+    return { text = change_text(new / old), segments = { { value = change(new / old), class = "c2",
       title = ("%s: %s, before %s"):format(pair.key, progress.size(new), progress.size(old)) } } }
   end)
 end
@@ -59,7 +61,7 @@ local function number_columns(self)
   for _, name in ipairs(self.timed and { "old", "new" } or {}) do
     add(name .. " tokens/s", function(pair) return pair[name].tokens_per_s end, format("%.0f"))
     if self[name].header.repeats > 1 then
-      add("±", function(pair) return report.spread(pair[name]) end, format("%.1f%%"))
+      add("±", function(pair) return measures.spread(pair[name]) end, format("%.1f%%"))
     end
   end
   if self.timed then add("new/old", function(pair) return pair.ratio end, format("%.3f")) end
@@ -102,7 +104,7 @@ end
 local function about(name, sweep)
   local header = sweep.header
   return ("%s: %s (%s), moonshard %s, %s, %s"):format(name, escape(header.title or header.recipe), escape(sweep.path),
-    escape(header.version), escape(header.machine.cpu or "?"), escape(header.started or "?"))
+    escape(header.version), escape(html.place(header)), escape(header.started or "?"))
 end
 
 local function list(self, key, title)

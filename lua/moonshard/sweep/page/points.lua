@@ -5,26 +5,45 @@
 
 local axis = require("moonshard.metrics.axis")
 local escape = require("moonshard.sweep.page.bars").escape
+local labels = require("moonshard.sweep.page.labels")
+local units = require("moonshard.sweep.page.units")
 
 local points = {}
 
 ---@class moonshard.PointChart
 ---@field title string description for screen readers
----@field points { x: number, y: number, title: string, text: string? }[]
+---@field points moonshard.ChartPoint[]
+---@field x_title string what the axis measures, without its unit
+---@field y_title string
+---@field x_unit moonshard.Unit
+---@field y_unit moonshard.Unit
 ---@field x_log boolean? draw x on a logarithmic scale
 ---@field joined boolean? connect the points by a line, in order
 ---@field mark { x: number, text: string }? a vertical line at x
 
-local HEIGHT, TOP, BOTTOM = 280, 20, 28
+---@class moonshard.ChartPoint
+---@field x number
+---@field y number
+---@field low number? the range of the point's runs
+---@field high number?
+---@field title string
+---@field text string? its label, drawn where there is room; that of the highest point always
+---@field class string? default "c1"
+
+local HEIGHT, TOP, BOTTOM = 320, 34, 50
 local LEFT, RIGHT = 9, 91 -- per cent of the width; HEIGHT, TOP and BOTTOM are pixels
 
-local function range_of(list, key, to_number)
-  local low, high = math.huge, -math.huge
-  for _, point in ipairs(list) do
-    low, high = math.min(low, to_number(point[key])), math.max(high, to_number(point[key]))
+local function range_of(chart, as_x)
+  local r = { x_low = math.huge, x_high = -math.huge, y_low = math.huge, y_high = -math.huge }
+  for _, point in ipairs(chart.points) do
+    r.x_low, r.x_high = math.min(r.x_low, as_x(point.x)), math.max(r.x_high, as_x(point.x))
+    r.y_low, r.y_high = math.min(r.y_low, point.low or point.y), math.max(r.y_high, point.high or point.y)
   end
-  if low == high then low, high = low - 1, high + 1 end
-  return low, high
+  for _, name in ipairs({ "x", "y" }) do
+    local low, high = name .. "_low", name .. "_high"
+    if r[low] == r[high] then r[low], r[high] = r[low] - 1, r[high] + 1 end
+  end
+  return r
 end
 
 local function decades(low, high)
@@ -35,16 +54,27 @@ local function decades(low, high)
   return ticks
 end
 
-local function draw_axes(out, x_ticks, y_ticks, to_x, to_y)
+-- Round values in a unit, at their places in the chart's values.
+local function ticks_of(unit, low, high)
+  local ticks = axis.ticks(low / unit.size, high / unit.size, 4)
+  for _, tick in ipairs(ticks) do tick.text, tick.value = units.tick(unit, tick), tick.value * unit.size end
+  return ticks
+end
+
+local function draw_axes(out, chart, x_ticks, y_ticks, to_x, to_y)
   for _, tick in ipairs(y_ticks) do
     local y = to_y(tick.value)
     out[#out + 1] = ('<line class="grid" x1="0" x2="100%%" y1="%.1f" y2="%.1f"/>'):format(y, y)
-    out[#out + 1] = ('<text class="tick" x="0" y="%.1f">%s</text>'):format(y - 3, tick.text)
+    out[#out + 1] = ('<text class="tick" x="0" y="%.1f">%s</text>'):format(y - 3, escape(tick.text))
   end
   for _, tick in ipairs(x_ticks) do
     out[#out + 1] = ('<text class="tick" x="%.3f%%" y="%d" text-anchor="middle">%s</text>'):format(to_x(tick.value),
-      HEIGHT - 8, tick.text)
+      HEIGHT - 26, escape(tick.text))
   end
+  out[#out + 1] = ('<text class="axis-title" x="0" y="12">%s</text>'):format(
+    escape(units.title(chart.y_title, chart.y_unit)))
+  out[#out + 1] = ('<text class="axis-title" x="100%%" y="%d" text-anchor="end">%s</text>'):format(HEIGHT - 8,
+    escape(units.title(chart.x_title, chart.x_unit)))
 end
 
 local function draw_mark(out, mark, x)
@@ -53,51 +83,63 @@ local function draw_mark(out, mark, x)
     x > 50 and -5 or 5, TOP - 6, x > 50 and "end" or "start", escape(mark.text))
 end
 
--- Whether a text would overlap an earlier one, taking the width of a name on a phone and the height of a line.
-local function is_covered(texts, x, y)
-  for _, text in ipairs(texts) do
-    if math.abs(text.x - x) < 45 and math.abs(text.y - y) < 16 then return true end
-  end
-  return false
+local function draw_range(out, point, x, to_y)
+  if not point.low or point.high <= point.low then return end
+  local low, high = to_y(point.low), to_y(point.high)
+  out[#out + 1] = ('<g class="range"><line x1="%.3f%%" x2="%.3f%%" y1="%.1f" y2="%.1f"/></g>'):format(x, x, low, high)
 end
 
-local function draw_points(out, chart, place)
-  local before, texts = nil, {}
-  for _, point in ipairs(chart.points) do
-    local x, y = place(point)
-    if chart.joined and before then
-      out[#out + 1] = ('<line class="curve" x1="%.3f%%" x2="%.3f%%" y1="%.1f" y2="%.1f"/>'):format(before.x, x,
-        before.y, y)
-    end
-    before = { x = x, y = y }
+-- The highest point first, then the others as they are.
+local function by_importance(list)
+  local first
+  for _, point in ipairs(list) do
+    if point.text and (not first or point.value > first.value) then first = point end
   end
-  for _, point in ipairs(chart.points) do
-    local x, y = place(point)
-    out[#out + 1] = ('<circle class="c1" cx="%.3f%%" cy="%.1f" r="5"><title>%s</title></circle>'):format(x, y,
-      escape(point.title))
-    if point.text and not is_covered(texts, x, y) then
-      texts[#texts + 1] = { x = x, y = y }
-      out[#out + 1] = ('<text x="%.3f%%" y="%.1f" dx="%d" text-anchor="%s">%s</text>'):format(x, y - 8,
-        x > 50 and 4 or -4, x > 50 and "end" or "start", escape(point.text))
-    end
+  local sorted = { first }
+  for _, point in ipairs(list) do
+    if point.text and point ~= first then sorted[#sorted + 1] = point end
   end
+  if first then first.must = true end
+  return sorted
+end
+
+local function draw_points(out, chart, place, mark_x, to_y)
+  local places, segments = {}, {}
+  for i, point in ipairs(chart.points) do
+    local x, y = place(point)
+    places[i] = { x = x, y = y, text = point.text, value = point.y }
+    if chart.joined and i > 1 then segments[#segments + 1] = { places[i - 1], places[i] } end
+    if point.low then segments[#segments + 1] = { { x = x, y = to_y(point.low) }, { x = x, y = to_y(point.high) } } end
+  end
+  for i = 2, chart.joined and #places or 0 do
+    out[#out + 1] = ('<line class="curve" x1="%.3f%%" x2="%.3f%%" y1="%.1f" y2="%.1f"/>'):format(places[i - 1].x,
+      places[i].x, places[i - 1].y, places[i].y)
+  end
+  for i, point in ipairs(chart.points) do
+    draw_range(out, point, places[i].x, to_y)
+    out[#out + 1] = ('<circle class="%s" cx="%.3f%%" cy="%.1f" r="5"><title>%s</title></circle>'):format(
+      point.class or "c1", places[i].x, places[i].y, escape(point.title))
+  end
+  if mark_x then segments[#segments + 1] = { { x = mark_x, y = TOP }, { x = mark_x, y = HEIGHT - BOTTOM } } end
+  labels.draw(out, labels.place(by_importance(places), { top = TOP - 16, bottom = HEIGHT - BOTTOM + 6, points = places,
+    segments = segments }), escape)
 end
 
 ---@param chart moonshard.PointChart has at least one point
 ---@return string
 function points.svg(chart)
   local function as_x(value) return chart.x_log and math.log10(value) or value end
-  local x_low, x_high = range_of(chart.points, "x", as_x)
-  local y_low, y_high = range_of(chart.points, "y", function(value) return value end)
-  local function to_x(value) return LEFT + (RIGHT - LEFT) * (value - x_low) / (x_high - x_low) end
+  local r = range_of(chart, as_x)
+  local function to_x(value) return LEFT + (RIGHT - LEFT) * (value - r.x_low) / (r.x_high - r.x_low) end
   local function to_y(value)
-    return HEIGHT - BOTTOM - 12 - (HEIGHT - TOP - BOTTOM - 24) * (value - y_low) / (y_high - y_low)
+    return HEIGHT - BOTTOM - 12 - (HEIGHT - TOP - BOTTOM - 24) * (value - r.y_low) / (r.y_high - r.y_low)
   end
   local out = { ('<svg width="100%%" height="%d" role="img" aria-label="%s">'):format(HEIGHT, escape(chart.title)) }
-  draw_axes(out, chart.x_log and decades(x_low, x_high) or axis.ticks(x_low, x_high, 4), axis.ticks(y_low, y_high, 4),
-    to_x, to_y)
-  if chart.mark then draw_mark(out, chart.mark, to_x(as_x(chart.mark.x))) end
-  draw_points(out, chart, function(point) return to_x(as_x(point.x)), to_y(point.y) end)
+  draw_axes(out, chart, chart.x_log and decades(r.x_low, r.x_high) or ticks_of(chart.x_unit, r.x_low, r.x_high),
+    ticks_of(chart.y_unit, r.y_low, r.y_high), to_x, to_y)
+  local mark_x = chart.mark and to_x(as_x(chart.mark.x))
+  if chart.mark then draw_mark(out, chart.mark, mark_x) end
+  draw_points(out, chart, function(point) return to_x(as_x(point.x)), to_y(point.y) end, mark_x, to_y)
   out[#out + 1] = "</svg>"
   return table.concat(out, "\n")
 end

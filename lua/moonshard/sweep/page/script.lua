@@ -14,6 +14,9 @@ const settings = names.slice(0, +table.dataset.settings);
 const charts = [...document.querySelectorAll("svg[data-top]")].map(svg => ({ svg,
   rows: [...svg.querySelectorAll(".row")].map(row => ({ row, label: row.querySelector(".label"),
     text: row.querySelector(".label").textContent, point: points[row.dataset.point - 1] })) }));
+// The settings in which the rows of a chart differ.
+charts.forEach(chart => chart.varying = settings.map((name, i) => i).filter(i =>
+  new Set(chart.rows.map(({ point }) => point.cells[i].textContent)).size > 1));
 const state = { column: -1, down: false, group: settings.length > 1 ? 0 : -1 };
 
 function compare(a, b) {
@@ -26,13 +29,13 @@ function compare(a, b) {
   return state.down ? -order : order;
 }
 
-function label(point, text) {
-  const parts = settings.map((name, i) => [i, name, point.cells[i].textContent])
+function label(point, text, varying, mark) {
+  const parts = varying.map(i => [i, settings[i], point.cells[i].textContent])
     .filter(([i, , value]) => i !== state.group && value !== "").map(([, name, value]) => name + "=" + value);
-  return parts.length ? parts.join("  ") + (point.className === "skipped" ? "  (skipped)" : "") : text;
+  return parts.length ? parts.join("  ") + (point.className === "skipped" ? "  (skipped)" : "") + mark : text;
 }
 
-function draw({ svg, rows }, order) {
+function draw({ svg, rows, varying }, order) {
   svg.querySelectorAll(".group").forEach(title => title.remove());
   const groups = new Map();
   for (const item of rows.slice().sort((a, b) => order.indexOf(a.point) - order.indexOf(b.point))) {
@@ -53,13 +56,14 @@ function draw({ svg, rows }, order) {
     }
     for (const item of items) {
       item.row.setAttribute("transform", "translate(0 " + y + ")");
-      item.label.textContent = label(item.point, item.text);
+      item.label.textContent = label(item.point, item.text, varying, item.row.dataset.mark);
       svg.append(item.row);
       y += ROW;
     }
   }
   svg.querySelectorAll(".grid, .limit").forEach(line => line.setAttribute("y2", y));
   svg.querySelectorAll(".tick").forEach(tick => tick.setAttribute("y", y + 16));
+  svg.querySelectorAll(".axis-title").forEach(title => title.setAttribute("y", y + 34));
   svg.setAttribute("height", y + AXIS);
   const file = svg.cloneNode(true), style = document.createElementNS(svg.namespaceURI, "style");
   style.textContent = document.querySelector("style").textContent;

@@ -1,5 +1,7 @@
 -- The style sheets of a sweep's page: light or dark like the reader's system, for narrow and wide screens and paper.
 
+local roles = require("moonshard.shard.roles")
+
 local style = {}
 
 ---For charts, in the page and as separate files. Light.
@@ -14,8 +16,10 @@ svg text {
 }
 svg .group { font-size: 14px; font-weight: 600; }
 svg .value { font-weight: 600; }
-svg .tick, svg .limit-text { fill: var(--soft); font-size: 11px; }
+svg .tick, svg .limit-text, svg .axis-title { fill: var(--soft); font-size: 11px; }
 svg .grid { stroke: var(--line); }
+svg .zero { stroke: var(--ink); }
+svg .ideal { stroke: var(--soft); stroke-dasharray: 2 4; stroke-width: 1.5; }
 svg .limit { stroke: var(--warn); stroke-dasharray: 5 4; stroke-width: 1.5; }
 svg .limit-text { fill: var(--warn); }
 svg .range line { stroke: var(--ink); stroke-width: 1.5; }
@@ -25,14 +29,21 @@ svg .line { stroke-width: 2; }
 svg .error { stroke-width: 1.5; opacity: 0.6; }
 .s1 { stroke: var(--c1); } .s2 { stroke: var(--c2); } .s3 { stroke: var(--c3); } .s4 { stroke: var(--c4); }
 .s5 { stroke: var(--c5); } .s6 { stroke: var(--c6); } .s7 { stroke: var(--c7); }
-.c1, .d1 { fill: var(--c1); background: var(--c1); }
-.c2, .d4 { fill: var(--c2); background: var(--c2); }
-.c3 { fill: var(--c3); background: var(--c3); }
-.c4, .d2 { fill: var(--c4); background: var(--c4); }
-.c5, .d3 { fill: var(--c5); background: var(--c5); }
-.c6 { fill: var(--c6); background: var(--c6); }
-.c7 { fill: var(--c7); background: var(--c7); }
+.c1 { fill: var(--c1); background: var(--c1); }
+.c2, .m5 { fill: var(--c2); background: var(--c2); }
+.c3, .m2 { fill: var(--c3); background: var(--c3); }
+.c4, .m1 { fill: var(--c4); background: var(--c4); }
+.c5, .m3 { fill: var(--c5); background: var(--c5); }
+.c6, .m6 { fill: var(--c6); background: var(--c6); }
+.c7, .m4 { fill: var(--c7); background: var(--c7); }
 ]]
+
+-- Roles of mesh dimensions have a colour each, the same in all charts: m1 to m5; m6 is any other dimension.
+local ROLES = 5
+
+---@param dim string name of a mesh dimension
+---@return string class
+function style.of_dimension(dim) return "m" .. math.min(roles.number(dim) or ROLES + 1, ROLES + 1) end
 
 ---For the page around the charts. Dark if the reader's system is.
 style.page = [[
@@ -54,6 +65,7 @@ p { margin: 4px 0 0; }
 .about, figcaption p { color: var(--soft); font-size: 13px; overflow-wrap: anywhere; }
 dl { display: grid; grid-template-columns: repeat(auto-fit, minmax(200px, 1fr)); gap: 12px; margin: 20px 0; }
 dl div, figure { background: var(--card); border-radius: 10px; padding: 14px 16px; }
+dl .first { border-left: 4px solid var(--c1); }
 dt { color: var(--soft); font-size: 13px; }
 dd { margin: 2px 0 0; font-size: 20px; font-weight: 600; }
 dd small { display: block; font-size: 13px; font-weight: 400; color: var(--soft); }
