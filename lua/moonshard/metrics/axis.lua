@@ -74,17 +74,30 @@ function axis.log_ticks(low, high, base)
   return values
 end
 
----The exponential moving average of a curve; the weight of a point halves every `half_life` points.
+-- Sums of a list's values and weights from one end, each value counting less the further behind it is.
+local function decayed(values, keep, first, last, step)
+  local sum, weight, list = 0, 0, {}
+  for i = first, last, step do
+    sum, weight = keep * sum + values[i][2], keep * weight + 1
+    list[i] = { sum, weight }
+  end
+  return list
+end
+
+---The mean around each finite point of a curve; the weight of others halves every `half_life` points to either side, so
+---that the mean does not lag behind the curve.
 ---@param points number[][]
 ---@param half_life number measured in points
 ---@return number[][]
 function axis.smooth(points, half_life)
-  local keep, sum, weight, smoothed = 0.5 ^ (1 / half_life), 0, 0, {}
+  local keep, finite, smoothed = 0.5 ^ (1 / half_life), {}, {}
   for _, point in ipairs(points) do
-    if point[2] - point[2] == 0 then
-      sum, weight = keep * sum + point[2], keep * weight + 1
-      smoothed[#smoothed + 1] = { point[1], sum / weight }
-    end
+    if point[2] - point[2] == 0 then finite[#finite + 1] = point end
+  end
+  local before, behind = decayed(finite, keep, 1, #finite, 1), decayed(finite, keep, #finite, 1, -1)
+  for i, point in ipairs(finite) do
+    local a, b = before[i], behind[i]
+    smoothed[i] = { point[1], (a[1] + b[1] - point[2]) / (a[2] + b[2] - 1) }
   end
   return smoothed
 end

@@ -231,7 +231,7 @@ local function svg_curve(out, curve, colour, to_x, to_y)
     end
     return
   end
-  -- The raw values, faint, and their running mean over about a fiftieth of the curve.
+  -- The raw values, faint, and their mean over about a fiftieth of the curve to either side.
   out[#out + 1] = ('<polyline points="%s" stroke="%s" opacity="0.3"/>')
     :format(svg_points(curve.points, to_x, to_y), colour)
   local smoothed = axis.smooth(curve.points, math.max(1, #curve.points / 50))
@@ -239,13 +239,24 @@ local function svg_curve(out, curve, colour, to_x, to_y)
     :format(svg_points(smoothed, to_x, to_y), colour)
 end
 
+-- What is drawn, as it is drawn: a dot for marks; for a line its values, faint, and their mean.
 local function svg_legend(out, curves)
-  local x = WIDTH - RIGHT
-  for i = #curves, 1, -1 do
-    x = x - 14 - 7 * #curves[i].name
-    out[#out + 1] = ('<circle cx="%d" cy="20" r="4" fill="%s"/><text x="%d" y="24">%s</text>')
-      :format(x, COLOURS[(i - 1) % #COLOURS + 1], x + 9, escape(curves[i].name))
-    x = x - 14
+  local entries, x = {}, WIDTH - RIGHT
+  for i, curve in ipairs(curves) do
+    local colour = COLOURS[(i - 1) % #COLOURS + 1]
+    if curve.marks then
+      entries[#entries + 1] = { text = curve.name, sign = '<circle cx="%d" cy="20" r="4" fill="' .. colour .. '"/>' }
+    else
+      local line = '<path d="M%d 20m-8 0h14" fill="none" stroke="' .. colour .. '" '
+      entries[#entries + 1] = { text = curve.name, sign = line .. 'opacity="0.3"/>' }
+      entries[#entries + 1] = { text = "smoothed", sign = line .. 'stroke-width="2"/>' }
+    end
+  end
+  for i = #entries, 1, -1 do
+    x = x - 14 - 7 * #entries[i].text
+    out[#out + 1] = entries[i].sign:format(x)
+      .. ('<text x="%d" y="24">%s</text>'):format(x + 9, escape(entries[i].text))
+    x = x - 18
   end
 end
 

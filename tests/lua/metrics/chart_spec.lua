@@ -82,6 +82,19 @@ describe("chart.text", function()
   end)
 end)
 
+describe("a smoothed curve", function()
+  it("is symmetrical around its points, and does not lag behind a slope", function()
+    local line, step = {}, {}
+    for i = 1, 41 do line[i], step[i] = { i, 3 * i }, { i, i < 21 and 0 or i == 21 and 0.5 or 1 } end
+    local smoothed = axis.smooth(line, 2)
+    for i = 15, 27 do assert.near(3 * i, smoothed[i][2], 0.2) end
+    smoothed = axis.smooth(step, 2)
+    assert.near(0.5, smoothed[21][2], 1e-9)
+    for i = 1, 20 do assert.near(1, smoothed[21 - i][2] + smoothed[21 + i][2], 1e-9) end
+    assert.equal(2, #axis.smooth({ { 1, 2 }, { 2, 0 / 0 }, { 3, 4 } }, 1))
+  end)
+end)
+
 describe("chart.svg", function()
   local curves = {
     { name = "training <a>", points = { { 0, 4 }, { 1, 0 / 0 }, { 2, 2 }, { 4, 1 } } },
@@ -100,7 +113,7 @@ describe("chart.svg", function()
     end
     assert.same({}, open)
     has(svg, "loss &amp; more")
-    has(svg, "training &lt;a&gt;")
+    has(svg, 'opacity="0.3"/><text | training &lt;a&gt; | stroke-width="2"/><text | smoothed')
     assert.is_nil(svg:find("nan", 1, true))
     assert.is_nil(svg:gsub('xmlns="[^"]*"', ""):find("http", 1, true))
   end)
