@@ -1,15 +1,15 @@
 -- A scaling study as a self-contained page: the curve of every shape, a heat map of models and nodes, memory against
 -- time, and a table of all points.
 
-local bars = require("moonshard.sweep.page.bars")
-local charts = require("moonshard.sweep.page.charts")
-local heat = require("moonshard.sweep.page.heat")
-local html = require("moonshard.sweep.page.html")
-local lines = require("moonshard.sweep.page.lines")
-local points = require("moonshard.sweep.page.points")
+local bars = require("moonshard.page.bars")
+local document = require("moonshard.page.document")
+local frame = require("moonshard.page.frame")
+local heat = require("moonshard.page.heat")
+local lines = require("moonshard.page.lines")
+local points = require("moonshard.page.points")
 local progress = require("moonshard.base.text.progress")
 local report = require("moonshard.scaling.report")
-local units = require("moonshard.sweep.page.units")
+local units = require("moonshard.page.units")
 
 local page = {}
 
@@ -85,7 +85,7 @@ local function curves(self, of, title, about, y_title, log_y)
     about = about .. (" Bars: ±%.0f %%, within which nine of ten measurements that were held out lie."):format(
       100 * self.cluster.accuracy)
   end
-  return charts.framed(title, about, lines.svg({ title = title, curves = list, x_base = 2, log_y = log_y,
+  return frame.framed(title, about, lines.svg({ title = title, curves = list, x_base = 2, log_y = log_y,
     x_text = function(x) return ("%d"):format(x) end, x_title = "nodes of " .. self.cluster.ranks_per_node .. " ranks",
     y_title = y_title, y_unit = units.rate(most), y_text = rate_text, ideal = ideal_of(self, of) }), entries)
 end
@@ -131,7 +131,7 @@ local function heat_map(self)
     end
   end
   local title = ("MFU by %s and number of nodes"):format(setting)
-  return charts.framed(title, "The fastest shape that fits: its MFU, its name, and the memory of a rank.", heat.svg({
+  return frame.framed(title, "The fastest shape that fits: its MFU, its name, and the memory of a rank.", heat.svg({
     title = title, columns = columns, rows = rows }))
 end
 
@@ -196,7 +196,7 @@ local function tradeoffs(self)
   local title = ("Memory against speed on %s"):format(count_nodes(self.nodes[#self.nodes]))
   local about = ("The settings that no other of %d beats in both%s. Names as far as there is room."):format(#known,
     shared ~= "" and ", all of them with " .. shared or "")
-  return charts.framed(title, about, points.svg({ title = title, points = list, joined = true,
+  return frame.framed(title, about, points.svg({ title = title, points = list, joined = true,
     x_title = "peak memory of a rank", x_unit = units.bytes(most.bytes), y_title = "speed of a rank",
     y_unit = units.rate(most.rate), mark = known[1].room <= most.bytes
       and { x = known[1].room, text = "the rank's memory" } or nil }))
@@ -253,9 +253,10 @@ local function verdict(self)
   local items = {}
   for i, text in ipairs(report.answers(self)) do items[i] = "<li>" .. escape(text) .. "</li>" end
   local best = report.fastest(report.on_nodes(self.curve, self.nodes[#self.nodes]))
-  local tiles = best and "<dl>" .. html.tile("fastest on " .. count_nodes(best.nodes), best.shape, "mesh=" .. best.mesh)
-    .. html.tile("per rank", progress.rate(best.per_rank), mfu_text(best.mfu))
-    .. html.tile("memory", progress.size(best.bytes), "of " .. progress.size(best.room)) .. "</dl>" or ""
+  local tiles = best and "<dl>"
+    .. document.tile("fastest on " .. count_nodes(best.nodes), best.shape, "mesh=" .. best.mesh)
+    .. document.tile("per rank", progress.rate(best.per_rank), mfu_text(best.mfu))
+    .. document.tile("memory", progress.size(best.bytes), "of " .. progress.size(best.room)) .. "</dl>" or ""
   return tiles .. "<ul>" .. table.concat(items) .. "</ul>"
 end
 
@@ -263,7 +264,7 @@ end
 ---@return string
 function page.of(self)
   self.named = named_records(self)
-  return html.document(self.title, table.concat({ about(self), verdict(self), throughput(self), per_rank(self),
+  return document.of(self.title, table.concat({ about(self), verdict(self), throughput(self), per_rank(self),
     heat_map(self), tradeoffs(self), all_points(self) }, "\n"))
 end
 

@@ -5,12 +5,12 @@ local closed_forms = require("moonshard.price.closed_forms")
 local cluster = require("moonshard.price.cluster")
 local has = require("lua.support.message").has
 local json = require("moonshard.base.text.json")
-local lines = require("moonshard.sweep.page.lines")
+local lines = require("moonshard.page.lines")
 local program = require("lua.support.program")
 local report = require("moonshard.scaling.report")
 local scratch = require("lua.support.scratch")
 local shapes = require("moonshard.scaling.shapes")
-local units = require("moonshard.sweep.page.units")
+local units = require("moonshard.page.units")
 
 describe("closed forms", function()
   -- 7e9 parameters gathered twice in bf16 and reduced in f32, on 2 nodes of 8: 100 GB/s of a rank inside, 40 GB/s of a

@@ -2,12 +2,12 @@
 
 local has = require("lua.support.message").has
 local html = require("moonshard.sweep.page.html")
-local labels = require("moonshard.sweep.page.labels")
+local labels = require("moonshard.page.labels")
 local plans = require("moonshard.engine.plan")
-local points = require("moonshard.sweep.page.points")
+local points = require("moonshard.page.points")
 local report = require("moonshard.sweep.report")
-local style = require("moonshard.sweep.page.style")
-local units = require("moonshard.sweep.page.units")
+local style = require("moonshard.page.style")
+local units = require("moonshard.page.units")
 
 local GIB = 2 ^ 30
 

@@ -1,16 +1,11 @@
--- What charts of a page share: rows of points with their labels and groups, titles, legends, and links that download a
--- drawing.
+-- Rows of points in the charts of a page, with their labels and groups.
 --
 -- Rows have their point's number in the table of all points, so that the page's script can sort and group them. Without
 -- scripts they are in the sweep's order, grouped by the first setting.
 
-local bars = require("moonshard.sweep.page.bars")
 local grid = require("moonshard.sweep.grid")
-local style = require("moonshard.sweep.page.style")
 
 local charts = {}
-
-local escape = bars.escape
 
 -- The mesh, or the first setting if the mesh does not vary.
 local function group_key(self) return self.columns[1] end
@@ -70,51 +65,5 @@ function charts.group_rows(self, wanted, row_of)
   end
   return groups
 end
-
-local function legend(entries)
-  local out = {}
-  for i, entry in ipairs(entries) do
-    out[i] = ('<li><i class="%s"></i>%s</li>'):format(entry.class, escape(entry.name))
-  end
-  return '<ul class="legend">' .. table.concat(out) .. "</ul>"
-end
-
--- The drawing as a separate file, which includes its colours.
-local function as_file(svg)
-  return (svg:gsub('^<svg width="100%%"', '<svg xmlns="http://www.w3.org/2000/svg" width="860"')
-    :gsub("^(<svg[^>]*>)", function(opening) return opening .. "<style>" .. style.drawing .. "</style>" end))
-end
-
----A link to a file whose content is in the link itself, so that it needs no network.
----@param name string name of the file
----@param kind string MIME type
----@param content string
----@param text string text of the link
----@return string
-function charts.download(name, kind, content, text)
-  local data = content:gsub("[^%w%-._~]", function(c) return ("%%%02X"):format(c:byte()) end)
-  return ('<a class="get" download="%s" href="data:%s;charset=utf-8,%s">%s</a>'):format(escape(name), kind, data,
-    escape(text))
-end
-
----A drawing with its title, a description, and a link that downloads it as a file.
----@param title string
----@param about string description below the title
----@param svg string
----@param entries { class: string, name: string }[]? legend of its colours
----@return string
-function charts.framed(title, about, svg, entries)
-  local name = title:lower():gsub("[^%w]+", "-") .. ".svg"
-  return ('<figure><figcaption>%s<h2>%s</h2><p>%s</p></figcaption>%s%s</figure>'):format(charts.download(name,
-    "image/svg+xml", as_file(svg), "SVG"), escape(title), escape(about), entries and legend(entries) or "", svg)
-end
-
----A bar chart with its title, a description, and a link that downloads it as a file.
----@param title string
----@param about string description below the title
----@param chart moonshard.BarChart
----@param entries { class: string, name: string }[]? legend of its colours
----@return string
-function charts.figure(title, about, chart, entries) return charts.framed(title, about, bars.svg(chart), entries) end
 
 return charts

@@ -1,13 +1,15 @@
 -- The self-contained page of two compared sweeps: the change of each point's speed and peak, and the table.
 
-local bars = require("moonshard.sweep.page.bars")
+local bars = require("moonshard.page.bars")
 local charts = require("moonshard.sweep.page.charts")
 local compare = require("moonshard.sweep.compare")
+local document = require("moonshard.page.document")
+local frame = require("moonshard.page.frame")
 local grid = require("moonshard.sweep.grid")
 local html = require("moonshard.sweep.page.html")
 local measures = require("moonshard.sweep.measures")
 local progress = require("moonshard.base.text.progress")
-local units = require("moonshard.sweep.page.units")
+local units = require("moonshard.page.units")
 
 local compare_page = {}
 
@@ -22,7 +24,7 @@ local function change_text(ratio) return ("%+.3g %%"):format(change(ratio)) end
 
 local function changes(self, title, about, row_of, entries)
   local groups = charts.group_rows(self, function() return true end, row_of)
-  return charts.figure(title, about, { title = title, groups = groups, unit = units.plain("%"),
+  return frame.figure(title, about, { title = title, groups = groups, unit = units.plain("%"),
     axis = "change from old to new", least = 1 }, entries)
 end
 
@@ -119,16 +121,16 @@ end
 function compare_page.page(self)
   local title = "Two sweeps compared"
   local parts = { ('<p class="about">%s<br>%s</p>'):format(about("old", self.old), about("new", self.new)),
-    html.warnings(self.warnings) }
+    document.warnings(self.warnings) }
   local summary = compare.summary(self)
   if summary then parts[#parts + 1] = "<p>" .. escape(summary) .. "</p>" end
-  parts[#parts + 1] = '<p class="downloads">' .. charts.download("compare.json", "application/json",
+  parts[#parts + 1] = '<p class="downloads">' .. frame.download("compare.json", "application/json",
     compare.json(self), "JSON") .. '</p><p class="controls"></p>'
   if self.timed and #self.records > 0 then parts[#parts + 1] = speed(self) end
   if #self.records > 0 then parts[#parts + 1] = peak(self) end
   parts[#parts + 1] = points_table(self)
   for _, row in ipairs(compare.LISTS) do parts[#parts + 1] = list(self, row[1], row[2]) end
-  return html.document(title, table.concat(parts, "\n"))
+  return document.of(title, table.concat(parts, "\n"))
 end
 
 return compare_page

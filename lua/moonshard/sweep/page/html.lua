@@ -1,15 +1,14 @@
 -- A sweep as a self-contained page: the best point by what was asked for, charts, and a table of all points.
 
-local bars = require("moonshard.sweep.page.bars")
-local charts = require("moonshard.sweep.page.charts")
+local bars = require("moonshard.page.bars")
 local columns = require("moonshard.sweep.columns")
+local document = require("moonshard.page.document")
+local frame = require("moonshard.page.frame")
 local grid = require("moonshard.sweep.grid")
 local measures = require("moonshard.sweep.measures")
 local plans = require("moonshard.engine.plan")
 local progress = require("moonshard.base.text.progress")
 local report = require("moonshard.sweep.report")
-local script = require("moonshard.sweep.page.script")
-local style = require("moonshard.sweep.page.style")
 local sweep_charts = require("moonshard.sweep.page.sweep_charts")
 
 local html = {}
@@ -99,17 +98,7 @@ end
 
 -- ---- the page ---------------------------------------------------------------------------------------------------
 
----@param name string
----@param value string
----@param about string small text below the value
----@param first boolean? it is what the page is about
----@return string
-function html.tile(name, value, about, first)
-  return ("<div%s><dt>%s</dt><dd>%s<small>%s</small></dd></div>"):format(first and ' class="first"' or "", escape(name),
-    escape(value), escape(about))
-end
-
-local tile = html.tile
+local tile = document.tile
 
 -- The measured or priced point with the best value of an order; nil if none has one.
 local function best_of(self, order)
@@ -164,42 +153,16 @@ local function about(self)
     escape(order.name), order.highest and "highest" or "lowest")
 end
 
----A whole page, with the style sheets and the script of sweeps.
----@param title string
----@param body string HTML that follows the title
----@return string
-function html.document(title, body)
-  return table.concat({
-    '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">',
-    '<meta name="viewport" content="width=device-width, initial-scale=1">',
-    '<meta name="color-scheme" content="light dark">',
-    [[<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; ]]
-      .. [[script-src 'unsafe-inline'">]],
-    "<title>" .. escape(title) .. "</title>", "<style>" .. style.drawing .. "</style><style>" .. style.page
-      .. "</style></head><body><main>",
-    "<h1>" .. escape(title) .. "</h1>", body,
-    "</main><script>" .. script .. "</script></body></html>\n",
-  }, "\n")
-end
-
----@param warnings string[]
----@return string
-function html.warnings(warnings)
-  local parts = {}
-  for i, warning in ipairs(warnings) do parts[i] = '<p class="warning">' .. escape(warning) .. "</p>" end
-  return table.concat(parts, "\n")
-end
-
 ---@param self moonshard.SweepReport
 ---@return string
 function html.page(self)
-  local parts = { about(self), tiles(self), html.warnings(self.warnings) }
-  parts[#parts + 1] = '<p class="downloads">' .. charts.download("results.csv", "text/csv", report.csv(self), "CSV")
-    .. charts.download("results.json", "application/json", report.json(self), "JSON") .. '</p><p class="controls"></p>'
+  local parts = { about(self), tiles(self), document.warnings(self.warnings) }
+  parts[#parts + 1] = '<p class="downloads">' .. frame.download("results.csv", "text/csv", report.csv(self), "CSV")
+    .. frame.download("results.json", "application/json", report.json(self), "JSON") .. '</p><p class="controls"></p>'
   for _, figure in ipairs(sweep_charts.figures(self)) do parts[#parts + 1] = figure end
   parts[#parts + 1] = points_table(self)
   parts[#parts + 1] = reasons(self)
-  return html.document(self.header.title, table.concat(parts, "\n"))
+  return document.of(self.header.title, table.concat(parts, "\n"))
 end
 
 return html

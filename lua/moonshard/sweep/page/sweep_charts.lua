@@ -2,18 +2,19 @@
 -- Each row is a point.
 
 local charts = require("moonshard.sweep.page.charts")
+local frame = require("moonshard.page.frame")
 local grid = require("moonshard.sweep.grid")
 local measures = require("moonshard.sweep.measures")
 local minimum = require("moonshard.sweep.minimum")
 local plans = require("moonshard.engine.plan")
-local points = require("moonshard.sweep.page.points")
+local points = require("moonshard.page.points")
 local progress = require("moonshard.base.text.progress")
-local style = require("moonshard.sweep.page.style")
-local units = require("moonshard.sweep.page.units")
+local style = require("moonshard.page.style")
+local units = require("moonshard.page.units")
 
 local sweep_charts = {}
 
-local figure, grouped, peak_of, speed_of = charts.figure, charts.group_rows, measures.peak, measures.speed
+local figure, grouped, peak_of, speed_of = frame.figure, charts.group_rows, measures.peak, measures.speed
 
 local function is_measured(record) return record.status == "ok" end
 
@@ -98,7 +99,7 @@ local function loss_curve(self)
   chart.x_log = list[#list].rate >= 10 * list[1].rate
   local rate, text = minimum.advise(list, failed)
   chart.mark = { x = rate, text = ("%s=%s"):format(key, grid.text(rate)) }
-  return charts.framed(chart.title, text .. ".", points.svg(chart))
+  return frame.framed(chart.title, text .. ".", points.svg(chart))
 end
 
 local function has_curve(self)
@@ -153,7 +154,7 @@ local function speed_against_memory(self)
   for _, point in ipairs(best_in_both(chart.points)) do
     point.text = charts.label_of(columns, point.record):gsub("  ", " ")
   end
-  return charts.framed(chart.title, "The points that no other point beats in both have a name, as far as there is "
+  return frame.framed(chart.title, "The points that no other point beats in both have a name, as far as there is "
     .. "room, and always the fastest.", points.svg(chart))
 end
 

@@ -5,7 +5,7 @@
 -- own order; the script therefore creates the controls itself. It reads the points from the table: a cell with a number
 -- has it in data-v, and each row of a chart has its point's number in data-point.
 
-local layout = require("moonshard.sweep.page.bars").LAYOUT
+local layout = require("moonshard.page.bars").LAYOUT
 
 return ("const ROW = %d, GROUP = %d, AXIS = %d;\n"):format(layout.row, layout.group, layout.axis) .. [==[
 const table = document.querySelector("table"), points = [...table.tBodies[0].rows];

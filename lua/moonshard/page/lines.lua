@@ -4,9 +4,9 @@
 -- As in points.lua, x positions are percentages of the width and text has a fixed size.
 
 local axis = require("moonshard.metrics.axis")
-local escape = require("moonshard.sweep.page.bars").escape
-local labels = require("moonshard.sweep.page.labels")
-local units = require("moonshard.sweep.page.units")
+local escape = require("moonshard.page.bars").escape
+local labels = require("moonshard.page.labels")
+local units = require("moonshard.page.units")
 
 local lines = {}
 

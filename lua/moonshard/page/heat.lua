@@ -1,6 +1,6 @@
 -- A heat map as SVG for a page: a grid of cells, darker for larger values, each with lines of text.
 
-local escape = require("moonshard.sweep.page.bars").escape
+local escape = require("moonshard.page.bars").escape
 
 local heat = {}
 

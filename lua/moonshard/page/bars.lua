@@ -5,7 +5,7 @@
 -- screen and paper. Colours are classes (c1, c2, ...) that the page's style sheet defines, for light and dark.
 
 local axis = require("moonshard.metrics.axis")
-local units = require("moonshard.sweep.page.units")
+local units = require("moonshard.page.units")
 
 local bars = {}
 
