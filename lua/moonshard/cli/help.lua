@@ -44,12 +44,13 @@ moonshard trains neural networks whose parameters, gradients and optimizer state
   moonshard explain RECIPE.lua -n RANKS [--ranks-per-node M] [--rank R] [--device D] [--cluster C] [--all] [--json]
                     [key=value ...]
                          list which rule made each decision and its cost, what sets the memory peak, and what to change
-  moonshard price RECIPE.lua -n RANKS --cluster C [--mesh-list M,M,... [--processes P] | --trace FILE] [--json]
-                  [key=value ...]
+  moonshard price RECIPE.lua -n RANKS --cluster C [--mesh-list M,M,... [--processes P] | --trace FILE | --page FILE]
+                  [--json] [key=value ...]
                          predict the time of a step, tokens/s, MFU, exposed communication and memory on a described
                          cluster: a name like h100x8-400g (`moonshard price` alone lists them), or the path of a file;
                          --mesh-list "1x512,64x8": a table of meshes, divided among P processes (default: one per core
-                         for a long list); --trace: the predicted step as a trace
+                         for a long list); --trace: the predicted step as a trace; --page: as a page with its
+                         timeline
                   --cluster C --constants [--json]
                          list the constants of a cluster with their sources
   moonshard calibrate [-n RANKS] [--device D] [--out FILE.lua] [--quick]
@@ -60,10 +61,12 @@ moonshard trains neural networks whose parameters, gradients and optimizer state
                       [--rendezvous PLACE] [--transport NAME] [--timeout S]
                          also measure the links between hosts like this one: their rates, their latency, and the
                          processor time of each byte
-  moonshard tune RECIPE.lua -n RANKS --cluster C [--memory SIZE] [--mesh M] [--json] [key=value ...]
+  moonshard tune RECIPE.lua -n RANKS --cluster C [--memory SIZE] [--mesh M] [--page FILE] [--json]
+                 [key=value ...]
                          find the fastest mesh and rules (units, resharding, prefetching, recomputation, optimizer state
                          over replicas) on a described cluster, and print them as Lua to paste; --memory: how much
-                         memory of a device a rank may use, like 72GiB (default: all); --mesh: try only this one
+                         memory of a device a rank may use, like 72GiB (default: all); --mesh: try only this one;
+                         --page: a page of all plans that were tried, by memory and speed
   moonshard check RECIPE.lua -n RANKS [--steps K] [--rtol X] [--timeout S] [--json]
                   [--transport NAME] [--nodes N --node-rank R --rendezvous tcp://HOST:PORT]
                   [--hosts LIST [--agent COMMAND] [--env NAME[=VALUE]] [--remote-moonshard PATH]] [key=value ...]

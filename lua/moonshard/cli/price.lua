@@ -9,6 +9,7 @@ local errors = require("moonshard.base.error")
 local forked = require("moonshard.price.forked")
 local json = require("moonshard.base.text.json")
 local output_file = require("moonshard.base.files.output_file")
+local page = require("moonshard.price.page")
 local planned = require("moonshard.recipe.planned")
 local price = require("moonshard.price.price")
 local recipe = require("moonshard.recipe.file")
@@ -25,6 +26,7 @@ local OPTIONS = {
   ["--cluster"] = { name = "cluster", value = "text" },
   ["--mesh-list"] = { name = "mesh_list", value = "text", what = 'meshes separated by commas, like "1x512,64x8"' },
   ["--trace"] = { name = "trace", value = "text", what = "a file" },
+  ["--page"] = { name = "page", value = "text", what = "a file" },
   ["--constants"] = { name = "constants", value = "flag" },
   ["--processes"] = { name = "processes", value = "count" },
   ["--json"] = { name = "json", value = "flag" },
@@ -57,8 +59,10 @@ local function check_line(line)
       line.processes)
   end
   if not line.mesh_list then return end
-  if line.trace then
-    refuse("MS_EINVAL", "--trace writes the trace of one mesh: give mesh=... instead of --mesh-list")
+  for _, name in ipairs({ "trace", "page" }) do
+    if line[name] then
+      refuse("MS_EINVAL", "--%s writes the %s of one mesh: give mesh=... instead of --mesh-list", name, name)
+    end
   end
   for _, setting in ipairs(line.settings) do
     if setting.key == MESH then
@@ -75,11 +79,14 @@ local function print_constants(out, cluster, as_json)
 end
 
 local function price_one(out, line, cluster, chunk)
-  if line.trace then output_file.check_option("--trace", line.trace) end
+  for _, name in ipairs({ "trace", "page" }) do
+    if line[name] then output_file.check_option("--" .. name, line[name]) end
+  end
   planned.run(line.recipe, chunk, line.settings, function(compiled, trainer, batch)
     local priced = price.of(compiled, cluster, trainer, batch)
     world.check_interrupt("interrupted before anything was printed")
     if line.trace then output_file.write("trace", line.trace, trace.of(priced)) end
+    if line.page then output_file.write("page", line.page, page.of(priced, line.recipe)) end
     planned.print(out, line.json and json.encode(show.detailed_record(priced)) or show.text(priced))
   end)
 end

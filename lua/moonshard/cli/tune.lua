@@ -12,6 +12,8 @@ local errors = require("moonshard.base.error")
 local json = require("moonshard.base.text.json")
 local meshes = require("moonshard.tune.meshes")
 local nothing_fits = require("moonshard.tune.nothing_fits")
+local output_file = require("moonshard.base.files.output_file")
+local page = require("moonshard.tune.page")
 local planned = require("moonshard.recipe.planned")
 local policies = require("moonshard.tune.policies")
 local progress = require("moonshard.base.text.progress")
@@ -31,6 +33,7 @@ local OPTIONS = {
   ["--cluster"] = { name = "cluster", value = "text" },
   ["--memory"] = { name = "memory", value = "text", what = 'a size, like "72GiB"' },
   ["--mesh"] = { name = "mesh", value = "text", what = "sizes joined by x, like 8x8" },
+  ["--page"] = { name = "page", value = "text", what = "a file" },
   ["--json"] = { name = "json", value = "flag" },
 }
 
@@ -51,6 +54,7 @@ local function check_line(line)
     refuse("MS_EINVAL", "%s=%s and --mesh both give the mesh: give one of them", MESH, given_mesh(line))
   end
   if line.mesh then table.insert(line.settings, { key = MESH, text = line.mesh }) end
+  if line.page then output_file.check("page", line.page) end
 end
 
 -- Runs the recipe on a mesh; nil: its own.
@@ -147,6 +151,7 @@ function command.main(arguments)
   end
   local result = report.of(found, room, line.ranks or 1)
   check_rules(run, result)
+  if line.page then output_file.write("page", line.page, page.of(result, line.recipe)) end
   planned.print(out, line.json and json.encode(report.json(result)) or report.text(result))
   return status.OK
 end

@@ -16,7 +16,7 @@ function document.tile(name, value, about, first)
     escape(value), escape(about))
 end
 
----A whole page, with the style sheets and the script of sweeps.
+---A whole page, with the style sheets, and with the script if it has a table for it.
 ---@param title string
 ---@param body string HTML that follows the title
 ---@return string
@@ -30,7 +30,7 @@ function document.of(title, body)
     "<title>" .. escape(title) .. "</title>", "<style>" .. style.drawing .. "</style><style>" .. style.page
       .. "</style></head><body><main>",
     "<h1>" .. escape(title) .. "</h1>", body,
-    "</main><script>" .. script .. "</script></body></html>\n",
+    "</main>" .. (body:find("<table", 1, true) and "<script>" .. script .. "</script>" or "") .. "</body></html>\n",
   }, "\n")
 end
 

@@ -125,6 +125,23 @@ local function draw_points(out, chart, place, mark_x, to_y)
     segments = segments }), escape)
 end
 
+---The points that no other beats in both, with the lowest x and the highest y, by x.
+---@generic T
+---@param list T[] with x and y; sorted in place
+---@return T[]
+function points.frontier(list)
+  local best, highest = {}, -math.huge
+  table.sort(list, function(a, b)
+    if a.x ~= b.x then return a.x < b.x end
+    return a.y > b.y
+  end)
+  for _, point in ipairs(list) do
+    if point.y > highest then best[#best + 1] = point end
+    highest = math.max(highest, point.y)
+  end
+  return best
+end
+
 ---@param chart moonshard.PointChart has at least one point
 ---@return string
 function points.svg(chart)

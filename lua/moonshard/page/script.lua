@@ -95,7 +95,7 @@ function control(name, text, options, take) {
   selects[name] = select;
 }
 
-control("order", "order", [["-1", "order of the sweep"]].concat(names.flatMap((name, i) =>
+control("order", "order", [["-1", "as given"]].concat(names.flatMap((name, i) =>
   [[String(i), name + ", lowest first"], [i + " down", name + ", highest first"]])), value => {
   state.column = parseInt(value, 10);
   state.down = value.endsWith("down");

@@ -18,6 +18,7 @@ svg .group { font-size: 14px; font-weight: 600; }
 svg .value { font-weight: 600; }
 svg .tick, svg .limit-text, svg .axis-title { fill: var(--soft); font-size: 11px; }
 svg .grid { stroke: var(--line); }
+svg .phase { stroke: var(--soft); stroke-dasharray: 2 3; }
 svg .zero { stroke: var(--ink); }
 svg .ideal { stroke: var(--soft); stroke-dasharray: 2 4; stroke-width: 1.5; }
 svg .limit { stroke: var(--warn); stroke-dasharray: 5 4; stroke-width: 1.5; }
@@ -80,6 +81,7 @@ section { margin-top: 24px; }
 section h2 { margin-bottom: 8px; }
 ul { padding-left: 18px; }
 li { overflow-wrap: anywhere; }
+pre { overflow-x: auto; font-size: 12px; background: var(--card); border-radius: 10px; padding: 14px 16px; }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; font-size: 12px; font-variant-numeric: tabular-nums; white-space: nowrap; }
 th, td { padding: 5px 4px; text-align: left; border-bottom: 1px solid var(--line); }
@@ -104,7 +106,8 @@ th[aria-sort=descending] button::after { content: " \2193"; }
   main { max-width: none; padding: 0; }
   table { font-size: 8px; white-space: normal; width: 100%; }
   th, td { padding: 2px 3px; }
-  .scroll { overflow: visible; }
+  pre { overflow-x: auto; font-size: 12px; background: var(--card); border-radius: 10px; padding: 14px 16px; }
+.scroll { overflow: visible; }
 }
 ]]
 

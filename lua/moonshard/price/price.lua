@@ -173,6 +173,18 @@ function price.timeline(plan, cluster, phase)
   return plans.timeline(plan, cluster:struct(), number_of(phase))
 end
 
+---The phases of a step in the order in which they run, each as often as it runs; with local SGD of a step that
+---synchronises.
+---@param self moonshard.Price
+---@return moonshard.PricedPhase[]
+function price.in_order(self)
+  local list = {}
+  for _, phase in ipairs(self.phases) do
+    for _ = 1, math.ceil(phase.runs) do list[#list + 1] = phase end
+  end
+  return list
+end
+
 ---@class moonshard.ExposedCollective
 ---@field op string "all_gather"
 ---@field unit string

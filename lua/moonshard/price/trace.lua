@@ -98,16 +98,6 @@ function writer:phase(name, instructions, start)
   end
 end
 
--- The phases of a step in the order in which they run, each as often as it runs; with local SGD of a step that
--- synchronises.
-local function in_order(self)
-  local list = {}
-  for _, phase in ipairs(self.phases) do
-    for _ = 1, math.ceil(phase.runs) do list[#list + 1] = phase end
-  end
-  return list
-end
-
 function writer:program_slices(phases, gap, first)
   local step = first
   for _, phase in ipairs(phases) do step = step + gap + phase.seconds end
@@ -135,7 +125,7 @@ function trace.of(self)
   for _, phase in ipairs(document.phases) do instructions[phase.name] = phase.instructions end
   local w = setmetatable({ price = self, lines = {}, arrows = 0, streams = {},
     process = (document.rank + 1) * PROCESS_STEP }, writer)
-  local phases = in_order(self)
+  local phases = price.in_order(self)
   local gap, first = self.cluster:struct().phase_gap, self.cluster:struct().step_gap
   w:add("M", 0, 0, { "name", "process_name", "args",
     { name = ("rank %d, predicted on %s%s"):format(document.rank, self.cluster.name, which_step(self)) } })

@@ -144,20 +144,6 @@ local function settings_text(record)
   return table.concat(parts, " ")
 end
 
--- Those that no other beats in both memory and speed, by memory.
-local function best_of(records)
-  local list, fastest = {}, 0
-  table.sort(records, function(a, b)
-    if a.bytes ~= b.bytes then return a.bytes < b.bytes end
-    return a.per_rank > b.per_rank
-  end)
-  for _, record in ipairs(records) do
-    if record.per_rank > fastest then list[#list + 1] = record end
-    fastest = math.max(fastest, record.per_rank)
-  end
-  return list
-end
-
 -- The settings of some records as labels, those that all of them share apart.
 local function settings_of(records)
   local names, shared, list = {}, {}, {}
@@ -181,25 +167,27 @@ end
 
 local function tradeoffs(self)
   if not self.tradeoffs then return "" end
-  local known, list, most = {}, {}, { bytes = 0, rate = 0 }
+  local known, most = {}, { bytes = 0, rate = 0 }
   for _, record in ipairs(self.tradeoffs.records) do
-    if not record.refused then known[#known + 1] = record end
+    if not record.refused then
+      known[#known + 1] = { x = record.bytes, y = record.per_rank, record = record,
+        title = title_of(record) .. " " .. settings_text(record) }
+    end
   end
   if #known == 0 then return "" end
-  local best = best_of(known)
+  local list, best = points.frontier(known), {}
+  for i, point in ipairs(list) do best[i] = point.record end
   local names, shared = settings_of(best)
-  for i, record in ipairs(best) do
-    most.bytes, most.rate = math.max(most.bytes, record.bytes), math.max(most.rate, record.per_rank)
-    list[i] = { x = record.bytes, y = record.per_rank, title = title_of(record) .. " " .. settings_text(record),
-      text = names[i] }
+  for i, point in ipairs(list) do
+    most.bytes, most.rate, point.text = math.max(most.bytes, point.x), math.max(most.rate, point.y), names[i]
   end
   local title = ("Memory against speed on %s"):format(count_nodes(self.nodes[#self.nodes]))
   local about = ("The settings that no other of %d beats in both%s. Names as far as there is room."):format(#known,
     shared ~= "" and ", all of them with " .. shared or "")
   return frame.framed(title, about, points.svg({ title = title, points = list, joined = true,
     x_title = "peak memory of a rank", x_unit = units.bytes(most.bytes), y_title = "speed of a rank",
-    y_unit = units.rate(most.rate), mark = known[1].room <= most.bytes
-      and { x = known[1].room, text = "the rank's memory" } or nil }))
+    y_unit = units.rate(most.rate), mark = known[1].record.room <= most.bytes
+      and { x = known[1].record.room, text = "the rank's memory" } or nil }))
 end
 
 -- ---- the table --------------------------------------------------------------------------------------------------

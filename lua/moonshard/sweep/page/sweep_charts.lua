@@ -122,20 +122,6 @@ local function peaks_differ(self)
   return false
 end
 
--- Those that no other point beats in both speed and memory, by memory; peaks and speeds as x and y.
-local function best_in_both(list)
-  local best, fastest_yet = {}, -1
-  table.sort(list, function(a, b)
-    if a.x ~= b.x then return a.x < b.x end
-    return a.y > b.y
-  end)
-  for _, point in ipairs(list) do
-    if point.y > fastest_yet then best[#best + 1] = point end
-    fastest_yet = math.max(fastest_yet, point.y)
-  end
-  return best
-end
-
 -- Speed over memory: points further up and left are better.
 local function speed_against_memory(self)
   local chart = { title = "Speed against memory", points = {},
@@ -151,7 +137,7 @@ local function speed_against_memory(self)
     end
   end
   local columns = charts.varying(self.columns, shown)
-  for _, point in ipairs(best_in_both(chart.points)) do
+  for _, point in ipairs(points.frontier(chart.points)) do
     point.text = charts.label_of(columns, point.record):gsub("  ", " ")
   end
   return frame.framed(chart.title, "The points that no other point beats in both have a name, as far as there is "
