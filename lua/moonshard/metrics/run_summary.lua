@@ -124,6 +124,7 @@ end
 ---@param m moonshard.StepMetrics
 function run_summary.step(step, m)
   run_summary.flush()
+  state.began = state.began or clock.now() -- a recipe can log without a trainer
   state.steps, state.last = state.steps + 1, step
   local speed = progress.speed(m)
   if speed and m.step_ms then

@@ -43,6 +43,15 @@ describe("a run that logs its steps", function()
     assert.falsy(ended.out:find("tokens/s"))
   end)
 
+  it("counts the steps of a recipe that logs without a trainer", function()
+    local recipe = scratch.path()
+    scratch.write(recipe, [[local ms = require "moonshard"
+      for step = 1, 3 do ms.log(step, { loss = 4 - step }) end]])
+    local ended = program.run { "run", recipe }
+    assert.equal(0, ended.status, ended.err)
+    has(ended.out, "done: 3 steps in 0:00")
+  end)
+
   it("says nothing of itself where the recipe logs no steps", function()
     local recipe = scratch.path()
     scratch.write(recipe, [[
