@@ -193,6 +193,11 @@ lint: ## check Lua, formatting, floors (includes, calls, requires), prose in tes
 lint: $(BUILD)/packages/lint
 	@tests/lint/run.sh
 
+.PHONY: pictures
+pictures: ## draw the pictures of the guides, of prices and of losses that were written down
+pictures: all
+	@luajit recipes/guides/pictures/draw.lua $(BUILD)/release/moonshard recipes/guides/pictures
+
 shape: ## print the code in numbers that should fall: files of a feature, the header, folders, lines
 	@{ git ls-files --cached --others --exclude-standard 2>/dev/null || \
 	  find . -path ./build -prune -o -type f -printf '%P\n'; } | luajit tests/lint/shape.lua

@@ -15,10 +15,29 @@ local function legend(entries)
   return '<ul class="legend">' .. table.concat(out) .. "</ul>"
 end
 
--- The drawing as a separate file, which includes its colours.
-local function as_file(svg)
-  return (svg:gsub('^<svg width="100%%"', '<svg xmlns="http://www.w3.org/2000/svg" width="860"')
-    :gsub("^(<svg[^>]*>)", function(opening) return opening .. "<style>" .. style.drawing .. "</style>" end))
+local WIDTH, MARGIN, LINE, CHARACTER = 860, 12, 20, 7 -- of a file, in pixels
+
+-- A legend as the top of a drawing in a file, and its height.
+local function legend_of_file(entries)
+  local out, x, y = {}, MARGIN, 0
+  for _, entry in ipairs(entries or {}) do
+    local length = 16 + CHARACTER * #entry.name
+    if x + length > WIDTH then x, y = MARGIN, y + LINE end
+    out[#out + 1] = ('<rect class="%s" x="%d" y="%d" width="11" height="11" rx="2"/><text x="%d" y="%d">%s</text>')
+      :format(entry.class, x, y + 8, x + 16, y + 18, escape(entry.name))
+    x = x + length + 14
+  end
+  return table.concat(out), #out > 0 and y + LINE + 8 or 8
+end
+
+-- The drawing as a separate file, which includes its colours, its legend and what is behind it.
+local function as_file(svg, entries)
+  local text, top = legend_of_file(entries)
+  local height = tonumber(svg:match('height="(%d+)"'))
+  local inner = svg:gsub('^<svg width="100%%"', ('<svg x="%d" y="%d" width="%d"'):format(MARGIN, top,
+    WIDTH - 2 * MARGIN))
+  return ('<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d"><style>%s</style><rect class="behind" '
+    .. 'width="100%%" height="100%%"/>%s%s</svg>'):format(WIDTH, height + top + 8, style.drawing, text, inner)
 end
 
 ---A link to a file whose content is in the link itself, so that it needs no network.
@@ -41,8 +60,9 @@ end
 ---@return string
 function frame.framed(title, about, svg, entries)
   local name = title:lower():gsub("[^%w]+", "-") .. ".svg"
-  return ('<figure><figcaption>%s<h2>%s</h2><p>%s</p></figcaption>%s%s</figure>'):format(frame.download(name,
-    "image/svg+xml", as_file(svg), "SVG"), escape(title), escape(about), entries and legend(entries) or "", svg)
+  local link = frame.download(name, "image/svg+xml", as_file(svg, entries), "SVG")
+  return ('<figure><figcaption>%s<h2>%s</h2><p>%s</p></figcaption>%s%s</figure>'):format(link, escape(title),
+    escape(about), entries and legend(entries) or "", svg)
 end
 
 ---A bar chart with its title, a description, and a link that downloads it as a file.

@@ -10,7 +10,7 @@ style.drawing = [[
   --back: #ffffff; --card: #f6f7f9; --ink: #1c2330; --soft: #5c6675; --line: #dde1e7; --warn: #b42318;
   --c1: #2f6fde; --c2: #7a4fd0; --c3: #c2458f; --c4: #e08a1e; --c5: #1f9d72; --c6: #8a8f98; --c7: #17a2c4;
 }
-svg { display: block; }
+svg { display: block; font-family: system-ui, sans-serif; }
 svg text {
   font-size: 12px; fill: var(--ink); white-space: pre; paint-order: stroke; stroke: var(--card); stroke-width: 4px;
 }
@@ -26,6 +26,13 @@ svg .limit-text { fill: var(--warn); }
 svg .range line { stroke: var(--ink); stroke-width: 1.5; }
 svg .curve { stroke: var(--c1); stroke-width: 2; }
 svg .faint { opacity: 0.45; }
+svg .behind { fill: var(--card); }
+svg .box { fill-opacity: 0.22; }
+svg .rank { fill: var(--card); stroke: var(--ink); }
+svg .group-line { fill: none; stroke-width: 2.5; }
+svg .m1.group-line { stroke: var(--c4); } svg .m2.group-line { stroke: var(--c3); }
+svg .m3.group-line { stroke: var(--c5); } svg .m4.group-line { stroke: var(--c7); }
+svg .m5.group-line { stroke: var(--c2); } svg .m6.group-line { stroke: var(--c6); }
 svg .line { stroke-width: 2; }
 svg .error { stroke-width: 1.5; opacity: 0.6; }
 .s1 { stroke: var(--c1); } .s2 { stroke: var(--c2); } .s3 { stroke: var(--c3); } .s4 { stroke: var(--c4); }

@@ -1,5 +1,5 @@
--- A price as a self-contained page: the step as a timeline with a lane for each stream, its memory by category, and the
--- text of `moonshard price`.
+-- A price as a self-contained page: the step as a timeline with a lane for each stream, its memory by category, the
+-- mesh with its groups, and the text of `moonshard price`.
 
 local bars = require("moonshard.page.bars")
 local document = require("moonshard.page.document")
@@ -10,6 +10,7 @@ local lanes = require("moonshard.page.lanes")
 local plans = require("moonshard.engine.plan")
 local price = require("moonshard.price.price")
 local progress = require("moonshard.base.text.progress")
+local ranks = require("moonshard.page.ranks")
 local show = require("moonshard.price.show")
 local style = require("moonshard.page.style")
 local units = require("moonshard.page.units")
@@ -111,6 +112,17 @@ local function memory(self)
   }, entries)
 end
 
+-- The mesh with its groups, where it is small enough.
+local function mesh_of(self)
+  local mesh, sizes = self.plan.mesh, {}
+  for d = 0, mesh.ndim - 1 do sizes[d + 1] = mesh:size(d) end
+  if not mesh.names or not ranks.can_draw(sizes) then return "" end
+  local chart = { title = "The mesh and its groups", sizes = sizes, names = mesh.names,
+    ranks_per_node = self.cluster.ranks_per_node }
+  return frame.framed(chart.title, "Ranks that exchange something over a dimension, and the nodes that they are on.",
+    ranks.svg(chart), ranks.legend(chart))
+end
+
 local function tiles(self, limit)
   return "<dl>" .. document.tile("step", ("%.2f ms"):format(1e3 * self.step), limit.text, true)
     .. document.tile("speed", progress.rate(self.tokens_per_s), progress.rate(self.tokens_per_s / self.plan.mesh:size())
@@ -133,7 +145,8 @@ function page.of(self, recipe)
     '<p class="about">' .. bars.escape(about) .. "</p>", tiles(self, price.limit(self, price.critical(self))),
     frame.framed(timeline.title, "Rank 0: kernels, and collectives by the stream that runs them. Where the first lane "
       .. "is empty, kernels wait." .. which, lanes.svg(timeline), page.legend(self)),
-    memory(self), "<section><h2>In words</h2><pre>" .. bars.escape(show.text(self)) .. "</pre></section>",
+    memory(self), mesh_of(self),
+    "<section><h2>In words</h2><pre>" .. bars.escape(show.text(self)) .. "</pre></section>",
   }, "\n"))
 end
 
