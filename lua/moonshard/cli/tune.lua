@@ -54,7 +54,7 @@ local function check_line(line)
     refuse("MS_EINVAL", "%s=%s and --mesh both give the mesh: give one of them", MESH, given_mesh(line))
   end
   if line.mesh then table.insert(line.settings, { key = MESH, text = line.mesh }) end
-  if line.page then output_file.check("page", line.page) end
+  if line.page then output_file.check_option("--page", line.page) end
 end
 
 -- Runs the recipe on a mesh; nil: its own.

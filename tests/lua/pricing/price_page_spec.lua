@@ -66,6 +66,15 @@ describe("moonshard tune --page", function()
   end)
 end)
 
+describe("--page of price and tune", function()
+  it("is refused before anything is compiled where its folder does not exist", function()
+    for _, command in ipairs({ "price", "tune" }) do
+      program.refused(2, { command, LLAMA[1], "-n", "8", "--cluster", "h100x8-400g", "--page", "/nowhere/page.html" },
+        "--page | /nowhere")
+    end
+  end)
+end)
+
 describe("a timeline", function()
   local function svg_of(slices)
     return lanes.svg({ title = "t", finish = 100, phases = { { name = "first", begin = 0, finish = 90 } },
