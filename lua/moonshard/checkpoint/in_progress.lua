@@ -3,6 +3,7 @@
 -- that the recipe has forgotten from being collected with its save.
 
 local engine = require("moonshard.base.ffi")
+local written = require("moonshard.base.files.written")
 local C, ffi = engine.C, engine.ffi
 
 ---@class moonshard.SaveInProgress
@@ -50,6 +51,8 @@ function in_progress.drain(patience)
       failures[#failures + 1] = ("the save of %s did not end, so there is no such checkpoint: %s"):format(entry.path,
         ffi.string(C.ms_error_message()))
       C.ms_error_clear()
+    elseif entry.is_first then
+      written.note("checkpoint", entry.path)
     end
   end
   list = {}

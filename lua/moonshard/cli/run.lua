@@ -159,9 +159,9 @@ function run.rank_main(line, chunk)
   require("moonshard.base.text.progress").finish()
   if ok then return status.OK end
   require("moonshard.distributed.profile").forget()
-  if errors.is(raised) and raised.status == "MS_EINTERRUPT" then run_summary.stopped() end
   run.give_up(line, errors.text(raised))
   run.end_saves()
+  if errors.is(raised) and raised.status == "MS_EINTERRUPT" then run_summary.stopped() end
   return status.of(raised, require("moonshard.distributed.world").training)
 end
 

@@ -65,22 +65,27 @@ describe("a run that logs its steps", function()
   end)
 
   it("says after Ctrl-C how far it came, and which checkpoint is there", function()
-    local recipe, folder = scratch.path(), scratch.folder()
+    local recipe, root = scratch.path(), scratch.folder()
     scratch.write(recipe, ([[
       local ffi = require "ffi"
       local ms = require "moonshard"
       ffi.cdef "int kill(int process, int signal); int getppid(void);"
+      local cfg = ms.args { async = false }
       local model = ms.nn.sequential { ms.nn.linear(4, 2) }
       ms.fully_shard(model, { mesh = "1x2" })
       local train = ms.trainer { model = model, optimizer = ms.optim.sgd { lr = 0.1 }, loss = ms.loss.mse }
       for step = 1, math.huge do
         ms.log(step, train:step { inputs = ms.ones(2, 4), targets = ms.ones(2, 2) })
-        if step == 2 then ms.checkpoint.save(train, %q) end
+        if step == 2 then ms.checkpoint.save(train, %q .. tostring(cfg.async), { async = cfg.async }) end
         if step == 3 and ms.world().rank == 0 then ffi.C.kill(ffi.C.getppid(), 2) end
       end
-    ]]):format(folder))
-    local ended = program.run { "run", recipe, "-n", "2" }
-    assert.equal(130, ended.status, ended.err)
-    has(ended.err, "stopped | step | checkpoint | " .. folder .. "/step-00000002")
+    ]]):format(root .. "/"))
+    -- A save in the background ends with the run, and counts.
+    for _, async in ipairs({ "false", "true" }) do
+      local folder = root .. "/" .. async
+      local ended = program.run { "run", recipe, "-n", "2", "async=" .. async }
+      assert.equal(130, ended.status, ended.err)
+      has(ended.err, "stopped | step | checkpoint | " .. folder .. "/step-00000002")
+    end
   end)
 end)
