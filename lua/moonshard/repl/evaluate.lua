@@ -8,6 +8,7 @@ local digest = require("moonshard.repl.digest")
 local errors = require("moonshard.base.error")
 local input_file = require("moonshard.base.files.input_file")
 local lexer = require("moonshard.repl.lexer")
+local nearest = require("moonshard.base.names.nearest")
 local show = require("moonshard.display.values")
 local tensor = require("moonshard.tensor")
 
@@ -135,6 +136,10 @@ local function explain(message, text, place, first_line)
   return ("%s\n  %s\n  %s^"):format(message, line, line:sub(1, column):gsub("[^\t]", " "))
 end
 
+local function can_continue(message, text)
+  return lexer.is_incomplete(message) and not lexer.has_colon_of_python(text)
+end
+
 ---Compiles a text: an expression if it is one, else statements whose outermost locals the session keeps.
 ---@param text string
 ---@param name string chunk name: "=stdin"
@@ -149,7 +154,7 @@ function evaluate.compile(text, name, first_line)
   if chunk then return compile_values(expression or text, name, first_line), nil, nil, true end
   local place = lexer.find_mistake("return " .. (expression or text)) - #"return "
   if expression then
-    return nil, explain(message, text, place + #text - #expression, first_line), lexer.is_incomplete(message)
+    return nil, explain(message, text, place + #text - #expression, first_line), can_continue(message, text)
   end
   local as_expression = message
   chunk, message = compile_as(lexer.keep_locals(text), name, first_line)
@@ -157,7 +162,7 @@ function evaluate.compile(text, name, first_line)
   -- Reports the error of the interpretation that parses further.
   local statement_place = lexer.find_mistake(text)
   if statement_place >= place then place, as_expression = statement_place, message end
-  return nil, explain(as_expression, text, place, first_line), lexer.is_incomplete(as_expression)
+  return nil, explain(as_expression, text, place, first_line), can_continue(as_expression, text)
 end
 
 ---The code of a line: its outermost locals become variables of the session.
@@ -189,6 +194,28 @@ local function outcome_of_error(raised)
   return { kind = kind, text = errors.text(raised) }
 end
 
+-- The value of a name or of names joined by dots, which calls nothing but what __index does.
+local function value_of(self, names)
+  local read = loadstring("return " .. names)
+  return read and setfenv(read, self.environment)()
+end
+
+-- What a person who typed a name without a value, or item 0 of a list, may have meant: " (did you mean model?)", or "".
+local function advice_on_nil(self, text)
+  local names, list = text:match("^%s*=?%s*([%a_][%w_.]*)%s*$"), text:match("^%s*=?%s*([%a_][%w_.]*)%[0%]%s*$")
+  local holder = list and value_of(self, list)
+  if type(holder) == "table" and #holder > 0 then return (" (lists begin with item 1: %s[1])"):format(list) end
+  local above, name = (names or ""):match("^(.-)%.?([%w_]+)$")
+  if not name or #name < 3 then return "" end
+  holder = above == "" and self.environment or value_of(self, above)
+  local known = {}
+  for key in next, type(holder) == "table" and holder or {} do
+    if type(key) == "string" and key:sub(1, 1) ~= "_" then known[#known + 1] = key end
+  end
+  local near = nearest.name(name, known)
+  return near and (" (did you mean %s?)"):format(near) or ""
+end
+
 -- Shows the values. Ctrl-C also stops this, because a collective tostring can wait or take long.
 local function run_chunk(self, chunk, request, is_expression)
   local values = is_expression and chunk(pack) or pack(chunk())
@@ -199,7 +226,9 @@ local function run_chunk(self, chunk, request, is_expression)
   if values.n == 0 then return "" end
   self.environment._ = values[1]
   self.digest = digest.of(values)
-  return request.silent and "" or show.values(values)
+  if request.silent then return "" end
+  local shown = show.values(values)
+  return values.n == 1 and values[1] == nil and shown .. advice_on_nil(self, request.text) or shown
 end
 
 ---Runs a request of the session.

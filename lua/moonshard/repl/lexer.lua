@@ -163,6 +163,17 @@ function lexer.is_incomplete(message)
   return message:find("near '<eof>'", 1, true) ~= nil and not message:find("unfinished string", 1, true)
 end
 
+---Whether a colon has white space behind it, as the one that begins a block in Python. In Lua a method's name is there,
+---and what a user of Python types next would complete nothing.
+---@param text string
+---@return boolean
+function lexer.has_colon_of_python(text)
+  for _, token in ipairs(lexer.tokens(text)) do
+    if token.text == ":" and not text:find("^%S", token.last + 1) then return true end
+  end
+  return false
+end
+
 ---The position of the word that makes a text invalid: it is on the line that LuaJIT reports, and the text up to this
 ---word is the shortest that cannot be completed.
 ---@param source string that does not compile

@@ -110,9 +110,11 @@ end
 local ids = ffi.new("int[?]", MAX_INPUTS)
 local results = ffi.new("int[?]", MAX_OUTPUTS)
 
--- What is behind a value that is no tensor: a field that init did not set is nil.
-local function described(input)
-  return options.describe(input) .. (input == nil and ": it was never assigned, or has another name" or "")
+-- What is behind a value that is no tensor: a field that init did not set is nil, and so is what x.sum() gives sum.
+local function described(row, position, input)
+  if input ~= nil then return options.describe(input) end
+  return "nil: it was never assigned, or has another name"
+    .. (position == 1 and ("; methods have a colon, x:%s(...)"):format(row.name) or "")
 end
 
 local function input_id(trace, row, position, input)
@@ -124,7 +126,7 @@ local function input_id(trace, row, position, input)
     end
     if rawget(input, "data") ~= nil and not options.is_array(input) then return trace:constant(input, row.name).id end
   end
-  errors.invalid("%s: input %d must be a tensor, not %s", row.name, position, described(input))
+  errors.invalid("%s: input %d must be a tensor, not %s", row.name, position, described(row, position, input))
 end
 
 -- ---- numbers as inputs -----------------------------------------------------------------------------------------
@@ -173,7 +175,7 @@ local function check_eager(row, inputs, count)
     elseif type(input) ~= "table" or rawget(input, "data") == nil or options.is_array(input) then
       local symbol = type(input) == "table" and rawget(input, "trace")
       errors.invalid("%s: input %d must be a tensor with values, as ms.tensor makes them, not %s", row.name, i,
-        symbol and "a symbol of a trace that has ended" or described(input))
+        symbol and "a symbol of a trace that has ended" or described(row, i, input))
     end
   end
 end

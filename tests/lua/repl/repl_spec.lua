@@ -167,6 +167,24 @@ describe("moonshard repl", function()
     }, "\n"), ended.err)
   end)
 
+  it("I4 says what a name without a value may have meant, and where lists begin", function()
+    local hints = { "did you mean network?", "did you mean layers?", "lists begin with item 1: network.layers[1]" }
+    prints("nil (" .. table.concat(hints, ")\nnil (") .. ")\nnil\n", 2, {
+      "network = { layers = { 2 } }", "netwrok", "network.layer", "network.layers[0]",
+      "network.layers[3]",
+    })
+  end)
+
+  it("I4 refuses blocks of Python at once, which no line would complete", function()
+    for _, line in ipairs({ "for i in range(3):", "for i in range(3): print(i)", "while True:", "if x: print(x)",
+      "f = lambda x: x" }) do
+      local ended = repl(1, { line, "1 + 1" })
+      assert.equal("2\n", ended.out)
+      has(ended.err, "stdin:1: | is written")
+    end
+    prints("1\n", 1, { "t = { f = function(self, x) return x end }", "t:f(", "1)" })
+  end)
+
   it("I4 answers what is Python's, under the line's number", function()
     local ended = repl(2, { "1", "import numpy", "x += 1", "dir()" })
     assert.equal(2, ended.status)

@@ -179,19 +179,27 @@ local function for_missing_field(message)
   return ("%s: the module has no field %s: did you mean %s?"):format(message, name, nearest.several(name, fields, 3))
 end
 
+local SLASHES = "a whole quotient is math.floor(x / y), and comments begin with --"
+local LOOP = "a loop is written for ... do ... end, or while ... do ... end"
+
 -- What Python's syntax is in Lua, by the end of LuaJIT's message.
 local SYNTAX = {
   ["near '!'$"] = "Lua writes ~= for not equal",
   ["unexpected symbol near '#'$"] = "comments begin with --, not with #",
   ["unexpected symbol near '%['$"] = "lists are written { 1, 2 }",
   ["near '@'$"] = "a product of matrices is x:matmul(w)",
-  ["'do' expected near ':'$"] = "a loop is written for ... do ... end, or while ... do ... end",
+  ["'do' expected near ':'$"] = LOOP,
   ["'then' expected near ':'$"] = "a condition is written if ... then ... end",
   ["'%]' expected near ':'$"] = "a part of a tensor is x:slice(axis, start, stop)",
+  ["'%]' expected near ','$"] = "an element of a tensor is x[0][1], and a part is x:slice(axis, start, stop)",
   ["'}' expected near ':'$"] = "fields of a table are written { name = value }",
 }
--- The same by the line.
+-- The same by the line, which ends with a space here.
 local LINES = {
+  ["^%s*for%s.+:%s"] = LOOP, ["^%s*while%s.+:%s"] = LOOP,
+  ["^%s*if%s.+:%s"] = "a condition is written if ... then ... end",
+  ["%[:"] = "a part of a tensor is x:slice(axis, start, stop)", ["[%w_)]%s*//%s*[%w_(]"] = SLASHES,
+  ["%f[%w_]lambda%s"] = "a function is written function(x) return x end",
   ["%*%*"] = "a power is written x ^ 2", ["^%s*[%w_.]+%s*[-+*/]="] = "Lua has no += and -=: write x = x + 1",
 }
 local STATEMENTS = {
@@ -216,7 +224,7 @@ function advice.explain_syntax(message, source)
   for line in (source .. "\n"):gmatch("([^\n]*)\n") do
     local text = at == number and STATEMENTS[line:match("^%s*(%l+)%f[^%l_]")]
     for pattern, advised in pairs(at == number and LINES or {}) do
-      if not text and line:find(pattern) then text = advised end
+      if not text and (line .. " "):find(pattern) then text = advised end
     end
     if text then return message .. ": " .. text end
     at = at + 1
