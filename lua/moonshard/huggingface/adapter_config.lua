@@ -311,7 +311,8 @@ function adapter_config.text(written, modules, o)
   end
   return require("moonshard.huggingface.config").text({
     peft_type = "LORA", task_type = o.generates and "CAUSAL_LM" or nil, base_model_name_or_path = o.base,
-    r = first.rank, lora_alpha = first.alpha, lora_dropout = dropout, target_modules = targets(written, modules), bias = "none",
+    r = first.rank, lora_alpha = first.alpha, lora_dropout = dropout, target_modules = targets(written, modules),
+    bias = "none",
     fan_in_fan_out = o.transposed, inference_mode = true, init_lora_weights = true, use_rslora = false,
     use_dora = false, rank_pattern = next(ranks) and ranks, alpha_pattern = next(alphas) and alphas,
   }), differ and dropout or nil
