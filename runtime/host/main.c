@@ -279,8 +279,24 @@ static int run_protected(lua_State *L) {
   return 0;
 }
 
+/* The shell of a script has its background jobs ignore Ctrl-C's signal, and other programs ignore or block SIGTERM in
+ * what they start. This process receives both while its ranks run, whatever it inherited, so neither it nor a rank may
+ * lose one before. SIGHUP stays ignored, as nohup means it. */
+static void end_by_requests(void) {
+  sigset_t requests;
+  sigemptyset(&requests);
+  for (int i = 0; i < 2; i++) {
+    const int number = i ? SIGTERM : SIGINT;
+    signal(number, SIG_DFL);
+    sigaddset(&requests, number);
+  }
+  sigaddset(&requests, SIGHUP);
+  sigprocmask(SIG_UNBLOCK, &requests, NULL);
+}
+
 int main(int count, char **arguments) {
   struct program program = {.count = count, .arguments = arguments};
+  end_by_requests();
   if (ms_descriptors_fill() || ms_link_take() || ms_token_hide()) {
     fprintf(stderr, "moonshard: %s\n", ms_error_message());
     return STATUS_FAILED_RUN;

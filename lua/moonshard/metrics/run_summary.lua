@@ -149,7 +149,7 @@ end
 ---Says what is left of a run that Ctrl-C ends.
 function run_summary.stopped()
   local checkpoint = written.path("checkpoint")
-  if world.rank ~= 0 or not (state.last or checkpoint) then return end
+  if not (state.last or checkpoint) or world.rank ~= 0 then return end -- world.rank joins ranks that have not yet
   io.stderr:write(("moonshard: stopped after step %d; %s\n"):format(state.last or 0,
     checkpoint and "the last checkpoint is " .. checkpoint or "no checkpoint was saved"))
 end
