@@ -33,8 +33,6 @@ static const double SILENCE_AT_END = 1.5;
 static const double AWAY_SECONDS = 1.0;
 /* Seconds for what an agent that has ended still holds in its pipe, which another process may keep open. */
 static const double DRAIN_SECONDS = 1.0;
-/* Seconds that a reader of the output may take at the end of a failed run. */
-static const double PATIENCE = 1.0;
 
 /* ---- ending ---- */
 
@@ -119,15 +117,11 @@ static void lose_agent(ms_controller *controller, ms_controlled_host *host) {
   ms_text_free(&how);
 }
 
-static int has_room(const ms_controller *controller) {
-  return ms_output_buffer_has_room(&controller->output[0]) && ms_output_buffer_has_room(&controller->output[1]);
-}
-
 /* A host that has lost power, or whose processes are stopped, closes nothing: its silence tells. */
 static void watch_silence(ms_controller *controller) {
   char how[160];
   double now = ms_clock(), limit = controller->timeout;
-  int away = now > controller->turned_at + ms_wait_scale * AWAY_SECONDS || !has_room(controller);
+  int away = now > controller->turned_at + ms_wait_scale * AWAY_SECONDS || !ms_controller_has_room(controller);
   controller->turned_at = now;
   if (*controller->why) limit = fmin(limit, ms_wait_scale * SILENCE_AT_END);
   for (int i = 0; i < controller->n && controller->started; i++) {
@@ -165,7 +159,8 @@ static void pass_deadline(ms_controller *controller) {
 
 /* At a prompt, Ctrl-C stops the line that runs, not the session. */
 static int stops_a_line(const ms_controller *controller, int number) {
-  return number == SIGINT && controller->interactive && controller->started && !controller->asked && !*controller->why;
+  const int at_prompt = controller->interactive && controller->started && !controller->over;
+  return number == SIGINT && at_prompt && !controller->asked && !*controller->why;
 }
 
 static void forward(ms_controller *controller, int number) {
@@ -236,7 +231,7 @@ static int take_frames(ms_controller *controller, ms_controlled_host *host) {
     lose(controller, host, how);
   }
   while (host->greeted) {
-    if (!has_room(controller)) return 1;
+    if (!ms_controller_has_room(controller)) return 1;
     found = ms_frame_next(&host->from, &kind, &bytes, &n);
     if (found <= 0) break;
     take_frame(controller, host, kind, bytes, n);
@@ -276,7 +271,7 @@ static int goes_on(const ms_controller *controller) {
 
 static nfds_t list(ms_controller *controller, struct pollfd *wanted) {
   nfds_t n = 0;
-  int room = has_room(controller);
+  int room = ms_controller_has_room(controller);
   wanted[n++] = (struct pollfd){.fd = controller->signals, .events = POLLIN};
   wanted[n++] = (struct pollfd){.fd = ms_controller_input_fd(controller), .events = POLLIN};
   for (int i = 0; i < 2; i++)
@@ -304,7 +299,7 @@ static void watch(ms_controller *controller, struct pollfd *wanted) {
   while (goes_on(controller)) {
     nfds_t n = list(controller, wanted);
     poll(wanted, n, controller->deadline > 0 || controller->over || *controller->why ? 100 : TURN_MS);
-    for (int i = 0; i < 2; i++) ms_output_buffer_flush(&controller->output[i]);
+    ms_controller_output_pass(controller);
     check_output(controller);
     read_signals(controller);
     ms_controller_input_pass(controller);
@@ -317,29 +312,6 @@ static void watch(ms_controller *controller, struct pollfd *wanted) {
     if (controller->over < controller->n) continue;
     if (ended == 0) ended = ms_clock();
     if (ms_clock() > ended + ms_wait_scale * DRAIN_SECONDS) kill_agents(controller);
-  }
-}
-
-/* A run whose output is lost has not ended well. */
-static void report_lost_output(ms_controller *controller, int *exit_status) {
-  char lost[256];
-  ms_output_buffer_tell_lost(controller->output, lost, sizeof lost);
-  if (!*lost || *exit_status) return;
-  *exit_status = MS_STATUS_FAILED_RUN;
-  ms_output_buffer_say(&controller->output[1], "moonshard: %s\n", lost);
-  ms_output_buffer_flush(&controller->output[1]);
-}
-
-static void finish_output(ms_controller *controller) {
-  double until = ms_clock() + ms_wait_scale * PATIENCE;
-  int patient = !controller->asked && !*controller->why;
-  while (ms_output_buffer_flush(&controller->output[0]) + ms_output_buffer_flush(&controller->output[1]) &&
-         (patient || ms_clock() < until)) {
-    struct pollfd wanted[3] = {{.fd = controller->signals, .events = POLLIN}};
-    for (int i = 0; i < 2; i++) wanted[i + 1] = (struct pollfd){.fd = controller->output[i].writes, .events = POLLOUT};
-    poll(wanted, 3, 100);
-    if (wanted[0].revents) read_signals(controller);
-    patient = patient && !controller->asked;
   }
 }
 
@@ -381,15 +353,18 @@ int ms_controller_run(ms_controller *controller, int *exit_status) {
   MS_GOTO(ms_token_make());
   MS_GOTO(ms_token_get(&token));
   MS_GOTO(ms_controller_take_signals(controller));
-  controller->turned_at = ms_clock();
+  controller->turned_at = controller->output_moved_at[0] = controller->output_moved_at[1] = ms_clock();
   controller->deadline = controller->turned_at + controller->timeout;
   start_agents(controller, token);
   watch(controller, wanted);
   for (int i = 0; i < controller->n; i++)
     for (int k = 0; k < 3; k++) ms_rank_log_end_line(&controller->hosts[i].log[k]);
   ms_controller_report(controller, exit_status);
-  finish_output(controller);
-  report_lost_output(controller, exit_status);
+  while (ms_controller_output_pass(controller)) {
+    ms_controller_output_wait(controller);
+    read_signals(controller);
+  }
+  ms_controller_output_report(controller, exit_status);
 fail:
   ms_controller_input_end(controller);
   for (int i = 0; i < controller->n; i++) ms_controller_close(&controller->hosts[i]);

@@ -50,7 +50,9 @@ typedef struct ms_controller {
   const char *agent; /* for messages */
   double timeout;    /* seconds until every host has answered, and of silence after which one is lost */
   /* while it runs */
-  ms_output_buffer *output; /* [2] */
+  ms_output_buffer *output;  /* [2] */
+  double output_moved_at[2]; /* when the reader last took some of what waits (ms_clock) */
+  int unread;                /* the end was asked for, and output that nothing read was dropped */
   ms_controller_input input;
   int signals;
   sigset_t old_mask;
@@ -66,6 +68,13 @@ typedef struct ms_controller {
 
 /* controller.c. *exit_status as of ms_launch: of the first rank that failed. Fails only before it starts an agent. */
 int ms_controller_run(ms_controller *controller, int *exit_status);
+/* controller_output.c. has_room: 1 while another frame of output may be taken. pass: writes what the readers take now,
+ * and returns the number of bytes that wait for them. wait: until they take more, or a signal comes. report: changes
+ * *exit_status, and says why, if a run that ended well has lost part of its output. */
+int ms_controller_has_room(const ms_controller *controller);
+size_t ms_controller_output_pass(ms_controller *controller);
+void ms_controller_output_wait(const ms_controller *controller);
+void ms_controller_output_report(ms_controller *controller, int *exit_status);
 /* controller_agent.c: starts the agent of a host. Fails with MS_EIO; the caller has then lost the host. */
 int ms_controller_start(ms_controller *controller, ms_controlled_host *host);
 void ms_controller_close(ms_controlled_host *host);

@@ -15,6 +15,9 @@
 #include "host/launcher/pin.h"
 #include "host/launcher/rank_log.h"
 
+/* Said where a signal ended the wait for a reader, which was all that a run still did. */
+#define MS_NOT_ALL_READ "all ranks have ended, but not everything that they printed was read"
+
 enum { MS_STATUS_BAD_INPUT = 2, MS_STATUS_FAILED_RUN = 3, MS_STATUS_INTERRUPTED = 130, MS_STATUS_TERMINATED = 143 };
 
 typedef struct ms_child {
@@ -35,7 +38,7 @@ typedef struct ms_running {
   ms_child *ranks;
   ms_output_buffer *output; /* [2]: the launcher's standard output and standard error */
   char lost[512];           /* why output of ranks could not be written, as on a full disk; "": no error */
-  int unread;               /* all ranks succeeded, but a signal ended the wait for a reader of their output */
+  int unread;               /* all ranks succeeded, but after a signal their output was given up for lack of a reader */
   char gone[256]; /* all ranks succeeded, but their reader was gone before that: why output is lost; "": none is */
   int running;    /* number of ranks that run */
   int signals;    /* the signalfd */

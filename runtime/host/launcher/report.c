@@ -207,7 +207,7 @@ static void print_report(const ms_running *run, int exit_status) {
     return;
   }
   if (run->unread) {
-    say(run, "moonshard: all ranks have ended, but not everything that they printed was read\n");
+    say(run, "moonshard: " MS_NOT_ALL_READ "\n");
     return;
   }
   if (*run->gone) {
