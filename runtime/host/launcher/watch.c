@@ -128,6 +128,13 @@ static void resize_terminals(const ms_running *run) {
     for (int i = 0; i < 2; i++) ms_rank_log_resize(&run->ranks[rank].log[i]);
 }
 
+/* A sender that signals all processes one by one can come to a rank before it comes to this process. */
+static int a_rank_had_it_first(const ms_running *run, int number) {
+  if (run->asked_to_end || run->first_failed < 0) return 0;
+  const int status = run->ranks[run->first_failed].status;
+  return WIFSIGNALED(status) && WTERMSIG(status) == number;
+}
+
 /* The first request is forwarded and starts the grace time; a second one, or one while a failed run ends, kills the
  * ranks. */
 static void end_on_request(ms_running *run, int number, int ranks_know) {
@@ -138,7 +145,7 @@ static void end_on_request(ms_running *run, int number, int ranks_know) {
   }
   if (number == SIGTERM && run->asked_to_end == SIGTERM && ms_clock() < run->asked_at + ms_wait_scale * MS_SAME_REQUEST)
     return;
-  if (run->asked_to_end || run->first_failed >= 0) {
+  if (run->asked_to_end || (run->first_failed >= 0 && !a_rank_had_it_first(run, number))) {
     run->asked_twice = 1;
     ms_kill_ranks(run);
     return;
@@ -267,10 +274,9 @@ void ms_finish_output(ms_running *run) {
     struct pollfd wanted[3] = {{.fd = run->signals, .events = POLLIN}};
     poll(wanted, 1 + add_outputs(run, wanted + 1), 100);
     read_signals(run);
-    if (run->asked_to_end == asked_before) continue;
-    run->unread = patient;
-    break;
+    if (run->asked_to_end != asked_before) break;
   }
+  run->unread = run->asked_to_end && run->first_failed < 0 && !*run->lost;
   give_up_output(run);
 }
 

@@ -145,6 +145,31 @@ static void L5_a_signal_ends_the_wait_for_a_reader_when_all_ranks_have_ended(voi
   assert_has(result.err, "moonshard: | ranks | ended | printed | read");
 }
 
+/* Ends well although it was asked to end before, as a rank that has nothing more to do. */
+static int print_some_when_asked(void *context) {
+  (void)context;
+  ms_world *world;
+  if (join(&world)) return 2;
+  ms_world_catch_termination(world, 1);
+  be_ready();
+  while (!ms_world_terminating(world)) usleep(1000);
+  print_lines(3000);
+  return leave(world, MS_OK);
+}
+
+static void L5_output_that_is_given_up_after_a_signal_is_reported(void **state) {
+  (void)state;
+  int out, err;
+  ms_launch_config config = {.ranks = 1, .rank_main = print_some_when_asked, .log_all = 1};
+  ms_wait_scale = 0.2;
+  pid_t pid = start(&config, &out, &err);
+  wait_until_ready(1);
+  end_by(pid, SIGTERM, out, err);
+  ms_wait_scale = 1;
+  assert_int_equal(result.status, 143);
+  assert_has(result.err, "moonshard: | ranks | ended | printed | read");
+}
+
 /* ---- what ranks themselves print ---- */
 
 static int block_in_print(void *context) {
@@ -217,6 +242,7 @@ int main(void) {
       RUN_TEST(L5_a_death_is_reported_while_output_is_blocked),
       RUN_TEST(L5_a_slow_reader_gets_every_line),
       RUN_TEST(L5_a_signal_ends_the_wait_for_a_reader_when_all_ranks_have_ended),
+      RUN_TEST(L5_output_that_is_given_up_after_a_signal_is_reported),
       RUN_TEST(L6_a_rank_that_is_blocked_in_print_is_reported),
       RUN_TEST(L5_output_before_a_kill_is_kept),
       RUN_TEST(L5_a_log_file_on_a_full_disk_ends_the_run),

@@ -233,6 +233,32 @@ static void L7_a_termination_that_comes_twice_at_once_is_one(void **state) {
   assert_string_equal(result.err, "moonshard: terminated\n");
 }
 
+/* Rank 1 dies of the signal; the others wait until they have heard of that, and then for their own. */
+static int be_signalled_first(void *context) {
+  (void)context;
+  ms_world *world;
+  if (join(&world)) return 2;
+  if (ms_world_barrier(world)) return leave(world, MS_EPEER);
+  if (ms_world_rank(world) == 1) raise(SIGTERM);
+  while (!ms_world_check(world)) usleep(1000);
+  be_ready();
+  sleep(100);
+  return 0;
+}
+
+/* As those do that signal all processes of a run one by one. */
+static void L7_a_termination_that_comes_to_a_rank_first_is_no_failure(void **state) {
+  (void)state;
+  int out, err;
+  ms_launch_config config = {.ranks = 3, .rank_main = be_signalled_first, .grace = 60};
+  pid_t pid = start(&config, &out, &err);
+  wait_until_ready(2);
+  kill(pid, SIGTERM);
+  finish(pid, out, err, ms_clock());
+  assert_int_equal(result.status, 128 + SIGTERM);
+  assert_string_equal(result.err, "moonshard: terminated\n");
+}
+
 /* Saves as slowly as its context says, in ms; tells what it saved. */
 static int save_when_asked(void *context) {
   ms_world *world;
@@ -308,6 +334,7 @@ int main(void) {
       RUN_TEST(L5_a_reader_that_goes_away_does_not_end_a_run),
       RUN_TEST(L5_a_termination_is_passed_on_and_then_enforced),
       RUN_TEST(L7_a_termination_that_comes_twice_at_once_is_one),
+      RUN_TEST(L7_a_termination_that_comes_to_a_rank_first_is_no_failure),
       RUN_TEST(L7_ranks_that_save_get_the_time_for_it),
       RUN_TEST(L7_a_termination_of_one_rank_reaches_all),
       RUN_TEST(L7_a_second_termination_ends_a_save),
