@@ -193,9 +193,9 @@ static void end(ms_remote *remote) {
   }
   /* The ranks of this host can have ended because of the same signal on another one, and the launcher with them: then
    * this host's signal comes when the launcher no longer handles it. */
-  const int by_request = WIFSIGNALED(remote->status) && WTERMSIG(remote->status) == remote->passed;
+  const int by_request = WIFSIGNALED(remote->status) && sigismember(&remote->passed, WTERMSIG(remote->status)) == 1;
   if (!WIFSIGNALED(remote->status) || by_request) {
-    send_end(remote, by_request ? 128 + remote->passed : WEXITSTATUS(remote->status),
+    send_end(remote, by_request ? 128 + WTERMSIG(remote->status) : WEXITSTATUS(remote->status),
              remote->report ? remote->began : MS_LINK_BEGAN_HERE, remote->reason ? remote->reason : "",
              remote->report ? remote->report : "");
     return;
@@ -218,7 +218,7 @@ static void end(ms_remote *remote) {
 static void pass_signal(ms_remote *remote, int number) {
   if (number == SIGINT) ms_remote_input_interrupt(&remote->input, &remote->out);
   if (!remote->pid) return;
-  remote->passed = number;
+  sigaddset(&remote->passed, number);
   if (number == SIGINT) sigqueue(remote->pid, number, (union sigval){.sival_int = ++remote->presses});
   else kill(remote->pid, number);
 }
@@ -327,6 +327,7 @@ int ms_remote_main(void) {
   ms_remote remote = {.in.fd = STDIN_FILENO, .out.fd = STDOUT_FILENO, .signals = -1, .reserved = -1};
   remote.stream[0] = remote.stream[1] = remote.link = remote.input.fd = -1;
   remote.turned_at = ms_clock();
+  sigemptyset(&remote.passed);
   int rc = begin(&remote);
   while (!rc && goes_on(&remote)) turn(&remote);
   if (rc) fprintf(stderr, "moonshard: %s\n", ms_error_message());

@@ -36,7 +36,7 @@ typedef struct ms_remote {
   int began; /* as in ms_link_report, of which these are copies */
   char *reason, *report;
   int presses;                /* how often Ctrl-C was pressed */
-  int passed;                 /* the last signal that was passed to it; 0: none */
+  sigset_t passed;            /* the signals that were passed to it */
   char lost[160];             /* why this program ended the ranks of its own accord; "": it did not */
   double kill_at, drained_at; /* 0: not set */
   double silence;             /* seconds after which the controller, or a launcher that is stopped, is given up */
