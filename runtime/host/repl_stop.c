@@ -92,6 +92,7 @@ void ms_repl_stop_begin(int presses_before) {
   known = presses_before;
   raised = 0;
   listening = 1;
+  if (ended) end_by(SIGTERM); /* it came after this rank had got the line */
   if (ahead > known_ahead) stop_line();
   known_ahead = ahead > 0 ? ahead : 0;
 }

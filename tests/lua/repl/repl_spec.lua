@@ -273,6 +273,20 @@ describe("moonshard repl", function()
     assert.same({ "", "3\n" }, { out, status })
   end)
 
+  it("I4 SIGTERM between the arrival of a line and its run ends the session before it", function()
+    local ended = repl(1, {
+      'ffi = require "ffi" ffi.cdef "int raise(int);"; match = string.match',
+      [[string.match = function(text, pattern)
+          if text:find("never runs", 1, true) and pattern:find("^%^%(%%a%+%)") then ffi.C.raise(15) end
+          return match(text, pattern)
+        end]],
+      'print("this never runs")',
+    })
+    assert.equal("", ended.out)
+    assert.equal(3, ended.status)
+    has(ended.err, "signal 15")
+  end)
+
   it("I4 SIGTERM to an idle prompt, or to a rank of one, ends it at once and by name", function()
     local ranks = "set -- $(cat /proc/$pid/task/$pid/children); "
     for victim, facts in pairs({ ["$pid"] = "terminated", ["$1"] = "rank 0", ["$2"] = "rank 1 | signal 15" }) do
