@@ -23,11 +23,16 @@ int getpid(void);
 int prctl(int option, ...);
 int waitpid(int pid, int *status, int flags);
 int kill(int pid, int signal);
+typedef struct { unsigned long bits[1024 / (8 * sizeof(unsigned long))]; } ms_lua_sigset;
+int sigemptyset(ms_lua_sigset *set);
+int sigaddset(ms_lua_sigset *set, int signal);
+int sigprocmask(int how, const ms_lua_sigset *set, ms_lua_sigset *before);
+void (*signal(int number, void (*handler)(int)))(int);
 ]]
 
 -- The same on every architecture that the executable is built for.
 return {
   O_RDONLY = 0, O_WRONLY = 1, O_CREAT = 64, O_TRUNC = 512, O_CLOEXEC = 524288,
   POLLIN = 1, WNOHANG = 1, SEEK_CUR = 1, PR_SET_PDEATHSIG = 1,
-  SIGINT = 2, SIGKILL = 9, SIGTERM = 15, EINTR = 4,
+  SIGINT = 2, SIGKILL = 9, SIGTERM = 15, EINTR = 4, SIG_BLOCK = 0, SIG_SETMASK = 2,
 }

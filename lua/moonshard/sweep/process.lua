@@ -26,8 +26,20 @@ local MOST_KEPT = 2 ^ 20 -- bytes of standard error
 ---@field interrupted boolean whether Ctrl-C ended it
 ---@field timed_out boolean whether the time limit ended it
 
-local function become_child(arguments, output, error_end, parent)
+-- The handler of Ctrl-C sets a flag, of which the program that the child becomes knows nothing.
+local function hold_interrupts()
+  local held, before = ffi.new("ms_lua_sigset"), ffi.new("ms_lua_sigset")
+  C.sigemptyset(held)
+  C.sigaddset(held, posix.SIGINT)
+  C.sigprocmask(posix.SIG_BLOCK, held, before)
+  return before
+end
+
+-- mask: the signals that were held before the fork.
+local function become_child(arguments, output, error_end, parent, mask)
   C.setpgid(0, 0)
+  C.signal(posix.SIGINT, nil)
+  C.sigprocmask(posix.SIG_SETMASK, mask, nil)
   C.prctl(posix.PR_SET_PDEATHSIG, ffi.cast("unsigned long", posix.SIGKILL))
   local nowhere = C.open("/dev/null", posix.O_RDONLY)
   local created = ffi.cast("int", 438) -- rw-rw-rw-, less the umask
@@ -48,12 +60,14 @@ local function start(words, output)
   if C.pipe2(ends, posix.O_CLOEXEC) ~= 0 then
     errors.raise("MS_EIO", "sweep: cannot make a pipe (errno %d)", ffi.errno())
   end
+  local mask = hold_interrupts()
   local pid = C.fork()
   if pid == 0 then
-    pcall(become_child, arguments, output, ends[1], parent)
+    pcall(become_child, arguments, output, ends[1], parent, mask)
     C._exit(CANNOT_START)
   end
   local number = ffi.errno()
+  C.sigprocmask(posix.SIG_SETMASK, mask, nil)
   C.close(ends[1])
   if pid < 0 then
     C.close(ends[0])
@@ -100,8 +114,10 @@ local function watch(child, descriptor, deadline, tick)
     if ready <= 0 or not open then
       running = C.waitpid(child.pid, status, posix.WNOHANG) == 0
     end
-    end_in_time(child, deadline)
-    if tick and running then tick() end
+    if running then
+      end_in_time(child, deadline)
+      if tick then tick() end
+    end
   end
   while open and C.poll(wanted, 1, 0) > 0 and read_some(descriptor, buffer, child) do end
   return status[0]
