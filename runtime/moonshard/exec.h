@@ -231,8 +231,9 @@ MS_API int ms_state_swap_ema(ms_state *state, int alone);
  * MS_TENSOR_PARAM: the initial values that the model's seed gives. Collective.
  * MS_TENSOR_EMA: averages start from the present parameters.
  * MS_TENSOR_SYNCED: the present parameters of units with a fragment become those of the last sync, and the outer
- * momentum and sums are cleared: local SGD starts from here. ms_state_new, and the functions that overwrite whole
- * parameters, do so for what they write. All replicas must have the same parameters. */
+ * momentum and sums are cleared: local SGD starts from here. ms_state_new does so, and functions that overwrite whole
+ * parameters do so for what they write, but for the momentum, which stays as that of the optimizer does. All replicas
+ * must have the same parameters. */
 MS_API int ms_state_restart(ms_state *state, int what);
 
 /* ffi:end */

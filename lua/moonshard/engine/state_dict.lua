@@ -10,12 +10,13 @@ local inspect = require("moonshard.engine.inspect")
 local options = require("moonshard.base.checks.options")
 local owned_ranges = require("moonshard.engine.owned_ranges")
 local placements = require("moonshard.shard.policies.placements")
+local replicate_sync = require("moonshard.shard.policies.replicate_sync")
 local session = require("moonshard.engine.session")
 local tensor = require("moonshard.tensor")
 local tree = require("moonshard.nn.tree")
 local values = require("moonshard.tensor.values")
 local world = require("moonshard.distributed.world")
-local C, check = engine.C, engine.check
+local C, check, ffi = engine.C, engine.check, engine.ffi
 
 local state_dict = {}
 
@@ -178,6 +179,42 @@ local function check_copies(around, entries, dict)
   return apart
 end
 
+-- Whether this rank was given other values than it has.
+local function is_new(around, entry, data)
+  local _, count, first = expected(around, entry, false)
+  local now = ffi.new("float[?]", count)
+  check(C.ms_state_read(around.state, entry.index, C.MS_TENSOR_PARAM, first, count, now))
+  return hash.of_bytes(now, 4 * count) ~= hash.of_bytes(data, 4 * count)
+end
+
+-- Replicas' own weights go into the next sum, but while one is on its way its outer step would replace them unseen.
+-- Collective.
+local function check_own(around, entries, dict, apart)
+  local sync = around.sharding.local_sync
+  local fragment, applied
+  if sync then fragment, applied = replicate_sync.on_its_way(sync, around.updates) end
+  if not fragment then return end
+  local ok, raised = pcall(function()
+    for i, entry in ipairs(entries) do
+      if apart[i] and entry.param.unit.fragment == fragment and is_new(around, entry, dict[entry.name].data) then
+        local sent = applied - sync.delay + 1
+        errors.invalid("load_state_dict: replicas were given their own values of %s, which the end of update %d would "
+          .. "replace by the sum that is on its way since update %d (replicate_sync has delay = %d): load before "
+          .. "update %d or after update %d, or give all replicas the same values", entry.name, applied, sent,
+          sync.delay, sent, applied)
+      end
+    end
+  end)
+  agreement.raise_first_failure(around, "of load_state_dict", ok, raised)
+end
+
+-- The same values of all replicas become those of the last sync; a sum on its way was of what the others had moved.
+local function write_common(around, index, first, count, data)
+  check(C.ms_state_write(around.state, index, C.MS_TENSOR_SYNCED, first, count, data))
+  if around.sharding.local_sync.delay == 0 then return end
+  check(C.ms_state_write(around.state, index, C.MS_TENSOR_OUTER_SUM, first, count, ffi.new("float[?]", count)))
+end
+
 -- What replicas have in common changes with their weights, unless these are their own: those go on from what they have.
 local function write(around, entries, dict, full, apart)
   for i, entry in ipairs(entries) do
@@ -188,7 +225,7 @@ local function write(around, entries, dict, full, apart)
       local _, count, first = expected(around, entry, false)
       check(C.ms_state_write(around.state, index, C.MS_TENSOR_PARAM, first, count, given.data))
       if owned_ranges.is_local(entry.param) and around.optimizer and not apart[i] then
-        check(C.ms_state_write(around.state, index, C.MS_TENSOR_SYNCED, first, count, given.data))
+        write_common(around, index, first, count, given.data)
       end
     end
   end
@@ -214,6 +251,7 @@ function state_dict.set(model, dict, o)
   agreement.raise_first_failure(around, "of load_state_dict", ok, raised)
   require_same_part(around, entries, "of load_state_dict")
   local apart = o.full and {} or check_copies(around, entries, dict)
+  check_own(around, entries, dict, apart)
   around.unsharded = {} -- copies of the old values
   around.edits = around.edits + 1
   write(around, entries, dict, o.full, apart)

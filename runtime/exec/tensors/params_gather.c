@@ -265,15 +265,26 @@ static int open_scattering(scattering *s, int64_t count) {
   return MS_OK;
 }
 
-/* Overwrites owned elements of what follows a parameter (ms_tensor_row.follows), counted from the first owned one: so
- * the next outer step of local SGD does not undo that weights were overwritten. */
+static int clear(ms_state *state, const ms_elements *to, int64_t first, int64_t count) {
+  static const float zeros[1024];
+  for (int64_t n, end = first + count; first < end; first += n) {
+    n = ms_least((int64_t)(sizeof zeros / sizeof zeros[0]), end - first);
+    MS_TRY(ms_params_copy_in(state, to, first, n, zeros));
+  }
+  return MS_OK;
+}
+
+/* Starts again what follows a parameter (ms_tensor_row.follows), at owned elements counted from the first one: so the
+ * next outer step of local SGD does not undo that weights were overwritten. The point of the last sync becomes what is
+ * written, and a sum that is not applied yet was of what the weights had moved before. */
 static int write_followers(ms_state *state, int param, int64_t first, int64_t count, const float *values) {
   const ms_param *p = &state->model->param[param];
   for (int what = 0; what < MS_TENSOR_KINDS; what++) {
     ms_elements to;
     if (!ms_tensor_rows[what].follows || !ms_slot_has(&state->layout, ms_tensor_rows[what].slot, p)) continue;
     MS_TRY(ms_params_find(state, param, what, &to));
-    MS_TRY(ms_params_copy_in(state, &to, first, count, values));
+    if (ms_tensor_rows[what].starts == MS_STARTS_AT_ZERO) MS_TRY(clear(state, &to, first, count));
+    else MS_TRY(ms_params_copy_in(state, &to, first, count, values));
   }
   return MS_OK;
 }

@@ -21,7 +21,7 @@ typedef struct ms_tensor_row {
   const char *otherwise; /* why a parameter that trains can have none; NULL: for lack of the slot */
   int starts;            /* enum ms_tensor_start */
   int starts_with;       /* the kind with which it starts */
-  int follows;           /* 1: where a program overwrites weights, it overwrites this, too */
+  int follows;           /* 1: where a program overwrites weights, this starts again, too */
 } ms_tensor_row;
 
 extern const ms_tensor_row ms_tensor_rows[MS_TENSOR_KINDS];

@@ -227,6 +227,29 @@ describe("local SGD", function()
     assert.not_same(ranks[1].synced.bias, ranks[1].params.bias)
   end)
 
+  it("H12 a parameter that is set is not moved by a sum that is on its way", function()
+    -- The sum of step 4 is sent in step 5 and applied at the end of step 6.
+    for _, settings in ipairs({
+      { set = 6 }, { dict = 6 }, { set = 6, mesh = "2x1x3" }, { set = 7, delay = 3, fragments = 1, steps = 7 },
+    }) do
+      settings.every, settings.delay, settings.steps = 4, settings.delay or 2, settings.steps or 6
+      for _, rank in ipairs(local_sgd.run(settings)) do
+        assert.same({ 1, 2, 3, 4, 5 }, rank.synced.bias)
+        assert.same({ 1, 2, 3, 4, 5 }, rank.params.bias)
+        assert.same({ 0, 0, 0, 0, 0 }, rank.sums.bias)
+        assert.not_same(rank.initial["layers.1.weight"], rank.synced["layers.1.weight"]) -- whose sum is applied
+      end
+    end
+  end)
+
+  it("H12 replicas' own weights are refused where a sum on its way would replace them", function()
+    local ended = local_sgd.ended({ every = 4, delay = 2, steps = 6, dict = 6, own = true })
+    assert.equal(3, ended.status)
+    has(ended.err, "load_state_dict | bias | update 6 | update 5 | delay = 2")
+    local ranks = local_sgd.run({ every = 4, delay = 2, steps = 5, dict = 5, own = true }) -- in the sum of step 5
+    assert.not_same(ranks[1].params.bias, ranks[2].params.bias)
+  end)
+
   it("H12 a value that is not finite ends the run and names the rank of that replica", function()
     for _, mesh in ipairs({ "2x2", "2x1x3" }) do
       for _, step in ipairs({ 2, 5 }) do -- step 5 also sends the sums of step 4

@@ -14,7 +14,7 @@ local cfg = ms.args {
   outer_momentum = ms.args.real(0.9), nesterov = true,
   always = "", optimizer = "sgd", momentum = 0.9, clip = ms.args.real(0), micro = 1, layout = "rows", dtype = "f32",
   shared_masters = true, freeze = "", ema = ms.args.real(0),
-  save = "", save_at = 0, load = "", spoil = 0, evaluate = false, set = 0, lead = "",
+  save = "", save_at = 0, load = "", spoil = 0, evaluate = false, set = 0, dict = 0, own = false, lead = "",
   positions = 0, copy = false, trainers = 1, first = 0,
 }
 
@@ -111,6 +111,11 @@ end
 for step = cfg.first > 0 and cfg.first or train.steps_done + 1, cfg.steps do
   if cfg.lead ~= "" then keep_distance(step) end
   if step == cfg.set then train:set_parameter("bias", ms.tensor { 1, 2, 3, 4, 5 }) end
+  if step == cfg.dict then
+    local dict = model:state_dict()
+    for i = 0, dict.bias.shape[1] - 1 do dict.bias.data[i] = i + 1 + (cfg.own and data_place or 0) end
+    model:load_state_dict(dict)
+  end
   local metrics = trainers[(step - 1) % #trainers + 1]:step(batch_of(step))
   result.losses[#result.losses + 1], result.norms[#result.norms + 1] = metrics.loss, metrics.grad_norm
   result.bytes[#result.bytes + 1], result.peaks[#result.peaks + 1] = metrics.comm_bytes, metrics.peak_bytes

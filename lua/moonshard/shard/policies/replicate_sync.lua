@@ -190,6 +190,18 @@ end
 ---@return integer
 function replicate_sync.applied(sync, step) return sync.delay > 0 and step - 1 + sync.delay or step end
 
+---The fragment whose sum is on its way after a number of updates: it was sent, and its weights will be replaced.
+---@param sync moonshard.ReplicateSync
+---@param updates integer
+---@return integer? fragment nil: there is none
+---@return integer? step at whose end the sum is applied
+function replicate_sync.on_its_way(sync, updates)
+  for step = updates - 1, updates - sync.delay + 1, -1 do
+    local fragment = fragment_of(sync, step)
+    if fragment then return fragment, step + sync.delay end
+  end
+end
+
 ---All parts of the first fragment, in one plan: for plans that show them.
 ---@return moonshard.OuterParts
 function replicate_sync.all_parts()
