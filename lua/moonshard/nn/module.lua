@@ -157,6 +157,14 @@ local SET_ELSEWHERE = {
 
 local made = setmetatable({}, { __mode = "k" }) -- modules whose init has returned
 
+-- A forward can set and clear a field each time that it is traced.
+local function is_in(order, key)
+  for _, known in ipairs(order) do
+    if known == key then return true end
+  end
+  return false
+end
+
 -- Records fields in the order of their assignment.
 local function note_field(self, key, value)
   if SET_ELSEWHERE[key] and made[self] then
@@ -165,8 +173,8 @@ local function note_field(self, key, value)
   end
   rawset(self, key, value)
   local order = rawget(self, "_order")
-  order[#order + 1] = key
-  if made[self] then tree.note_added(("%s.%s"):format(getmetatable(self).name, tostring(key))) end
+  if not (made[self] and is_in(order, key)) then order[#order + 1] = key end
+  if made[self] then tree.note_added(self, ("%s.%s"):format(getmetatable(self).name, tostring(key))) end
 end
 
 local function to_text(self)
@@ -190,7 +198,7 @@ local function definer(name)
     local here = OF_PYTHON[key]
     if here then errors.invalid("%s of %s is never called: write function %s:%s(...)", key, name, name, here) end
     rawset(class, key, value)
-    tree.note_added(("%s.%s"):format(name, tostring(key)))
+    tree.note_added(class, ("%s.%s"):format(name, tostring(key)))
   end
 end
 

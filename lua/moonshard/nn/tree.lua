@@ -51,12 +51,18 @@ local function interesting(key, value)
   return getmetatable(value) == nil or parameter.is(value) or is_module(value)
 end
 
----Fields that modules and their classes were given after they were made: how many, and the last one.
----@type { count: integer, last: string }
-tree.added = { count = 0, last = "" }
+---Fields that modules and their classes were given after they were made: how many in all, and of each module and class
+---how many, and the last one. What watches a model looks at its own modules, for other models change on their own.
+---@type { count: integer, of: table<table, { count: integer, last: string }> }
+tree.added = { count = 0, of = setmetatable({}, { __mode = "k" }) }
 
+---@param holder table the module or class
 ---@param name string "Linear.scale"
-function tree.note_added(name) tree.added.count, tree.added.last = tree.added.count + 1, name end
+function tree.note_added(holder, name)
+  local all, of = tree.added, tree.added.of[holder] or { count = 0 }
+  all.of[holder], of.count, of.last = of, of.count + 1, name
+  all.count = all.count + 1
+end
 
 tree.methods = {} -- those of all modules, set by nn/module.lua
 local KEPT = { forward = true, init = true, describe = true, sharding = true } -- fields that modules have, or can have

@@ -11,20 +11,23 @@ local values = require("moonshard.tensor.values")
 
 local PLAIN = { number = true, string = true, boolean = true, ["nil"] = true }
 
--- A number per module, for cache keys. The table is weak, so that it keeps no module alive.
-local numbers, last_number = setmetatable({}, { __mode = "k" }), 0
+-- A number per module, for cache keys, which ranks compare: those of a model count its own modules, for a rank can call
+-- other models alone. The tables are weak, so that they keep no module alive.
+local numbers_of = setmetatable({}, { __mode = "k" }) -- by session
 
-local function number_of(module)
-  if not numbers[module] then
-    last_number = last_number + 1
-    numbers[module] = last_number
+local function number_of(around, module)
+  local of = numbers_of[around] or { last = 0, numbers = setmetatable({}, { __mode = "k" }) }
+  numbers_of[around] = of
+  if not of.numbers[module] then
+    of.last = of.last + 1
+    of.numbers[module] = of.last
   end
-  return numbers[module]
+  return of.numbers[module]
 end
 
 -- Tensors become inputs, named by their position; other arguments become part of the cache key.
 local function read_arguments(module, count, arguments)
-  local specs, key = {}, { "module " .. number_of(module) }
+  local specs, key = {}, {}
   for i = 1, count do
     local argument = arguments[i]
     if tensor.is_eager(argument) then
@@ -75,6 +78,7 @@ return function(module, ...)
       .. "ms.randn, or train it with ms.trainer, which traces it", getmetatable(module).name)
   end
   local around = session.around(module)
+  local owner = ("module %d %s"):format(number_of(around, module), key)
   local exec = around:exec("call", specs, function(inputs)
     local symbols = {}
     for i = 1, count do
@@ -82,7 +86,7 @@ return function(module, ...)
       if symbols[i] == nil then symbols[i] = arguments[i] end
     end
     return name_results(module(unpack(symbols, 1, count)))
-  end, { train = false, owner = key, who = getmetatable(module).name })
+  end, { train = false, owner = owner, who = getmetatable(module).name })
   local given = same_rows.new(around)
   for i = 1, count do
     local argument, name = arguments[i], "argument " .. i

@@ -33,6 +33,7 @@ local PLAIN = { number = true, string = true, boolean = true }
 ---@field tables { of: table, name: string, count: integer?, meta: any }[] tables with their metatable and, but for
 ---  modules, the number of their fields, when they were last looked at
 ---@field added integer fields that all modules were given after they were made, when they were last looked at
+---@field added_to table<table, integer> the same of each module and class that can be read
 ---@field version integer counts changes
 ---@field changed table<integer, { before: any, now: any }> places that changed since the last comparison
 ---@field reshaped string[] tables and modules with other fields than at the last comparison, as text
@@ -134,6 +135,7 @@ end
 local function visit_class(self, module, path, depth)
   local class = getmetatable(module).__index
   while type(class) == "table" do
+    self.added_to[class] = 0
     for name, value in next, class do
       if type(value) == "function" then
         add_and_visit(self, class, name, value, ("%s.%s"):format(path, name), name, depth + 1)
@@ -191,12 +193,25 @@ function visit(self, value, name, depth)
   local kind = type(value)
   if kind ~= "table" and kind ~= "function" or tensor.is(value) or self.seen[value] or depth > DEEPEST then return end
   self.seen[value] = true
+  if tree.is_module(value) then self.added_to[value] = 0 end
   if kind == "function" then visit_function(self, value, depth) else visit_table(self, value, name, depth) end
+end
+
+-- Modules and classes of a model that lie too deep to be visited.
+local function add_modules(self, model)
+  for _, entry in ipairs(tree.inventory(model).modules) do
+    local holder = entry.module
+    while type(holder) == "table" and not self.added_to[holder] do
+      self.added_to[holder] = 0
+      local meta = getmetatable(holder)
+      holder = meta and meta.__index
+    end
+  end
 end
 
 local function find_places(self)
   self.holders, self.keys, self.values, self.names, self.tables = {}, {}, {}, {}, {}
-  self.seen, self.known, self.later = {}, {}, {}
+  self.seen, self.known, self.later, self.added_to = {}, {}, {}, {}
   for _, root in ipairs(self.roots) do
     visit(self, root.value, root.name, 0)
     if root.model then add_absent(self, root.value, root.model, "model") end
@@ -204,6 +219,11 @@ local function find_places(self)
   -- After all others: there can be many, and the number of places has a limit.
   for _, place in ipairs(self.later) do add(self, place.holder, place.key, nil, place.name) end
   self.seen, self.known, self.later = nil, nil, nil
+  add_modules(self, self.roots[#self.roots].value)
+  for holder in pairs(self.added_to) do
+    local of = tree.added.of[holder]
+    self.added_to[holder] = of and of.count or 0
+  end
 end
 
 ---What functions and a model can read.
@@ -238,6 +258,20 @@ local function note_reshaped(self, name)
   self.version = self.version + 1
 end
 
+-- Fields that modules and classes were given meanwhile, in an order of their own: it is that of a message.
+local function look_at_added(self)
+  self.added = tree.added.count
+  local names = {}
+  for holder, of in pairs(tree.added.of) do
+    local before = self.added_to[holder]
+    if before and before ~= of.count then
+      self.added_to[holder], names[#names + 1] = of.count, of.last
+    end
+  end
+  table.sort(names)
+  for _, name in ipairs(names) do note_reshaped(self, name .. ", which was added later") end
+end
+
 -- Fields that came, went or have another metatable to answer for them.
 local function look_at_tables(self)
   for _, watched in ipairs(self.tables) do
@@ -249,10 +283,7 @@ local function look_at_tables(self)
         or "another metatable"))
     end
   end
-  if self.added ~= tree.added.count then
-    self.added = tree.added.count
-    note_reshaped(self, tree.added.last .. ", which was added later")
-  end
+  if self.added ~= tree.added.count then look_at_added(self) end
 end
 
 ---A number that is another one after any place has changed.
