@@ -3,7 +3,6 @@
 --
 --   { "context": "The capital of France is", "choices": ["Paris", "Rome"], "label": 0 }       one a line; labels from 0
 
-local conversations = require("moonshard.data.conversations.conversations")
 local errors = require("moonshard.base.error")
 local files = require("moonshard.data.files.files")
 local hash = require("moonshard.base.hash")
@@ -50,7 +49,7 @@ local WHO = "ms.evaluate.multiple_choice"
 local FIELDS = line_fields.new("a question", "context choices label", line_fields.SOURCE, {})
 
 local function question_of(o, row, where)
-  local context, choices, label = conversations.text(where, row, "context"), row.choices, row.label
+  local context, choices, label = line_fields.text(where, row, "context"), row.choices, row.label
   if choices == nil then errors.invalid("%s: choices is missing: it must be a list of at least 2 texts", where) end
   if label == nil then
     errors.invalid("%s: label is missing: it must be the number of the right choice, from 0", where)

@@ -211,11 +211,12 @@ describe("ms.data.chat", function()
       has(refused('{"prompt": "\195\188' .. text .. '", "completion": "x"}'),
         ("chats.jsonl:2: byte 15, 0x%02x | UTF-8"):format(text:byte()))
     end
-    has(refused "[]", "chats.jsonl:2: | messages | prompt | instruction")
+    has(refused "[]", "chats.jsonl:2: | object")
+    has(refused "{}", "chats.jsonl:2: | no fields | messages | prompt | instruction")
     has(refused '{"messages": []}', "chats.jsonl:2: messages | at least one")
     has(refused '{"messages": [{"role": "user"}]}', "chats.jsonl:2: message 1: content | missing")
     has(refused '{"prompt": "q", "completion": 3}', "chats.jsonl:2: completion | 3")
-    has(refused '{"prompt": "q"}', "chats.jsonl:2: completion | missing")
+    has(refused '{"prompt": "q"}', "chats.jsonl:2: | prompt | completion or response")
     has(refused '{"prompt": "q", "completion": NaN}', "chats.jsonl:2: byte 31: | completion is NaN | Python")
     has(refused('{"messages": [{"role": "tool", "content": "x"}]}', { template = { user = { "", "" },
       assistant = { "", "" } } }), 'chats.jsonl:2: | role "tool"')

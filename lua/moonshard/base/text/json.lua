@@ -23,6 +23,13 @@ local LIST = {}
 ---@return any[] list
 function json.list(list) return setmetatable(list, LIST) end
 
+---Whether a value that was read is a list: an empty object is none.
+---@param value any
+---@return boolean
+function json.is_list(value)
+  return type(value) == "table" and (value[1] ~= nil or getmetatable(value) == LIST)
+end
+
 local escapes = { ['"'] = '\\"', ["\\"] = "\\\\", ["\n"] = "\\n", ["\r"] = "\\r", ["\t"] = "\\t" }
 
 local function string_text(text)

@@ -10,7 +10,6 @@ local errors = require("moonshard.base.error")
 local conversations = require("moonshard.data.conversations.conversations")
 local files = require("moonshard.data.files.files")
 local json_lines = require("moonshard.data.files.json_lines")
-local line_fields = require("moonshard.data.conversations.line_fields")
 local message_tokens = require("moonshard.data.conversations.message_tokens")
 local options = require("moonshard.base.checks.options")
 local packing = require("moonshard.data.packing")
@@ -48,9 +47,11 @@ local WHO = "ms.data.chat"
 
 local function pack(o)
   local packed = packing.new(WHO, o.seq, o.pack)
-  local reader = { trains = o.train_on, ignored = line_fields.ignored(WHO, o.ignore) }
+  local reader = conversations.reader(WHO, o, o.train_on)
   for _, path in ipairs(files.find(o.files, json_lines.is_file, ".jsonl")) do
-    conversations.each(path, reader, function(messages, where) packed:add(o.tokens:of(messages, where)) end)
+    conversations.each(path, reader, function(messages, where, conversation)
+      packed:add(o.tokens:of(messages, where, conversation))
+    end)
   end
   if packed.documents == 0 then errors.invalid("%s: files=%s have no conversation", WHO, files.show(o.files)) end
   if packed.trained == 0 then

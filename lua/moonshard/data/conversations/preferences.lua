@@ -3,8 +3,9 @@
 --   { "prompt": "...", "chosen": "...", "rejected": "..." }           prompt may also be a list of messages
 --   { "chosen": [ messages ], "rejected": [ messages ] }              whole conversations, which end with an answer
 --
--- A line can have both: conversations that have the prompt, behind a message of the system or as their last question,
--- are taken as they are. Either can have `system`, a first message of both.
+-- The prompt has other names in some data (PROMPTS). A line can have both: conversations that have the prompt, behind a
+-- message of the system or as their last question, are taken as they are. Either can have `system`, a first message of
+-- both, and fields that the template writes.
 --
 -- Rows of a batch are chosen and rejected in turn, so ranks and micro-batches never separate a pair. Only answers have
 -- targets. All ranks read all files and keep the tokens in memory, 8 bytes each, twice that while rows are joined.
@@ -12,9 +13,12 @@
 local conversations = require("moonshard.data.conversations.conversations")
 local errors = require("moonshard.base.error")
 local files = require("moonshard.data.files.files")
+local forms = require("moonshard.data.conversations.forms")
+local json = require("moonshard.base.text.json")
 local json_lines = require("moonshard.data.files.json_lines")
 local line_fields = require("moonshard.data.conversations.line_fields")
 local message_tokens = require("moonshard.data.conversations.message_tokens")
+local messages_of = require("moonshard.data.conversations.messages")
 local options = require("moonshard.base.checks.options")
 local packing = require("moonshard.data.packing")
 local windows = require("moonshard.data.windows")
@@ -46,7 +50,19 @@ local WHO = "ms.data.preferences"
 
 -- ---- lines ------------------------------------------------------------------------------------------------------
 
-local FIELDS = line_fields.new("a pair", "prompt chosen rejected system messages", line_fields.SOURCE
+---@class moonshard.PairPrompt
+---@field has string the field that has what both answers answer
+---@field more string? texts, of which a line can have one, that follow it
+---@field of_messages boolean? whether it is a prompt only of answers that are one message each
+
+---@type moonshard.PairPrompt[]
+local PROMPTS = {
+  { has = "prompt" }, { has = "question" }, { has = "instruction", more = forms.MORE }, { has = "conversations" },
+  { has = "messages", of_messages = true }, -- of whole conversations they repeat the chosen one
+}
+
+local FIELDS = line_fields.new("a pair", "prompt question instruction conversations chosen rejected messages "
+  .. forms.MORE .. "  chat_template_kwargs " .. table.concat(messages_of.SYSTEM, " "), line_fields.SOURCE
   .. " score_chosen score_rejected chosen_score rejected_score chosen_rating rejected_rating chosen_model "
   .. "rejected_model", {
     tools = line_fields.TOOLS.tools, functions = line_fields.TOOLS.functions,
@@ -70,12 +86,39 @@ local function split_system(messages)
   return nil, messages
 end
 
+local function is_message(value)
+  return type(value) == "table" and (value.role ~= nil or value.from ~= nil)
+end
+
+-- Which field is the prompt.
+local function prompt_field(where, row)
+  local found
+  for _, prompt in ipairs(PROMPTS) do
+    if not line_fields.is_empty(row[prompt.has]) and (is_message(row.chosen) or not prompt.of_messages) then
+      if found then
+        errors.invalid("%s: the line has %s and %s: which is the prompt? To train without one: ignore = { %s }", where,
+          found.has, prompt.has, options.describe(prompt.has))
+      end
+      found = prompt
+    end
+  end
+  for name in forms.MORE:gmatch("%S+") do
+    if not line_fields.is_empty(row[name]) and not (found and found.more) then
+      errors.invalid("%s: the field %s belongs to an instruction, which the line lacks: to train without it: "
+        .. "ignore = { %s }", where, options.describe(name), options.describe(name))
+    end
+  end
+  return found or PROMPTS[1]
+end
+
 -- An empty prompt of whole conversations says nothing.
 local function prompt_of(where, row, field, reader)
-  local whole = type(row[field]) == "table" and line_fields.is_empty(row.prompt)
-  if row.prompt == nil or whole then return {} end
-  if type(row.prompt) == "table" then return conversations.messages(where, row, "prompt", reader) end
-  return { { role = "user", content = conversations.text(where, row, "prompt"), trained = false } }
+  local prompt = prompt_field(where, row)
+  local given = row[prompt.has]
+  local whole = type(row[field]) == "table"
+  if given == nil or given == json.null or whole and line_fields.is_empty(given) then return {} end
+  if type(given) == "table" and not prompt.more then return messages_of.list(where, row, prompt.has, reader) end
+  return { { role = "user", content = forms.asked(where, row, prompt.has, prompt.more), trained = false } }
 end
 
 local function describe(message) return ("%s %s"):format(message.role, options.describe(message.content)) end
@@ -119,13 +162,14 @@ end
 -- The messages of one answer behind its prompt, and whether they are those of a whole conversation.
 local function conversation(where, row, field, reader)
   local prompt, answer = prompt_of(where, row, field, reader), nil
-  if type(row[field]) == "table" then
-    answer = conversations.messages(where, row, field, reader)
+  local list = is_message(row[field]) and { [field] = { row[field] } } or row
+  if type(list[field]) == "table" and list[field] ~= json.null then
+    answer = messages_of.list(where, list, field, reader)
   elseif prompt[1] then
-    answer = { { role = "assistant", content = conversations.text(where, row, field) } }
+    answer = { { role = "assistant", content = line_fields.text(where, row, field) } }
   else
-    errors.invalid("%s: a pair has prompt, chosen and rejected; or chosen and rejected that are lists of messages",
-      where)
+    errors.invalid("%s: a pair has prompt (or question, or instruction), chosen and rejected; or chosen and rejected "
+      .. "that are lists of messages", where)
   end
   if answer[#answer].role ~= "assistant" then
     errors.invalid("%s: the last message of %s has the role %s, not \"assistant\"", where, field,
@@ -135,7 +179,7 @@ local function conversation(where, row, field, reader)
   local of_answer, answered = split_system(answer)
   local messages, before, whole = join(where, field, asked, answered)
   for i, message in ipairs(messages) do message.trained = i > before and message.role == "assistant" end
-  local of_line = not line_fields.is_empty(row.system) and conversations.text(where, row, "system") or nil
+  local of_line = messages_of.system_of(where, row)
   return with_system(where, {
     { field = field, text = of_answer }, { field = "prompt", text = of_prompt }, { field = "system", text = of_line },
   }, messages), whole
@@ -143,7 +187,7 @@ end
 
 -- UltraFeedback repeats the chosen conversation.
 local function check_messages(where, row, chosen, reader)
-  if line_fields.is_empty(row.messages) then return end
+  if line_fields.is_empty(row.messages) or is_message(row.chosen) then return end
   local given = conversation(where, row, "messages", reader)
   if #given == #chosen and continues_with(given, 0, chosen) then return end
   errors.invalid("%s: messages are not the chosen conversation, so they belong to another form: to train without them: "
@@ -186,16 +230,17 @@ end
 
 local function read_pairs(o)
   local rows, left_out = packing.new(WHO, o.seq, false), 0
-  local reader = { trains = "none", ignored = line_fields.ignored(WHO, o.ignore) }
+  local reader = conversations.reader(WHO, o, "none")
   for _, path in ipairs(files.find(o.files, json_lines.is_file, ".jsonl")) do
     json_lines.each(path, "pairs of answers", function(row, where)
-      FIELDS:check(where, row, reader.ignored)
+      FIELDS:check(where, row, reader.ignored, reader.takes)
       local preferred, is_whole = conversation(where, row, "chosen", reader)
       local other, other_is_whole = conversation(where, row, "rejected", reader)
       check_messages(where, row, preferred, reader)
       check_pair(where, preferred, other, is_whole or other_is_whole)
-      local chosen, of_chosen = o.tokens:of(preferred, where)
-      local rejected, of_rejected = o.tokens:of(other, where)
+      local taken = forms.conversation(where, row, FIELDS, reader)
+      local chosen, of_chosen = o.tokens:of(preferred, where, taken)
+      local rejected, of_rejected = o.tokens:of(other, where, taken)
       if trains(of_chosen, o.seq) and trains(of_rejected, o.seq) and differ(chosen, rejected, o.seq) then
         rows:add(chosen, of_chosen)
         rows:add(rejected, of_rejected)

@@ -88,6 +88,11 @@ function file_kind.is_named_json_lines(path)
   return name:find("%.jsonl$") ~= nil or name:find("%.ndjson$") ~= nil
 end
 
+---Whether a file's name, but for .zst, ends in .json.
+---@param path string
+---@return boolean
+function file_kind.is_named_json(path) return path:lower():gsub("%.zst$", ""):find("%.json$") ~= nil end
+
 -- An object that begins on its first line, and a list of objects.
 local LINES, LIST = '^%s*{[ \t]*"[^"\n]*"[ \t]*:', '^%s*%[%s*{%s*"'
 
