@@ -16,7 +16,7 @@ local world = require("moonshard.distributed.world")
 local WHO = "ms.evaluate.multiple_choice"
 
 ---@class moonshard.MultipleChoiceOptions
----@field files string|string[] paths, folders or patterns of .jsonl and .jsonl.zst files
+---@field files string|string[] paths, folders or patterns of JSON lines or lists (.jsonl, .json)
 ---@field ignore? string[] fields of lines that do not matter; default none
 ---@field tokenizer? string|moonshard.Tokenizer default: a token is a byte
 ---@field special? boolean begin contexts without a template with the tokens that the tokenizer's files put before a

@@ -62,7 +62,7 @@ describe("a line of a question and its answer", function()
     end
   end)
 
-  it("U10 has one text behind an instruction, as Alpaca and Dolly name it", function()
+  it("U10 has one text after an instruction, as Alpaca and Dolly name it", function()
     for _, answer in ipairs({ "output", "response" }) do
       for _, more in ipairs({ "input", "context" }) do
         local line = ('{"instruction": "Q", "%s": %%s, "%s": "A", "category": "c"}'):format(more, answer)
@@ -275,7 +275,7 @@ describe("a JSON list", function()
     for i = 1, #seen, 2 do assert.same({ '{"a": "x\\"]"}', '{"b": [1, {"c": "}"}]}' }, { seen[i], seen[i + 1] }) end
   end)
 
-  it("U10 is refused where it is cut short, goes on behind its end, or has what is no object", function()
+  it("U10 is refused where it is cut short, goes on after its end, or has what is no object", function()
     local item = ITEM:format(1)
     local function wrong(whole, facts) has(refused(whole, { name = ".json" }), facts) end
     wrong("[" .. item, ".json:1: | cut short | 1 items")

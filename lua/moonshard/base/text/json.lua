@@ -18,17 +18,15 @@ json.null = setmetatable({}, { __name = "null", __tostring = function() return "
 
 local LIST = {}
 
+---Whether a table is written as a list: it has items, or was marked or read as one.
+---@param value table
+---@return boolean
+function json.is_list(value) return #value > 0 or getmetatable(value) == LIST end
+
 ---Marks a table as a list, also an empty one.
 ---@param list any[]
 ---@return any[] list
 function json.list(list) return setmetatable(list, LIST) end
-
----Whether a value that was read is a list: an empty object is none.
----@param value any
----@return boolean
-function json.is_list(value)
-  return type(value) == "table" and (value[1] ~= nil or getmetatable(value) == LIST)
-end
 
 local escapes = { ['"'] = '\\"', ["\\"] = "\\\\", ["\n"] = "\\n", ["\r"] = "\\r", ["\t"] = "\\t" }
 
@@ -86,7 +84,7 @@ function encode(value, depth)
     return string_text(value)
   elseif value == json.null then
     return "null"
-  elseif kind == "table" and (#value > 0 or getmetatable(value) == LIST) then
+  elseif kind == "table" and json.is_list(value) then
     return array_text(value, depth)
   elseif kind == "table" then
     return object_text(value, depth)

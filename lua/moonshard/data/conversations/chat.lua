@@ -19,7 +19,7 @@ local world = require("moonshard.distributed.world")
 local WHO = "ms.data.chat"
 
 ---@class moonshard.ChatOptions
----@field files string|string[] paths, patterns or folders of .jsonl and .jsonl.zst files
+---@field files string|string[] paths, patterns or folders of JSON lines or lists (.jsonl, .json)
 ---@field ignore? string[] fields of lines and of messages to train without; default none
 ---@field tokenizer? moonshard.Tokenizer default: a token is a byte
 ---@field template? string|moonshard.ChatTemplate "chatml" (default), "llama3", "gemma", "phi3", "plain", or a table

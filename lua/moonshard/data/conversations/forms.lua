@@ -262,7 +262,7 @@ end
 local function tools_of(where, given)
   if type(given) ~= "string" then return given end
   local list, problem = json.decode(given, true)
-  if json.is_list(list) then return list end
+  if type(list) == "table" and json.is_list(list) then return list end
   errors.invalid("%s: tools must be a list, or the text of one as JSON%s", where, problem and ": " .. problem or "")
 end
 

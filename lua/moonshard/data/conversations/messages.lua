@@ -116,7 +116,7 @@ local function calls_of(at, message, reader)
   end
   local given, problem = json.decode(line_fields.text(at, message, "value"), true)
   local list, calls = is_call(given) and { given } or given, {}
-  if not json.is_list(list) or not list[1] then
+  if type(list) ~= "table" or not list[1] then
     errors.invalid("%s: value must be a call of a tool as JSON, { name, arguments }, or a list of them%s", at,
       problem and (": " .. problem) or "")
   end

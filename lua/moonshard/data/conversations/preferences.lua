@@ -3,7 +3,7 @@
 --   { "prompt": "...", "chosen": "...", "rejected": "..." }           prompt may also be a list of messages
 --   { "chosen": [ messages ], "rejected": [ messages ] }              whole conversations, which end with an answer
 --
--- The prompt has other names in some data (PROMPTS). A line can have both: conversations that have the prompt, behind a
+-- The prompt has other names in some data (PROMPTS). A line can have both: conversations that have the prompt, after a
 -- message of the system or as their last question, are taken as they are. Either can have `system`, a first message of
 -- both, and fields that the template writes.
 --
@@ -27,7 +27,7 @@ local world = require("moonshard.distributed.world")
 local WHO = "ms.data.preferences"
 
 ---@class moonshard.PreferenceOptions
----@field files string|string[] paths, patterns or folders of .jsonl and .jsonl.zst files
+---@field files string|string[] paths, patterns or folders of JSON lines or lists (.jsonl, .json)
 ---@field ignore? string[] fields of lines and of messages to train without; default none
 ---@field tokenizer? moonshard.Tokenizer default: a token is a byte
 ---@field template? string|moonshard.ChatTemplate as of ms.data.chat; default "chatml"

@@ -8,13 +8,27 @@ local file_kind = {}
 local UNPACK = "decompress it, or compress it with zstd"
 local CONVERT = "write what it holds as text or as JSON lines"
 local RECODE = "convert it to UTF-8 with iconv"
+local FETCH = "it came in place of the data: fetch these again"
+
+-- One line of Python with the library that reads a format.
+local function python(line)
+  return ("convert it, python3 -c '%s'"):format(line)
+end
+local function pandas(read)
+  return python(('import pandas; pandas.%s("FILE").to_json("FILE.jsonl", orient="records", lines=True)'):format(read))
+end
+local ARROW = 'import pyarrow.ipc as i; i.open_%s("FILE").read_%s().to_pandas().to_json("FILE.jsonl", '
+  .. 'orient="records", lines=True)'
 
 ---@class moonshard.FileKind
 ---@field name string "gzip"
 ---@field begins string a pattern of the first bytes
 ---@field at integer? where they are, from 1; default 1
 ---@field reads "zstd"? how the file is read; nil: it is not
----@field advice string? what to do with a file that holds text in another form; nil: it holds none
+---@field advice string? what to do with the file
+---@field left_out boolean? whether it holds no text, so that folders and patterns of texts leave it out
+---@field is_text boolean? whether it is text, which ms.data.text reads under a name that ends as `name_ends`
+---@field name_ends string? a pattern of names that say what the file is
 
 ---@type moonshard.FileKind[]
 local KINDS = {
@@ -27,24 +41,38 @@ local KINDS = {
   { name = "a 7z archive", begins = "7z\188\175\39\28", advice = UNPACK },
   { name = "a zip archive (torch.save makes such files)", begins = "PK\3\4", advice = UNPACK },
   { name = "a tar archive", begins = "ustar", at = 258, advice = "unpack it" },
-  { name = "a Parquet table", begins = "PAR1", advice = CONVERT },
-  { name = "an Arrow table", begins = "ARROW1", advice = CONVERT },
-  { name = "an Arrow stream", begins = "\255\255\255\255..%z%z\16%z%z%z", advice = CONVERT },
-  { name = "a Feather table", begins = "FEA1", advice = CONVERT },
+  { name = "a Parquet table", begins = "PAR1", advice = pandas("read_parquet") },
+  { name = "an Arrow table", begins = "ARROW1", advice = python(ARROW:format("file", "all")) },
+  { name = "an Arrow stream", begins = "\255\255\255\255..%z%z\16%z%z%z",
+    advice = python(ARROW:format("stream", "all")) },
+  { name = "a Feather table", begins = "FEA1", advice = pandas("read_feather") },
+  { name = "an Avro file", begins = "Obj\1", advice = CONVERT },
   { name = "an SQLite database", begins = "SQLite format 3%z", advice = CONVERT },
   { name = "an HDF5 file", begins = "\137HDF\r\n", advice = CONVERT },
   { name = "a PDF document", begins = "%%PDF%-", advice = CONVERT },
+  { name = "UTF-32 text", begins = "\255\254%z%z", advice = RECODE },
+  { name = "UTF-32 text", begins = "%z%z\254\255", advice = RECODE },
   { name = "UTF-16 text", begins = "\255\254", advice = RECODE },
   { name = "UTF-16 text", begins = "\254\255", advice = RECODE },
   { name = "a pointer of Git LFS to the data", begins = "version https://git%-lfs%.github%.com/spec/v1\n",
     advice = "fetch the data with git lfs pull" },
-  { name = "a pickle", begins = "\128[\2-\5]" },
-  { name = "a GGUF model", begins = "GGUF" },
-  { name = "a NumPy array", begins = "\147NUMPY" },
-  { name = "an executable or a library", begins = "\127ELF" },
+  { name = "a pickle (older torch.save makes such files)", begins = "\128[\2-\5]",
+    advice = "write what it holds as text, as JSON lines or as token files with the program that made it",
+    left_out = true },
+  { name = "a web page", begins = "%s*<![Dd][Oo][Cc][Tt][Yy][Pp][Ee]%s+[Hh][Tt][Mm][Ll]", advice = FETCH,
+    is_text = true, name_ends = "%.x?html?$" },
+  { name = "a web page", begins = "%s*<[Hh][Tt][Mm][Ll][%s>]", advice = FETCH, is_text = true,
+    name_ends = "%.x?html?$" },
+  { name = "a server's error", begins = "%s*<%?xml[^>]*>%s*<Error>", advice = FETCH, is_text = true,
+    name_ends = "%.xml$" },
+  { name = "a GGUF model", begins = "GGUF", left_out = true },
+  { name = "a NumPy array", begins = "\147NUMPY",
+    advice = "write its tokens as a token file (recipes/guides/bring_your_data.md), or its texts as JSON lines",
+    left_out = true },
+  { name = "an executable or a library", begins = "\127ELF", left_out = true },
 }
 
-local BINARY = { name = "binary: it has a zero byte near its beginning" }
+local BINARY = { name = "binary: it has a zero byte near its beginning", left_out = true }
 
 ---A format with a signature of its own; nil for text and for what is unknown.
 ---@param beginning string the first bytes of a file, 262 or more where it has them
@@ -60,6 +88,14 @@ end
 ---@return moonshard.FileKind?
 function file_kind.of_no_text(beginning)
   return file_kind.of(beginning) or beginning:find("\0", 1, true) and BINARY or nil
+end
+
+---Whether a file of a kind is text all the same: a page that is named as one.
+---@param path string
+---@param kind moonshard.FileKind
+---@return boolean
+function file_kind.is_text(path, kind)
+  return kind.is_text ~= nil and path:lower():gsub("%.zst$", ""):find(kind.name_ends) ~= nil
 end
 
 ---Raises for a file that is not read.

@@ -61,7 +61,7 @@ local function between(self, text, at)
       self.path, self.line)
   end
   if not self.expects:find(char, 1, true) then
-    errors.invalid("%s:%d: behind %d items: expected %s, not %q", self.path, self.line, self.item,
+    errors.invalid("%s:%d: after %d items: expected %s, not %q", self.path, self.line, self.item,
       MEANING[self.expects], char)
   end
   if char == "[" then
@@ -116,7 +116,7 @@ end
 function List:finish()
   if self.expects == "" then return end
   errors.invalid("%s:%d: the list does not end: the file was cut short %s", self.path, self.line,
-    self.depth > 1 and ("in item %d"):format(self.item) or ("behind %d items"):format(self.item))
+    self.depth > 1 and ("in item %d"):format(self.item) or ("after %d items"):format(self.item))
 end
 
 return json_list
