@@ -102,14 +102,17 @@ typedef struct ms_token_reader ms_token_reader;
 
 /* FILES: token files in the format of llm.c: a header of 256 int32 (magic 20240520 and version 1: 16-bit tokens; magic
  * 20240801 and version 7: 32-bit tokens; then the number of tokens, or from 2^31 on, -1 and the number as an int64),
- * followed by the tokens. BYTES: any files; each byte is a token. */
+ * followed by the tokens. Or pairs of Megatron's, by either name: NAME.bin, integers without a header, and NAME.idx,
+ * which begins with MMIDIDX; NAME.bin is one of a pair where NAME.idx exists and it has no header of its own.
+ * BYTES: any files; each byte is a token. */
 enum ms_token_kind { MS_TOKEN_FILES = 0, MS_TOKEN_BYTES = 1 };
 
 /* Maps files as one stream of tokens, in this order, of which there are *count (can be NULL). MS_EINVAL names a file
  * that does not exist, or the field that is wrong (too short, too long, another format); MS_EIO is an error of the
  * system. */
 MS_API int ms_tokens_open(int files, const char *const *paths, int kind, ms_tokens **tokens, int64_t *count);
-/* Copies tokens [first, first + count). MS_EIO if a file was truncated after it was opened. */
+/* Copies tokens [first, first + count). MS_EIO if a file was truncated after it was opened; MS_EINVAL names a value
+ * that is below 0 or above INT32_MAX. */
 MS_API int ms_tokens_read(const ms_tokens *tokens, int64_t first, int64_t count, int32_t *out);
 
 /* Starts a thread that reads batches ahead, each of `rows` samples of `columns` tokens. At most `slots` batches can be

@@ -132,8 +132,8 @@ local function print_checkpoint(path, line)
   io.write(text_columns.of(rows))
 end
 
-local function print_data(path, kind, bits, line)
-  local found = inspect_data[kind](path, { all = not line.no_checksums, finish = line.finish }, bits)
+local function print_data(path, line, kind, bits, pair)
+  local found = inspect_data[kind](path, { all = not line.no_checksums, finish = line.finish }, bits, pair)
   if line.json then
     print(json.encode(found))
     return
@@ -155,12 +155,12 @@ function inspect.main(arguments)
     print_checkpoint(line.recipe, line)
     return status.OK
   end
-  local kind, bits = inspect_kind.of(line.recipe)
+  local kind, bits, pair = inspect_kind.of(line.recipe)
   if line.finish and kind ~= "tokens" then
     status.refuse("MS_EINVAL", "moonshard inspect --end is only for token files: %s is not one", line.recipe)
   end
   if kind ~= "safetensors" then
-    print_data(line.recipe, kind, bits, line)
+    print_data(line.recipe, line, kind, bits, pair)
     return status.OK
   end
   local found = inspect.read(line.recipe, not line.no_checksums)

@@ -1,18 +1,21 @@
--- Token files in the format of llm.c and `moonshard tokenize`: a header and tokens of 16 or 32 bits. Files are mapped.
+-- Token files in the format of llm.c and `moonshard tokenize`, a header and tokens of 16 or 32 bits, and Megatron's
+-- pairs NAME.idx and NAME.bin. Files are mapped.
 --
 -- Several files form one stream, in the given order; a window can begin in one file and end in the next. Documents
 -- follow one another without padding, separated by end tokens if the files contain them.
 
 local decompressed = require("moonshard.data.files.decompressed")
 local errors = require("moonshard.base.error")
+local file_kind = require("moonshard.data.files.file_kind")
 local files = require("moonshard.data.files.files")
 local streams = require("moonshard.data.stream")
+local token_files = require("moonshard.data.files.token_files")
 local windows = require("moonshard.data.windows")
 local world = require("moonshard.distributed.world")
 
 ---@class moonshard.TokenOptions
 ---@field files string|string[] paths, patterns ("train_*.bin") or folders (their .bin and .bin.zst files); a string can
----  list several
+---  list several; of a pair of Megatron's, NAME.idx and NAME.bin, either name or both
 ---@field valid_files? string|string[] files for validation, instead of a fraction of `files`
 ---@field seq? integer tokens per sequence; default 256
 ---@field batch? integer sequences per rank and step; default 8
@@ -26,6 +29,7 @@ local world = require("moonshard.distributed.world")
 
 ---@class moonshard.TokenData: moonshard.Loader
 ---@field tokens number tokens in the files
+---@field documents number? documents in the files, if all are pairs of Megatron's
 ---@field valid moonshard.Loader? the validation data; every call of its batches starts with the same samples
 
 local function is_token_file(path) return path:find("%.bin$") ~= nil or path:find("%.bin%.zst$") ~= nil end
@@ -35,11 +39,13 @@ local function any() return true end
 -- A pattern selects all files that match; a folder contributes files that end in .bin, those of sub-folders too.
 local function open(spec, option)
   local wanted = type(spec) == "string" and spec:find("[*?%[]") and any or is_token_file
-  local paths = files.find(spec, wanted, ".bin", option)
+  local paths = token_files.once(files.find(spec, wanted, ".bin", option))
   for _, path in ipairs(paths) do
     if not files.exists(path) then
       errors.invalid("%s: No such file or directory: `moonshard tokenize` converts text to token files", path)
     end
+    local kind = not token_files.index_of(path) and file_kind.of(decompressed.beginning(path))
+    if kind then file_kind.refuse(path, kind) end
   end
   return streams.open(decompressed.paths(paths), "MS_TOKEN_FILES", paths), paths
 end
@@ -47,9 +53,10 @@ end
 -- What is trained on says nothing in a validation.
 local function check_apart(who, trained, valid)
   local known = {}
-  for _, path in ipairs(trained) do known[files.real_path(path)] = path end
+  local function name_of(path) return files.real_path(token_files.index_of(path) or path) end
+  for _, path in ipairs(trained) do known[name_of(path)] = path end
   for _, path in ipairs(valid) do
-    local same = known[files.real_path(path)]
+    local same = known[name_of(path)]
     if same then
       errors.invalid("%s: %s, in valid_files, is also in files%s: leave it out of one of them", who, path,
         same ~= path and (", as " .. same) or "")
@@ -84,6 +91,7 @@ local function tokens(o)
   end
   local data = windows.loaders(o, stream, count)
   data.tokens, data.read_from = count, trained and windows.read_from(#trained, count, "token")
+  data.documents = trained and token_files.documents(trained)
   if o.valid_files then
     data.valid = windows.validation(o, valid_stream, valid_stream and valid_stream.tokens or count)
   end

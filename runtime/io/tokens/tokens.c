@@ -1,5 +1,6 @@
 /* tokens.c - files of tokens, or of bytes, as one stream: mapped as a whole, so that the ranks of a host share pages,
- * and data larger than memory costs nothing until it is used.
+ * and data larger than memory costs nothing until it is used. A file of tokens has a header (token_file.h), or is one
+ * of a pair with an index (token_index.h).
  *
  * Reading past the end of a mapped file that was truncated kills the process, so the file's size is checked before
  * each read. Replacing a file by another of the same name is harmless: the mapping keeps the old one.
@@ -8,7 +9,9 @@
 #include "base/handle.h"
 #include "io/file_read.h"
 #include "io/safetensors/safetensors.h"
+#include "io/tokens/token_dtype.h"
 #include "io/tokens/token_file.h"
+#include "io/tokens/token_index.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -21,10 +24,10 @@ typedef struct mapped {
   char *path;
   dev_t device;
   ino_t inode;
-  int64_t bytes;        /* of the file */
-  void *map;            /* NULL of an empty file */
-  const uint8_t *data;  /* first token */
-  int width;            /* bytes per token */
+  int64_t bytes;       /* of the file */
+  void *map;           /* NULL of an empty file */
+  const uint8_t *data; /* first token */
+  const ms_token_dtype *dtype;
   int64_t first, after; /* range of the stream's tokens in this file */
 } mapped;
 
@@ -37,19 +40,33 @@ struct ms_tokens {
 static int check_header(mapped *file, int fd, int64_t *tokens, int64_t *data_at) {
   uint8_t header[MS_TOKEN_HEADER_BYTES] = {0};
   if (file->bytes >= (int64_t)sizeof header) MS_TRY(ms_file_read_at(file->path, fd, 0, sizeof header, header));
-  MS_TRY(ms_token_header_check(file->path, header, file->bytes, &file->width, tokens));
+  int width;
+  MS_TRY(ms_token_header_check(file->path, header, file->bytes, &width, tokens));
+  file->dtype = ms_token_dtype_named(width == 2 ? "u16" : "u32");
   *data_at = MS_TOKEN_HEADER_BYTES;
   return MS_OK;
 }
 
-static int map_open_file(mapped *file, int fd, int kind) {
+static int read_index(mapped *file, const char *index, int64_t *tokens) {
+  ms_token_index read;
+  MS_TRY(ms_token_index_read(index, file->bytes, &read));
+  file->dtype = read.dtype;
+  *tokens = read.tokens;
+  return MS_OK;
+}
+
+static int map_open_file(mapped *file, int fd, const char *index, int kind) {
   struct stat about;
   int64_t tokens = file->bytes, data_at = 0;
   if (fstat(fd, &about)) return MS_FAIL(MS_EIO, "%s: %s", file->path, strerror(errno));
   file->device = about.st_dev;
   file->inode = about.st_ino;
-  file->width = 1;
-  if (kind == MS_TOKEN_FILES) MS_TRY(check_header(file, fd, &tokens, &data_at));
+  file->dtype = ms_token_dtype_named("u8");
+  if (index) {
+    MS_TRY(read_index(file, index, &tokens));
+  } else if (kind == MS_TOKEN_FILES) {
+    MS_TRY(check_header(file, fd, &tokens, &data_at));
+  }
   file->after = file->first + tokens;
   if (!file->bytes) return MS_OK;
   void *map = mmap(NULL, (size_t)file->bytes, PROT_READ, MAP_SHARED, fd, 0);
@@ -61,12 +78,19 @@ static int map_open_file(mapped *file, int fd, int kind) {
 }
 
 static int map_file(mapped *file, const char *path, int kind, int64_t first) {
-  int fd;
+  int fd, rc;
+  char *index = NULL;
   file->first = file->after = first;
-  if (!(file->path = ms_strdup(path))) return MS_ENOMEM;
-  MS_TRY(ms_file_open_regular(path, &fd, &file->bytes));
-  int rc = map_open_file(file, fd, kind);
+  if (kind == MS_TOKEN_FILES) {
+    MS_GOTO(ms_token_index_find(path, &index, &file->path));
+  } else if (!(file->path = ms_strdup(path))) {
+    return MS_ENOMEM;
+  }
+  MS_GOTO(ms_file_open_regular(file->path, &fd, &file->bytes));
+  rc = map_open_file(file, fd, index, kind);
   close(fd);
+fail:
+  free(index);
   return rc;
 }
 
@@ -127,16 +151,20 @@ static int file_of(const ms_tokens *tokens, int64_t token) {
   return low;
 }
 
-static void widen(const mapped *file, int64_t at, int64_t count, int32_t *out) {
-  const uint8_t *bytes = file->data + at * file->width;
-  if (file->width == 1) {
-    for (int64_t i = 0; i < count; i++) out[i] = bytes[i];
-  } else if (file->width == 2) {
-    const uint16_t *from = (const uint16_t *)bytes;
-    for (int64_t i = 0; i < count; i++) out[i] = from[i];
+static int widen(const mapped *file, int64_t at, int64_t count, int32_t *out) {
+  const uint8_t *from = file->data + at * file->dtype->width;
+  const int64_t good = file->dtype->copy(from, count, out);
+  if (good == count) return MS_OK;
+  int64_t value = 0;
+  if (file->dtype->width == 8) {
+    memcpy(&value, from + good * 8, 8);
   } else {
-    memcpy(out, bytes, (size_t)count * sizeof *out);
+    value = file->dtype->name[0] == 'u' ? (int64_t)(uint32_t)out[good] : out[good];
   }
+  return MS_FAIL(MS_EINVAL,
+                 "%s: token %lld is %lld (%s), and tokens are 0 to %d: the file is damaged, or holds "
+                 "something else",
+                 file->path, (long long)(at + good), (long long)value, file->dtype->name, INT32_MAX);
 }
 
 int ms_tokens_copy(const ms_tokens *tokens, int64_t first, int64_t count, int32_t *out) {
@@ -149,7 +177,7 @@ int ms_tokens_copy(const ms_tokens *tokens, int64_t first, int64_t count, int32_
     const int64_t left = file->after - first, n = left < count ? left : count;
     if (!n) continue;
     MS_TRY(check_length(file));
-    widen(file, first - file->first, n, out);
+    MS_TRY(widen(file, first - file->first, n, out));
     first += n;
     out += n;
     count -= n;

@@ -30,12 +30,17 @@ end
 ---@param path string
 ---@param o { all: boolean, finish: integer? } all: read every token; finish: the id that ends documents
 ---@param bits integer per token
+---@param pair moonshard.TokenPair?
 ---@return table
-function inspect_data.tokens(path, o, bits)
+function inspect_data.tokens(path, o, bits, pair)
   local stream = streams.open({ path }, "MS_TOKEN_FILES")
-  local known = o.finish and { o.finish, "--end" } or ENDS[bits]
-  local found = { path = path, kind = "token file", dtype = "u" .. bits, tokens = stream.tokens,
-    bytes = stream.tokens * bits / 8 + 1024 }
+  local known = o.finish and { o.finish, "--end" } or ENDS[bits] or ENDS[32]
+  local found = { path = path, kind = "token file", dtype = pair and pair.dtype or "u" .. bits, tokens = stream.tokens,
+    bytes = stream.tokens * bits / 8 + (pair and 0 or 1024) }
+  if pair then
+    found.kind, found.index, found.sequences, found.documents = "token files", pair.index, pair.sequences,
+      pair.documents
+  end
   if o.all and stream.tokens > 0 then
     local largest, ends, last = scan(stream, known[1])
     found.largest, found.end_token, found.end_of, found.ends = largest, known[1], known[2], ends
@@ -100,7 +105,11 @@ function inspect_data.rows(found)
     return ("tokenizer: %s, ids below %d"):format(found.model, found.vocab), rows
   end
   local rows = {}
-  if found.largest then rows[1] = { "largest id", ("%d"):format(found.largest) } end
+  if found.index then
+    rows[1] = { "index", ("%s: %s, %s"):format(found.index, plural(found.sequences, "sequence"),
+      plural(found.documents, "document")) }
+  end
+  if found.largest then rows[#rows + 1] = { "largest id", ("%d"):format(found.largest) } end
   if found.ends then rows[#rows + 1] = { "document ends", text_of_ends(found) } end
   if found.lines then rows[#rows + 1] = { "lines", ("%.0f"):format(found.lines) } end
   return ("%s: %s, %s, %s"):format(found.kind, plural(found.tokens, "token"), found.dtype, progress.size(found.bytes)),

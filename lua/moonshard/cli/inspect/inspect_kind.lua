@@ -3,20 +3,14 @@
 local errors = require("moonshard.base.error")
 local file_kind = require("moonshard.data.files.file_kind")
 local files = require("moonshard.data.files.files")
+local token_files = require("moonshard.data.files.token_files")
 
 local inspect_kind = {}
 
 -- Enough for a header, and to recognise text.
 local HEAD_BYTES = 65536
--- Bits per token, by llm.c's magic number in the first four bytes.
-local WIDTHS = { [20240520] = 16, [20240801] = 32 }
 local READ = "moonshard inspect reads safetensors files and folders of them, checkpoints, token files of llm.c (magic "
-  .. "20240520 or 20240801), tokenizer.json and UTF-8 text"
-
-local function integer(head, at)
-  local a, b, c, d = head:byte(at, at + 3)
-  return d and a + 2 ^ 8 * b + 2 ^ 16 * c + 2 ^ 24 * d
-end
+  .. "20240520 or 20240801) and of Megatron (.idx and .bin), tokenizer.json and UTF-8 text"
 
 -- The length of the header in the first 8 bytes, where a JSON object follows them.
 local function is_safetensors(head) return #head > 8 and head:sub(9, 9) == "{" and head:byte(8) == 0 end
@@ -52,12 +46,17 @@ local function raise(path, what) errors.invalid("%s: file is %s; %s", path, what
 ---@param path string
 ---@return "safetensors"|"tokens"|"tokenizer"|"text"
 ---@return integer? bits per token
+---@return moonshard.TokenPair? pair of files, one of which has the path
 function inspect_kind.of(path)
   local head = read_head(path)
   if not head or path:find("%.safetensors$") or path:find("%.safetensors%.index%.json$") then return "safetensors" end
   if head == "" then raise(path, "empty") end
-  local width = WIDTHS[integer(head, 1) or 0]
+  local width = token_files.headed(head)
   if width then return "tokens", width end
+  local index = token_files.index_of(path)
+  local pair = index and token_files.header(index)
+  if pair then return "tokens", pair.bits, pair end
+  if token_files.begins_index(head) then return "tokens", 32 end -- the engine says what is wrong
   if is_safetensors(head) then return "safetensors" end
   local kind = file_kind.of(head)
   if kind then raise(path, kind.name) end
