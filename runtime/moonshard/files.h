@@ -165,15 +165,16 @@ MS_API int ms_tokenizer_decode(ms_tokenizer *tokenizer, const int32_t *ids, int6
 
 typedef struct ms_tokenize_config {
   int struct_size; /* set by ms_config_default */
-  int begin, end;  /* ids put before and after each file; -1 (default): none */
+  int begin, end;  /* ids put before and after each document; -1 (default): none */
   int threads;     /* 0 (default): all cores that this process may use */
   int replace;     /* 1: invalid UTF-8 becomes U+FFFD; 0 (default): it is MS_EINVAL, which names the place */
+  int documents;   /* 1: a file has several, each ended by a byte 0xff, which UTF-8 never has; 0 (default): it is one */
 } ms_tokenize_config;
 
-/* Writes the tokens of text files, one document each, to the token file `out`, which appears when it is complete. The
- * result does not depend on the number of threads. config can be NULL. *bytes: how many were read; *tokens: how many
- * were written; *width: in how many bytes each, 2 if the vocabulary fits, else 4; all three can be NULL. MS_EINTERRUPT
- * after Ctrl-C. */
+/* Writes the tokens of text files to the token file `out`, which appears when it is complete. The result does not
+ * depend on the number of threads. config can be NULL. *bytes: how many were read; *tokens: how many were written;
+ * *width: in how many bytes each, 2 if the vocabulary fits, else 4; all three can be NULL. MS_EINTERRUPT after Ctrl-C.
+ */
 MS_API int ms_tokenize_files(const ms_tokenizer *tokenizer, int files, const char *const *paths, const char *out,
                              const ms_tokenize_config *config, int64_t *bytes, int64_t *tokens, int *width);
 

@@ -110,10 +110,11 @@ moonshard trains neural networks whose parameters, gradients and optimizer state
                          temperature, top_k, top_p and do_sample of its generation_config.json are the defaults; the
                          prompt gets the tokens around it that the tokenizer's files name, such as a BOS, unless
                          --no-special is given
-  moonshard tokenize --tokenizer tokenizer.json [--out FILE.bin] [--begin TOKEN] [--end TOKEN] [-j THREADS]
-                     [--replace-invalid] [--raw] [--json] FILE...
-                         convert text files, one document each, to one token file; --raw: accept files of JSON lines,
-                         too, as they are; --decode FILE.bin... prints the text
+  moonshard tokenize --tokenizer tokenizer.json [--out FILE.bin] [--begin TOKEN] [--end TOKEN] [--field NAME]
+                     [-j THREADS] [--replace-invalid] [--raw] [--json] FILE...
+                         convert text files, one document each, to one token file, or JSON lines, each a document: the
+                         text in the field NAME (text); --raw: take the bytes of any file as they are; --decode
+                         FILE.bin... prints the text
   moonshard doctor [--json]                              report this machine's hardware, libraries and limits
   moonshard help [COMMAND]                               show this text, or one command; COMMAND --help does the same
   moonshard --version

@@ -1,10 +1,12 @@
--- moonshard tokenize: converts text files to a token file that ms.data.tokens and llm.c read, and back to text.
+-- moonshard tokenize: converts text files, and the texts of JSON lines, to a token file that ms.data.tokens and llm.c
+-- read, and back to text.
 
 local clock = require("moonshard.base.clock")
 local command_line = require("moonshard.cli.options.command_line")
 local decompressed = require("moonshard.data.files.decompressed")
 local files = require("moonshard.data.files.files")
 local json = require("moonshard.base.text.json")
+local json_texts = require("moonshard.data.json_texts")
 local output_file = require("moonshard.base.files.output_file")
 local progress = require("moonshard.base.text.progress")
 local status = require("moonshard.base.exit_status")
@@ -20,6 +22,7 @@ local OPTIONS = {
   ["--out"] = { name = "out", value = "text", what = "a file" },
   ["--begin"] = { name = "begin", value = "text", what = "a token" },
   ["--end"] = { name = "finish", value = "text", what = "a token" },
+  ["--field"] = { name = "field", value = "text", what = "a field of JSON lines" },
   ["-j"] = { name = "threads", value = "count" },
   ["--replace-invalid"] = { name = "replace_invalid", value = "flag" },
   ["--raw"] = { name = "raw", value = "flag" },
@@ -28,6 +31,8 @@ local OPTIONS = {
 }
 
 local AT_ONCE = 65536 -- tokens per decoding call
+
+local DOCUMENT_END = "\255" -- no byte of UTF-8, and so of no text in JSON
 
 local function out_of(line)
   if not line.out and #line.files > 1 then
@@ -53,17 +58,57 @@ local function decode(tokenizer, paths)
   return status.OK
 end
 
--- The texts of files, decompressed. What is no regular file the engine refuses.
-local function texts_of(line)
+local function reads_json(line) return function(path) return json_texts.reads(path, line.field) end end
+
+-- The files of JSON, of which each object is a document; a file of text is one.
+local function count_json(line)
+  local count, reads = 0, reads_json(line)
   for _, path in ipairs(line.raw and {} or line.files) do
-    if files.bytes(path) then text_files.check(path, "--raw") end
+    if files.bytes(path) then
+      text_files.check(path, "--raw", nil, reads)
+      if reads(path) then count = count + 1 end
+    end
   end
-  return decompressed.paths(line.files)
+  return count
+end
+
+local function check_json(line, count)
+  if count == 0 then
+    if line.field then refuse("MS_EINVAL", "moonshard tokenize: --field is of JSON lines, and no file has them") end
+    return
+  end
+  if count < #line.files then
+    refuse("MS_EINVAL", "moonshard tokenize: %d of %d files have JSON, whose lines are documents, and a file of text "
+      .. "is one: tokenize them apart", count, #line.files)
+  end
+  if line.replace_invalid then
+    refuse("MS_EINVAL", "moonshard tokenize: --replace-invalid is not for JSON, which is UTF-8: convert the file")
+  end
+  if not line.begin and not line.finish then
+    refuse("MS_EINVAL", "moonshard tokenize: nothing would tell the documents of JSON apart: name the token that ends "
+      .. "each, --end '<|endoftext|>' or what the tokenizer calls it, or that begins each, --begin TOKEN")
+  end
+end
+
+-- The texts of files, decompressed, and whether each has several documents. What is no regular file the engine refuses.
+local function texts_of(line)
+  local count = count_json(line)
+  check_json(line, count)
+  if count == 0 then return decompressed.paths(line.files), false end
+  local paths = {}
+  for i, path in ipairs(line.files) do
+    paths[i] = json_texts.path(path, { field = line.field, ends = DOCUMENT_END, flag = "--field" })
+  end
+  return paths, true
 end
 
 local function encode(tokenizer, line, out)
   local began, cpu_began = clock.now(), os.clock()
-  local done = tokenizer:tokenize_files(texts_of(line), out, line)
+  local paths, documents = texts_of(line)
+  local done = tokenizer:tokenize_files(paths, out, {
+    begin = line.begin, finish = line.finish, threads = line.threads, replace_invalid = line.replace_invalid,
+    documents = documents,
+  })
   local seconds = clock.now() - began
   if line.json then
     print(json.encode({

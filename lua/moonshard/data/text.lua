@@ -1,5 +1,8 @@
--- Text by bytes: the token of a byte is its value, so the vocabulary is 256 and the loss is in nats per byte.
+-- Text by bytes: the token of a byte is its value, so the vocabulary is 256 and the loss is in nats per byte. JSON
+-- lines give the texts of one field, with a line end after each.
 
+local errors = require("moonshard.base.error")
+local json_texts = require("moonshard.data.json_texts")
 local streams = require("moonshard.data.stream")
 local text_files = require("moonshard.data.files.text_files")
 local windows = require("moonshard.data.windows")
@@ -8,6 +11,9 @@ local world = require("moonshard.distributed.world")
 ---@class moonshard.TextOptions
 ---@field files string|string[] paths, folders or patterns; a string can list several, separated by commas or blanks;
 ---  files that zstd compressed are decompressed
+---@field field? string the field of JSON lines and lists that has the texts; "text", of files that are named .jsonl,
+---  .ndjson or .json; other files of JSON are read where it is given. What else a line has is not read
+---@field separator? string what follows each text of JSON, since bytes have no token that ends one; "\n"
 ---@field raw? boolean take the bytes of any file, also of JSON and of other formats; false
 ---@field seq? integer bytes a sequence; 256
 ---@field batch? integer sequences a rank and step; 8
@@ -23,18 +29,38 @@ local world = require("moonshard.distributed.world")
 ---@field bytes number of the text
 ---@field valid moonshard.Loader? the validation data; every call of its batches starts with the same samples
 
+-- Where the texts of JSON are. A field that no file has is a slip.
+local function json_of(who, o)
+  if o.raw and (o.field or o.separator) then
+    errors.invalid("%s: raw takes all bytes of a file, so there is no %s", who, o.field and "field" or "separator")
+  end
+  local json = { used = false }
+  function json.reads(path) return json_texts.reads(path, o.field) end
+  function json.path(path)
+    json.used = true
+    return json_texts.path(path, { field = o.field, ends = o.separator or "\n", flag = "field =" })
+  end
+  return json
+end
+
 ---Batches { tokens, targets } of text: i32 [batch, seq] each, targets the tokens moved by one byte.
 ---@param o moonshard.TextOptions
 ---@return moonshard.TextData
 local function text(o)
   local who = "ms.data.text"
-  o = windows.parse(who, o, { valid_fraction = { "number", default = 0.05 }, raw = { "boolean" } })
+  o = windows.parse(who, o, {
+    valid_fraction = { "number", default = 0.05 }, raw = { "boolean" }, field = { "string" }, separator = { "string" },
+  })
   windows.share(who, o)
+  local json = json_of(who, o)
   local stream, bytes, read_from
   if world.plan_only then
     bytes = windows.tokens_needed(o)
   else
-    local paths, shown = text_files.find(o.files, o.raw)
+    local paths, shown = text_files.find(o.files, o.raw, json)
+    if not json.used and (o.field or o.separator) then
+      errors.invalid("%s: %s is of JSON lines, and no file has them", who, o.field and "field" or "separator")
+    end
     stream = streams.open(paths, "MS_TOKEN_BYTES", shown)
     bytes = stream.tokens
     read_from = windows.read_from(#paths, bytes, "byte")

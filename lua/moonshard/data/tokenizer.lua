@@ -163,12 +163,13 @@ function Tokenizer:id(token)
 end
 
 ---@class moonshard.TokenizeOptions
----@field begin? string token before each file
----@field finish? string token after each file
+---@field begin? string token before each document
+---@field finish? string token after each document
 ---@field threads? integer default: all cores
 ---@field replace_invalid? boolean replace invalid UTF-8 by U+FFFD; by default it is an error
+---@field documents? boolean a file has several, each ended by a byte 0xff; default: a file is one
 
----Tokenizes text files, each one document, into one token file, which appears when it is complete.
+---Tokenizes text files into one token file, which appears when it is complete.
 ---@param paths string[]
 ---@param out string
 ---@param o moonshard.TokenizeOptions?
@@ -182,6 +183,7 @@ function Tokenizer:tokenize_files(paths, out, o)
   -- `end` is a keyword.
   if o.finish then config["end"] = self:id(o.finish) end
   config.threads, config.replace = o.threads or 0, o.replace_invalid and 1 or 0
+  config.documents = o.documents and 1 or 0
   local counts, width = ffi.new("int64_t[2]"), ffi.new("int[1]")
   check(C.ms_tokenize_files(self.handle, #paths, names, out, config, counts, counts + 1, width))
   return { bytes = tonumber(counts[0]), tokens = tonumber(counts[1]), width = width[0] }

@@ -4,7 +4,8 @@
  * patterns crosses; a tokenizer whose pieces may is given the whole file. Threads tokenize several stretches at a time,
  * which are then written in order. Each thread reports the end of its stretch's last piece; if that is not the start of
  * the next stretch, the next one is tokenized again from there. The result is therefore the tokens of the whole file,
- * for any pattern and any number of threads.
+ * for any pattern and any number of threads. A file of several documents is split at the ends of documents, each of
+ * which one thread tokenizes for itself.
  */
 #include "base/config.h"
 #include "base/machine/cores.h"
@@ -24,6 +25,7 @@
 #include <unistd.h>
 
 enum { STRETCH = 1 << 20, LOOKED_AHEAD = 1 << 16, STRETCHES_A_THREAD = 4, MOST_THREADS = 256, MESSAGE_BYTES = 512 };
+enum { DOCUMENT_END = 0xff }; /* no byte of UTF-8 */
 
 typedef struct stretch {
   int64_t begin, end, stop;
@@ -34,6 +36,7 @@ typedef struct stretch {
 
 typedef struct work {
   const ms_tokenizer *tokenizer;
+  const ms_tokenize_config *config;
   const char *path;
   ms_span text;
   stretch *stretch; /* [threads * STRETCHES_A_THREAD] */
@@ -47,6 +50,32 @@ typedef struct work {
 } work;
 
 /* ---- one round: stretches by all threads ---- */
+
+/* Where the document ends that begins at `begin`: its end mark, or the end of the text. */
+static int64_t document_end(ms_span text, int64_t begin) {
+  const uint8_t *end = memchr(text.at + begin, DOCUMENT_END, (size_t)(text.bytes - begin));
+  return end ? end - text.at : text.bytes;
+}
+
+static int add_one(ms_id_list *ids, int id) { return id < 0 ? MS_OK : ms_id_add(ids, id); }
+
+/* The tokens of a stretch of whole documents. */
+static int encode_documents(const work *w, ms_encoder *encoder, stretch *s) {
+  s->ids.count = 0;
+  s->stop = s->end;
+  for (int64_t at = s->begin, end, stop; at < s->end; at = end + 1) {
+    end = document_end(w->text, at);
+    const ms_span document = {w->text.at + at, end - at};
+    const int64_t valid = ms_utf8_invalid(document);
+    if (valid < document.bytes)
+      return MS_FAIL(MS_EINVAL, "byte %lld, 0x%02x, is not UTF-8: correct the file", (long long)(at + valid),
+                     document.at[valid]);
+    MS_TRY(add_one(&s->ids, w->config->begin));
+    MS_TRY(ms_encoder_run(encoder, document, 0, document.bytes, &s->ids, &stop));
+    MS_TRY(add_one(&s->ids, w->config->end));
+  }
+  return MS_OK;
+}
 
 /* The tokens of a stretch; pieces can extend up to `more` bytes past its end. */
 static int encode_stretch(const work *w, ms_encoder *encoder, stretch *s, int64_t more) {
@@ -66,7 +95,7 @@ static int encode_stretch(const work *w, ms_encoder *encoder, stretch *s, int64_
 static void run_stretch(const work *w, ms_encoder *encoder, stretch *s) {
   ms_error_record before;
   ms_error_save(&before);
-  s->rc = encode_stretch(w, encoder, s, LOOKED_AHEAD);
+  s->rc = w->config->documents ? encode_documents(w, encoder, s) : encode_stretch(w, encoder, s, LOOKED_AHEAD);
   if (!s->rc && s->stop != s->end) s->rc = encode_stretch(w, encoder, s, w->text.bytes);
   if (s->rc) strncpy(s->message, ms_error_message(), MESSAGE_BYTES - 1);
   ms_error_restore(&before);
@@ -106,7 +135,16 @@ static int run_round(work *w) {
 static int is_blank(uint8_t byte) { return byte <= ' ' || byte >= 0x80; } /* what may be one */
 
 /* Where a stretch that begins at `begin` can end. */
-static int64_t cut_after(const ms_tokenizer *tokenizer, ms_span text, int64_t begin) {
+static int64_t cut_after_document(ms_span text, int64_t begin) {
+  int64_t end = begin;
+  while (end < text.bytes && end - begin < STRETCH) {
+    end = document_end(text, end);
+    if (end < text.bytes) end++;
+  }
+  return end;
+}
+
+static int64_t cut_after_line(const ms_tokenizer *tokenizer, ms_span text, int64_t begin) {
   for (int64_t at = tokenizer->by_lines ? begin + STRETCH : text.bytes; at < text.bytes; at++) {
     const uint8_t *newline = memchr(text.at + at, '\n', (size_t)(text.bytes - at));
     if (!newline) return text.bytes;
@@ -139,7 +177,8 @@ static int tokenize_text(work *w) {
     for (w->stretches = 0; w->stretches < w->threads * STRETCHES_A_THREAD && begin < w->text.bytes; w->stretches++) {
       stretch *s = &w->stretch[w->stretches];
       s->begin = begin;
-      s->end = begin = cut_after(w->tokenizer, w->text, begin);
+      s->end = begin =
+          w->config->documents ? cut_after_document(w->text, begin) : cut_after_line(w->tokenizer, w->text, begin);
     }
     MS_TRY(run_round(w));
     MS_TRY(write_round(w, &at));
@@ -153,8 +192,10 @@ static int put_one(work *w, int id) {
   return ms_token_writer_put(w->writer, &id, 1);
 }
 
-static int tokenize_mapped(work *w, const ms_tokenize_config *config) {
+static int tokenize_mapped(work *w) {
+  const ms_tokenize_config *config = w->config;
   uint8_t *clean = NULL;
+  if (config->documents) return tokenize_text(w);
   if (config->replace && ms_utf8_invalid(w->text) < w->text.bytes) {
     MS_TRY(ms_utf8_replace(w->text, &clean, &w->text.bytes));
     w->text.at = clean;
@@ -166,7 +207,7 @@ static int tokenize_mapped(work *w, const ms_tokenize_config *config) {
   return rc;
 }
 
-static int tokenize_file(work *w, const ms_tokenize_config *config) {
+static int tokenize_file(work *w) {
   int fd, rc;
   int64_t bytes;
   MS_TRY(ms_file_open_regular(w->path, &fd, &bytes));
@@ -177,7 +218,7 @@ static int tokenize_file(work *w, const ms_tokenize_config *config) {
   MS_TRY(rc);
   w->text = (ms_span){map, bytes};
   w->bytes += bytes;
-  rc = tokenize_mapped(w, config);
+  rc = tokenize_mapped(w);
   if (map) munmap(map, (size_t)bytes);
   return rc;
 }
@@ -196,6 +237,10 @@ static int all_cores(void) {
 static int check_config(const ms_tokenizer *t, const ms_tokenize_config *config) {
   if (config->threads < 0 || config->threads > MOST_THREADS)
     return MS_FAIL(MS_EINVAL, "%d threads: it must be 1 to %d, or 0 for all cores", config->threads, MOST_THREADS);
+  if (config->documents && config->replace)
+    return MS_FAIL(MS_EINVAL,
+                   "ms_tokenize_config: replace is not for files of several documents, whose end marks are no "
+                   "UTF-8: replace what is wrong before they are joined");
   if (config->begin >= t->vocab || config->end >= t->vocab)
     return MS_FAIL(MS_EINVAL, "tokens %d and %d around a text: ids are below %d", config->begin, config->end, t->vocab);
   return MS_OK;
@@ -231,12 +276,13 @@ int ms_tokenize_files(const ms_tokenizer *tokenizer, int files, const char *cons
   MS_TRY(check_config(tokenizer, config));
   for (int i = 0; i < files; i++) MS_GIVEN(paths[i]);
   work w = {.tokenizer = tokenizer,
+            .config = config,
             .threads = config->threads ? config->threads : all_cores(),
             .width = tokenizer->vocab <= 1 << 16 ? 2 : 4};
   MS_GOTO(prepare(&w, out));
   for (int i = 0; i < files; i++) {
     w.path = paths[i];
-    MS_GOTO(tokenize_file(&w, config));
+    MS_GOTO(tokenize_file(&w));
   }
   rc = ms_token_writer_finish(w.writer);
   w.writer = NULL;

@@ -181,6 +181,10 @@ static void threads_change_nothing_even_where_pieces_cross_their_cuts(void **unu
                "/dev/null/t.bin: | Not a directory");
   const char *const none[2] = {text_path, NULL};
   assert_fails(ms_tokenize_files(tokenizer, 2, none, out_path, NULL, NULL, NULL, NULL), MS_EINVAL, "paths[i] is NULL");
+  const ms_tokenize_config both = {
+      .struct_size = sizeof(ms_tokenize_config), .begin = -1, .end = -1, .replace = 1, .documents = 1};
+  assert_fails(ms_tokenize_files(tokenizer, 1, &path, out_path, &both, NULL, NULL, NULL), MS_EINVAL,
+               "ms_tokenize_config | replace | documents");
   ms_free(tokenizer);
   free(text);
   assert_int_equal(unlink(text_path), 0);

@@ -80,7 +80,7 @@ describe("compressed data", function()
     assert.equal(199, last)
   end)
 
-  it("G5 is no text where it is tokens or JSON lines: a folder of text leaves those out, and refuses these", function()
+  it("G5 is no text where it is tokens or conversations: folders leave those out and refuse these", function()
     local header = ffi.string(ffi.new("int32_t[256]", { 20240520, 1, 4 }), 1024)
     write(folder, "a.bin.zst", compress(header .. ("\1\0"):rep(4)))
     local function data(files) return ms.data.text { files = files, seq = 4, batch = 1, valid_fraction = 0 } end
@@ -89,12 +89,12 @@ describe("compressed data", function()
     assert.equal(24, data(folder).bytes)
     assert.equal(24, data(folder .. "/*.zst").bytes)
     local chats = write(folder, "c.jsonl.zst", compress(('{"prompt": "a", "completion": "b"}\n'):rep(9)))
-    has(message(data, folder), "c.jsonl.zst | JSON lines | ms.data.chat")
-    has(message(data, chats), "c.jsonl.zst | JSON lines | raw = true") -- also by its own name
+    has(message(data, folder), "c.jsonl.zst:1: | prompt | ms.data.chat")
+    has(message(data, chats), "c.jsonl.zst:1: | completion | field =") -- also by its own name
     assert.equal(35 * 9, ms.data.text({ files = chats, seq = 4, batch = 1, raw = true }).bytes)
     os.remove(chats)
     write(folder, "c.jsonl", '{"prompt": "a", "completion": "b"}\n')
-    has(message(data, folder), "c.jsonl | JSON lines | ms.data.preferences")
+    has(message(data, folder), "c.jsonl:1: | prompt | ms.data.preferences")
     has(message(ms.data.tokens, { files = text, seq = 4, batch = 1 }), "b.txt")
     os.remove(folder .. "/c.jsonl")
     write(folder, "d.txt.zst", "no frame at all")
@@ -103,7 +103,7 @@ describe("compressed data", function()
     for _, name in ipairs({ "e.JSONL", "e.jsonl.zst", "e.json" }) do
       local line = '{"prompt": "a", "completion": "b"}\n'
       write(folder, name, name:find("zst") and compress(line) or line)
-      has(message(data, folder), name .. " | JSON lines | ms.data.chat")
+      has(message(data, folder), name .. ":1: | prompt | ms.data.chat")
       os.remove(folder .. "/" .. name)
     end
     write(folder, "e.json", '{\n  "a": 1\n}\n')
@@ -249,17 +249,17 @@ describe("compressed data", function()
     os.remove(folder .. "/kind.txt")
   end)
 
-  it("U10 is not text where it is JSON, under any name, unless its bytes are asked for", function()
+  it("U10 is not text where it is JSON, unless its name or the field's says so, or its bytes are asked for", function()
     local function text(files, raw)
       return ms.data.text { files = files, seq = 4, batch = 1, valid_fraction = 0, raw = raw }
     end
     local model = ms.models.gpt2 { vocab = 256, layers = 1, dim = 8, heads = 2, seq = 16 }
     local tokenizer = "tests/fixtures/tokenizer/good/gpt2.json"
     for name, case in pairs({
-      ["docs.jsonl"] = { '{"text": "one"}\n{"text": "two"}\n', "jq -r .text" },
+      ["docs.text"] = { '{"text": "one"}\n{"text": "two"}\n', "jq -r .text" },
       ["docs.txt"] = { '  {"id": 1, "content": "one"}\n{"id": 2, "content": "two"}\n', "jq -r .content" },
-      ["docs.json"] = { '[\n  {"text": "one"},\n  {"text": "two"}\n]\n', "jq -r .[].text" },
-      ["docs.ndjson"] = { '\239\187\191{"raw_content":"one"}', "jq -r .raw_content" },
+      ["docs.list"] = { '[\n  {"text": "one"},\n  {"text": "two"}\n]\n', "jq -r .[].text" },
+      ["docs.data"] = { '\239\187\191{"raw_content":"one"}', "jq -r .raw_content" },
       ["docs.log"] = { '{ "a\\"b": 1 }\n{"text": 2}', "JSON" },
     }) do
       local path = write(folder, name, case[1])
@@ -282,9 +282,7 @@ describe("compressed data", function()
     local ended = program.run { "tokenize", "--raw", "--tokenizer", tokenizer, "--out", folder .. "/out.bin", path }
     assert.equal(0, ended.status, ended.err)
     os.remove(folder .. "/out.bin")
-    -- A list is no lines, and one object on several lines is a text like another.
-    has(message(ms.data.chat, { files = write(folder, "list.jsonl", '[{"prompt": "a", "completion": "b"}]'), seq = 4 }),
-      "list.jsonl | jq -c")
+    -- One object on several lines is a text like another.
     assert.equal(13, text(write(folder, "config.json", '{\n  "a": 1\n}\n')).bytes)
   end)
 
