@@ -12,6 +12,7 @@ local progress = require("moonshard.base.text.progress")
 local status = require("moonshard.base.exit_status")
 local streams = require("moonshard.data.stream")
 local text_files = require("moonshard.data.files.text_files")
+local token_files = require("moonshard.data.files.token_files")
 local tokenizers = require("moonshard.data.tokenizer")
 local refuse = status.refuse
 
@@ -51,7 +52,10 @@ local function out_of(line)
 end
 
 local function decode(tokenizer, paths)
-  local stream = streams.open(paths, "MS_TOKEN_FILES")
+  for _, path in ipairs(paths) do
+    if files.bytes(path) then token_files.check(path) end
+  end
+  local stream = streams.open(decompressed.paths(paths), "MS_TOKEN_FILES", paths)
   for first = 0, stream.tokens - 1, AT_ONCE do
     io.write(tokenizer:decode(stream:read(first, math.min(AT_ONCE, stream.tokens - first))))
   end

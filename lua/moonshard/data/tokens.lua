@@ -6,7 +6,6 @@
 
 local decompressed = require("moonshard.data.files.decompressed")
 local errors = require("moonshard.base.error")
-local file_kind = require("moonshard.data.files.file_kind")
 local files = require("moonshard.data.files.files")
 local streams = require("moonshard.data.stream")
 local token_files = require("moonshard.data.files.token_files")
@@ -44,8 +43,7 @@ local function open(spec, option)
     if not files.exists(path) then
       errors.invalid("%s: No such file or directory: `moonshard tokenize` converts text to token files", path)
     end
-    local kind = not token_files.index_of(path) and file_kind.of(decompressed.beginning(path))
-    if kind then file_kind.refuse(path, kind) end
+    token_files.check(path)
   end
   return streams.open(decompressed.paths(paths), "MS_TOKEN_FILES", paths), paths
 end

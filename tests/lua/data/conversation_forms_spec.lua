@@ -239,6 +239,14 @@ describe("what a template takes of a line", function()
   end)
 end)
 
+describe("a file that is no JSON", function()
+  it("U10 is refused with what its first line begins with", function()
+    for _, line in ipairs({ "question,answer", "prompt\tcompletion", "What is 1?", "[INST] Q", "'a': 1", "null" }) do
+      has(refused('{"prompt": "Q", "completion": "A"}\n' .. line), (":2: | object | %s"):format(line:match("%S+")))
+    end
+  end)
+end)
+
 describe("a JSON list", function()
   local ITEM = '{"prompt": "Q%d", "completion": "A \\" ] } \\\\"}'
 

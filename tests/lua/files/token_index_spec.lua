@@ -9,6 +9,7 @@ local ms = require("moonshard")
 local program = require("lua.support.program")
 local scratch = require("lua.support.scratch")
 local streams = require("moonshard.data.stream")
+local token_files = require("moonshard.data.files.token_files")
 
 local FIXTURES = "tests/fixtures/tokens"
 
@@ -132,8 +133,14 @@ describe("a file in place of one of tokens", function()
       { "UTF-16", "\255\254a\0" }, { "server's error", '<?xml version="1.0"?>\n<Error><Code>x</Code></Error>' } }) do
       scratch.write(folder .. "/a.bin", kind[2] .. ("."):rep(2000))
       has(message(data, folder .. "/a.bin"), folder .. "/a.bin: | " .. kind[1])
+      has(message(token_files.check, folder .. "/a.bin"), folder .. "/a.bin: | " .. kind[1])
     end
     scratch.write(folder .. "/a.bin", ("some words\n"):rep(200))
     has(message(data, folder .. "/a.bin"), "a.bin: magic | moonshard tokenize")
+    scratch.write(folder .. "/a.bin", "PAR1\21\4")
+    local ended = program.run { "tokenize", "--tokenizer", "tests/fixtures/tokenizer/good/gpt2.json", "--decode",
+      folder .. "/a.bin" }
+    assert.equal(2, ended.status)
+    has(ended.err, folder .. "/a.bin: | Parquet | read_parquet")
   end)
 end)

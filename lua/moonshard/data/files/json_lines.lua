@@ -109,10 +109,12 @@ local function object_of(line, where)
     errors.invalid("%s: byte %d, 0x%02x, is not UTF-8, which JSON is: convert the file (iconv -t UTF-8), or leave the "
       .. "line out", where, wrong, line:byte(wrong))
   end
-  local row, problem = json.decode(line, true)
-  if type(row) ~= "table" or row == json.null or json.is_list(row) then
-    errors.invalid("%s: %s", where, problem or "a line must be an object")
+  if not line:find("^%s*{") then
+    errors.invalid("%s: it must be a JSON object, { ... }, and it begins with %s", where,
+      text_lines.quoted(line:match("^%s*(.*)")))
   end
+  local row, problem = json.decode(line, true)
+  if not row then errors.invalid("%s: %s", where, problem) end
   return row
 end
 

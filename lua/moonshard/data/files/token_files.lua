@@ -2,7 +2,9 @@
 -- NAME.bin has tokens and nothing else, and NAME.idx says what they are. Either name is one of both files, so a pattern
 -- that matches both has one source of tokens. The engine reads and checks the files (runtime/io/tokens).
 
+local decompressed = require("moonshard.data.files.decompressed")
 local errors = require("moonshard.base.error")
+local file_kind = require("moonshard.data.files.file_kind")
 local files = require("moonshard.data.files.files")
 
 local token_files = {}
@@ -83,6 +85,14 @@ function token_files.once(paths)
     known[key] = true
   end
   return list
+end
+
+---Raises for a file of another format in place of one of tokens, with what it is. The tokens of a pair have no header
+---and can begin in any way.
+---@param path string
+function token_files.check(path)
+  local kind = not token_files.index_of(path) and file_kind.of(decompressed.beginning(path))
+  if kind then file_kind.refuse(path, kind) end
 end
 
 ---The number of documents, if all files are pairs.
