@@ -37,7 +37,7 @@ SEED ?=
 CASES ?=
 # make crash-checkpoints: number of kills (SEED selects where they happen)
 POINTS ?= 200
-# make fuzz-safetensors and fuzz-tokenizer: duration in seconds
+# make fuzz-safetensors, fuzz-tokenizer and fuzz-tokens: duration in seconds
 FUZZ_SECONDS ?= 20
 # make soak: duration of all campaigns in seconds; ONLY selects a campaign, SEED its first case, CASES their number
 SECONDS ?= 600
@@ -70,7 +70,8 @@ BUILD := build
 build_config = +@runtime/make/quiet.sh '$(V)' $(MAKE) --no-print-directory -j$(JOBS) -f runtime/make/build.mk BUILD=$(BUILD) \
   PREFIX=$(PREFIX) LIBDIR=$(LIBDIR) WERROR=$(WERROR) \
   CUDA_HOME=$(CUDA_HOME) CUDA_ARCHS='$(CUDA_ARCHS)' MPICC='$(MPICC)'
-build_fuzzers = @for target in safetensors tokenizer; do tests/fuzz/libfuzzer/libfuzzer.sh $(BUILD) $$target build || exit; done
+build_fuzzers = @for target in safetensors tokenizer tokens; do \
+  tests/fuzz/libfuzzer/libfuzzer.sh $(BUILD) $$target build || exit; done
 test_config = tests/run.sh --build $(BUILD)/$(1) --config $(1) --only '$(ONLY)' $(if $(ALL),--all) --timeout
 
 .PHONY: all cuda cuda-all test-gpu run train test test-all fuzz-plans fuzz-safetensors bench bench-peers lint
@@ -221,9 +222,14 @@ fuzz-safetensors: $(BUILD)/packages/build ## fuzz the safetensors reader with cl
 	@tests/fuzz/libfuzzer/libfuzzer.sh '$(BUILD)' safetensors '$(FUZZ_SECONDS)'
 
 .PHONY: fuzz-tokenizer
-fuzz-tokenizer: ## fuzz the readers of tokenizer.json and token files with clang's libFuzzer for FUZZ_SECONDS
+fuzz-tokenizer: ## fuzz the reader of tokenizer.json and of texts with clang's libFuzzer for FUZZ_SECONDS
 fuzz-tokenizer: $(BUILD)/packages/build
 	@tests/fuzz/libfuzzer/libfuzzer.sh '$(BUILD)' tokenizer '$(FUZZ_SECONDS)'
+
+.PHONY: fuzz-tokens
+fuzz-tokens: ## fuzz the readers of token files and of their indexes with clang's libFuzzer for FUZZ_SECONDS
+fuzz-tokens: $(BUILD)/packages/build
+	@tests/fuzz/libfuzzer/libfuzzer.sh '$(BUILD)' tokens '$(FUZZ_SECONDS)'
 
 .PHONY: soak
 soak: ## test random kills, calls, full disks and broken files for SECONDS; ONLY=blocked SEED=1 CASES=1 repeats a case

@@ -399,6 +399,7 @@ $(OUT)/bench/%: $(OUT)/obj/tests/bench/programs/%.o $(ENGINE_O) $(LAUNCHER) $(OU
 # clang, which has libFuzzer, compiles each fuzz target together with the engine sources that it needs.
 FUZZ_C_safetensors := $(wildcard runtime/io/*.c runtime/io/*/*.c runtime/io/*/*/*.c runtime/base/*.c runtime/base/*/*.c)
 FUZZ_C_tokenizer := $(FUZZ_C_safetensors)
+FUZZ_C_tokens := $(FUZZ_C_safetensors)
 FUZZ_FLAGS := -std=c11 -D_GNU_SOURCE -O1 -g -fno-omit-frame-pointer -fsanitize=fuzzer,address,undefined \
   -fno-sanitize-recover=undefined
 

@@ -67,4 +67,5 @@ return {
   end),
   libfuzzer("safetensors"),
   libfuzzer("tokenizer"),
+  libfuzzer("tokens"),
 }
