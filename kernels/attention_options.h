@@ -14,7 +14,8 @@ typedef struct ms_attention_options {
   int documents; /* no query sees keys before its document; causal. Each token `start` begins one */
   int32_t start;
   int causal;     /* query i sees keys 0 to i + s - t, or where it is in the axis that it is a part of */
-  int64_t window; /* of causal attention: the most keys that a query sees, the last ones; 0: all of them */
+  int64_t window; /* keys that a query sees: its own and those right before it, and if not causal after it; 0: all */
+  int64_t prefix; /* first keys that every query of causal attention sees */
   float scale;
   float softcap; /* scores s, scaled, are softcap tanh(s / softcap); 0: they are s */
   ms_part part;  /* which of the queries these are, if ranks divide them; the keys are all there */

@@ -69,20 +69,39 @@ ms_work ms_work_product_f8(const ms_cost_case *c) {
 /* 1 + 2 + ... + n */
 static double sum_to(double n) { return n * (n + 1) / 2; }
 
+/* Queries are the last positions, from `first` on. The keys that each sees are added up. */
+static double keys_in_windows_on_both_sides(double first, double keys, double window) {
+  const double whole =
+      keys - window > first ? keys - window : first;          /* from here on the end of the keys cuts windows */
+  const double cut = window - 1 > first ? window - 1 : first; /* before it their beginning does */
+  return sum_to(whole + window - 1) - sum_to(first + window - 1) + (keys - whole) * keys -
+         (sum_to(keys - window) - sum_to(cut - window));
+}
+
 /* Queries are the last positions; those that ranks divide count as their share of all. */
 double ms_attention_keys(const ms_cost_case *c) {
   const ms_attention_options o = ms_attention_options_of(c->op, c->attrs, c->in);
   const double keys = (double)c->in[1].dims[1], window = (double)o.window,
                first = keys - (double)ms_attention_queries(&o, c->in[0].dims[1]);
   if (!o.window || first >= keys) return keys;
+  if (!o.causal) return keys_in_windows_on_both_sides(first, keys, window) / (keys - first);
   const double narrowed = first < window ? window : first; /* queries before it see all keys up to theirs */
   const double seen = sum_to(narrowed) - sum_to(first) + (keys - narrowed) * window;
   return keys * seen / (sum_to(keys) - sum_to(first));
 }
 
-/* q k' and the product with v: 2 B H T S D each, and 2.5 times that backward; q [B,T,H,D], k [B,S,G,D] */
+/* q k' and the product with v, 2 B H T S D and 2 B H T S E; backward three of the first kind and two of the second.
+ * q [B,T,H,D], k [B,S,G,D], v [B,S,G,E] */
 ms_work ms_work_attention(const ms_cost_case *c) {
-  return (ms_work){flops_of(c) * elements(&c->in[0]) * ms_attention_keys(c), bytes_once(c)};
+  const ms_attention_options o = ms_attention_options_of(c->op, c->attrs, c->in);
+  const double of_keys = o.backward ? 3 : 1, of_values = o.backward ? 2 : 1, products = of_keys + of_values;
+  const double q = elements(&c->in[0]), result = q / (double)c->in[0].dims[3] * (double)c->in[2].dims[3];
+  return (ms_work){flops_of(c) / products * (of_keys * q + of_values * result) * ms_attention_keys(c), bytes_once(c)};
+}
+
+/* Scales o, and reads and writes lse; q, k and v are of the gradient alone. */
+ms_work ms_work_attention_sink(const ms_cost_case *c) {
+  return (ms_work){flops_of(c) * elements(&c->out[0]), 2 * (tensor_bytes(&c->out[0]) + tensor_bytes(&c->out[1]))};
 }
 
 /* The product x w' of x [...,D] and w [V,D] and its two gradients; making the logits again for backward is no work of

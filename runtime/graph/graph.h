@@ -221,7 +221,8 @@ int ms_graph_insert_recomputation(ms_graph *graph);
 int ms_graph_fuse_epilogues(ms_graph *graph);
 
 /* FLOPs of one call: 2 M N K for a matmul, 4 B H T S D for attention (not halved if causal), 2.5 times that for its
- * gradient. With a window, S is the keys of causal attention without one in which queries see as many keys in all. */
+ * gradient. With a window, S is the keys of causal attention without one in which queries see as many keys in all;
+ * if it is not causal, the keys that a query sees on average. */
 double ms_op_flops(const ms_cost_case *c);
 double ms_attention_keys(const ms_cost_case *c);
 double ms_op_bytes(const ms_cost_case *c);

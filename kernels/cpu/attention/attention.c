@@ -23,6 +23,8 @@ ms_attention ms_attention_of(const ms_kernel_call *call) {
                     .t = q->dims[1],
                     .heads = q->dims[2],
                     .d = q->dims[3],
+                    .e = call->in[2].dims[3],
+                    .lse_row = q->dims[1],
                     .s = k->dims[1],
                     .groups = k->dims[2],
                     .dtype = q->dtype,
@@ -33,7 +35,7 @@ ms_attention ms_attention_of(const ms_kernel_call *call) {
 
 /* Panels have 32 rows and steps of 32; with smaller sizes the matrix unit would mostly multiply padding. */
 static int fills_panels(const ms_attention *a) {
-  return a->d >= MS_SPLIT_GRAIN && a->t >= MS_SPLIT_GRAIN && a->s >= MS_SPLIT_GRAIN;
+  return a->d >= MS_SPLIT_GRAIN && a->e >= MS_SPLIT_GRAIN && a->t >= MS_SPLIT_GRAIN && a->s >= MS_SPLIT_GRAIN;
 }
 
 ms_attention_code ms_attention_choose(const ms_attention *a) {

@@ -10,13 +10,15 @@
 
 #include "kernels/attention_options.h"
 
-/* The sizes of a call: q, o [batch][t][heads][d]; k, v [batch][s][groups][d]; lse [batch][heads][t]. */
+/* The sizes of a call: q [batch][t][heads][d], o [batch][t][heads][e]; k [batch][s][groups][d], v
+ * [batch][s][groups][e]; lse [batch][heads][t]. */
 typedef struct ms_attention {
-  int64_t batch, t, s, heads, groups, d;
+  int64_t batch, t, s, heads, groups, d, e;
   int dtype;
   ms_attention_options options;
   int64_t before;                 /* keys before the first of all queries */
   int64_t first_query, first_key; /* of the part, and of all keys: where this call begins */
+  int64_t lse_row;                /* elements of lse between heads: t, or that of the call which this is a part of */
 } ms_attention;
 
 /* Queries per block: a block stays in L1 while the keys stream past it. The first of these keys is a multiple of
@@ -60,11 +62,12 @@ static inline int64_t ms_queries_before(const ms_attention *a, int64_t key, int6
   return queries > q0 ? queries - q0 : 0;
 }
 
-/* Query i sees the keys from the first that is visible to it to the end of those that are. */
+/* Query i sees the keys from the first that is visible to it to the end of those that are. Neither decreases with i. */
 static inline int64_t ms_visible_keys(const ms_attention *a, int64_t i) {
-  if (!a->options.causal) return a->s;
-  const int64_t at = ms_query_at(a, i);
-  return at < a->s ? at + 1 : a->s;
+  if (!a->options.causal && !a->options.window) return a->s;
+  const int64_t at = ms_query_at(a, i), end = at + (a->options.causal ? 1 : a->options.window);
+  const int64_t visible = end > a->options.prefix ? end : a->options.prefix;
+  return visible < a->s ? visible : a->s;
 }
 static inline int64_t ms_first_key(const ms_attention *a, int64_t i) {
   if (!a->options.window) return 0;
@@ -75,7 +78,8 @@ static inline int64_t ms_first_key(const ms_attention *a, int64_t i) {
 /* Of `queries` queries from q0 on, a key is seen by those from the end of the blind ones, which come before it, to the
  * end of the seeing ones, whose window has not passed it. */
 static inline int64_t ms_blind_queries(const ms_attention *a, int64_t key, int64_t q0) {
-  return a->options.causal ? ms_queries_before(a, key, q0) : 0;
+  if (key < a->options.prefix || !(a->options.causal || a->options.window)) return 0;
+  return ms_queries_before(a, a->options.causal ? key : key - a->options.window + 1, q0);
 }
 static inline int64_t ms_seeing_queries(const ms_attention *a, int64_t key, int64_t q0, int64_t queries) {
   const int64_t seeing = a->options.window ? ms_queries_before(a, key + a->options.window, q0) : queries;

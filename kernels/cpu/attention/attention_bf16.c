@@ -18,23 +18,23 @@ enum { KEYS_AT_ONCE = 256 };
 
 typedef struct scratch {
   uint32_t *keys;   /* [S / 32][D / 2][32]: blocks of 32 keys, transposed, in pairs of d */
-  uint32_t *values; /* [S / 2][D]: pairs of keys */
-  ms_bf16 *rows;    /* [32][D]: q, or 32 rows of keys or values while they are packed */
+  uint32_t *values; /* [S / 2][E]: pairs of keys */
+  ms_bf16 *rows;    /* [32][D or E]: q, or 32 rows of keys or values while they are packed */
   float *scores;    /* [32][KEYS_AT_ONCE] */
   ms_bf16 *weights; /* [32][KEYS_AT_ONCE] */
-  float *sums;      /* [32][D]: o before division by the denominator */
+  float *sums;      /* [32][E]: o before division by the denominator */
   float largest[MS_QUERIES], denominator[MS_QUERIES];
 } scratch;
 
 static int64_t lay_out(const ms_attention *a, char *memory, scratch *s) {
-  const int64_t columns = ms_bf16_round_up(a->d), keys = ms_bf16_round_up(a->s);
+  const int64_t columns = ms_bf16_round_up(a->d), width = ms_bf16_round_up(a->e), keys = ms_bf16_round_up(a->s);
   int64_t used = 0;
   s->keys = ms_bf16_take(memory, &used, keys * columns * 2);
-  s->values = ms_bf16_take(memory, &used, keys * columns * 2);
-  s->rows = ms_bf16_take(memory, &used, MS_QUERIES * columns * 2);
+  s->values = ms_bf16_take(memory, &used, keys * width * 2);
+  s->rows = ms_bf16_take(memory, &used, MS_QUERIES * (columns > width ? columns : width) * 2);
   s->scores = ms_bf16_take(memory, &used, MS_QUERIES * KEYS_AT_ONCE * 4);
   s->weights = ms_bf16_take(memory, &used, MS_QUERIES * KEYS_AT_ONCE * 2);
-  s->sums = ms_bf16_take(memory, &used, MS_QUERIES * columns * 4);
+  s->sums = ms_bf16_take(memory, &used, MS_QUERIES * width * 4);
   return used;
 }
 
@@ -46,15 +46,15 @@ static int64_t scratch_bytes(const ms_attention *a) {
 
 static void lay_out_key_head(const ms_attention *a, const ms_kernel_call *call, const scratch *s, int64_t b,
                              int64_t g) {
-  const int64_t columns = ms_bf16_round_up(a->d), stride = a->groups * a->d;
+  const int64_t columns = ms_bf16_round_up(a->d), width = ms_bf16_round_up(a->e);
   const ms_bf16 *k = (const ms_bf16 *)call->in_data[1] + (b * a->s * a->groups + g) * a->d;
-  const ms_bf16 *v = (const ms_bf16 *)call->in_data[2] + (b * a->s * a->groups + g) * a->d;
+  const ms_bf16 *v = (const ms_bf16 *)call->in_data[2] + (b * a->s * a->groups + g) * a->e;
   for (int64_t key = 0; key < a->s; key += 32) {
     const int64_t count = a->s - key < 32 ? a->s - key : 32;
-    ms_bf16_pack(s->rows, columns, k + key * stride, stride, count, 32, a->d);
+    ms_bf16_pack(s->rows, columns, k + key * a->groups * a->d, a->groups * a->d, count, 32, a->d);
     ms_transpose_32_bits(s->keys + key * columns / 2, 32, (const uint32_t *)s->rows, columns / 2, 32, columns / 2);
-    ms_bf16_pack(s->rows, columns, v + key * stride, stride, count, 32, a->d);
-    ms_bf16_pair_rows(s->values + key / 2 * columns, columns, s->rows, columns, 32, columns);
+    ms_bf16_pack(s->rows, width, v + key * a->groups * a->e, a->groups * a->e, count, 32, a->e);
+    ms_bf16_pair_rows(s->values + key / 2 * width, width, s->rows, width, 32, width);
   }
 }
 
@@ -130,7 +130,7 @@ static void scale_row(float *x, float factor, int64_t n) {
  * grown; it is -inf where a row has seen no key yet. */
 static void weigh_keys(const ms_attention *a, scratch *s, int64_t q0, int64_t first, int64_t count, int adds) {
   const __m512 scale = ms_bf16_scale(a);
-  const int64_t padded = ms_bf16_round_up(count), columns = ms_bf16_round_up(a->d);
+  const int64_t padded = ms_bf16_round_up(count), width = ms_bf16_round_up(a->e);
   for (int64_t q = 0; q < MS_QUERIES; q++) {
     const float *scores = s->scores + q * KEYS_AT_ONCE;
     int64_t keys = ms_visible_keys(a, q0 + q) - first;
@@ -146,7 +146,7 @@ static void weigh_keys(const ms_attention *a, scratch *s, int64_t q0, int64_t fi
     } else if (keys > 0) {
       const float factor = exp2f(s->largest[q] - largest);
       s->denominator[q] = s->denominator[q] * factor + sum;
-      scale_row(s->sums + q * columns, factor, columns);
+      scale_row(s->sums + q * width, factor, width);
     }
     s->largest[q] = largest;
   }
@@ -156,17 +156,18 @@ static void weigh_keys(const ms_attention *a, scratch *s, int64_t q0, int64_t fi
 
 static void write_outputs(const ms_attention *a, const ms_kernel_call *call, const scratch *s, int64_t b, int64_t h,
                           int64_t q0) {
-  float *lse = (float *)call->out_data[1] + (b * a->heads + h) * a->t + q0;
-  ms_bf16 *o = (ms_bf16 *)call->out_data[0] + ((b * a->t + q0) * a->heads + h) * a->d;
+  float *lse = (float *)call->out_data[1] + (b * a->heads + h) * a->lse_row + q0;
+  ms_bf16 *o = (ms_bf16 *)call->out_data[0] + ((b * a->t + q0) * a->heads + h) * a->e;
   for (int64_t q = 0; q < MS_QUERIES && q0 + q < a->t; q++) {
-    ms_bf16_unpack(o + q * a->heads * a->d, s->sums + q * ms_bf16_round_up(a->d), 1.0f / s->denominator[q], a->d);
+    ms_bf16_unpack(o + q * a->heads * a->e, s->sums + q * ms_bf16_round_up(a->e), 1.0f / s->denominator[q], a->e);
     lse[q] = (float)((s->largest[q] + log2f(s->denominator[q])) * MS_LN_2);
   }
 }
 
 static void forward_block(const ms_attention *a, const ms_kernel_call *call, const ms_bf16_unit *unit, scratch *s,
                           int64_t b, int64_t h, int64_t q0) {
-  const int64_t columns = ms_bf16_round_up(a->d), begin = ms_block_first_key(a, q0), keys = ms_block_keys(a, q0);
+  const int64_t columns = ms_bf16_round_up(a->d), width = ms_bf16_round_up(a->e);
+  const int64_t begin = ms_block_first_key(a, q0), keys = ms_block_keys(a, q0);
   const ms_bf16 *q = (const ms_bf16 *)call->in_data[0] + ((b * a->t + q0) * a->heads + h) * a->d;
   ms_bf16_pack(s->rows, columns, q, a->heads * a->d, a->t - q0 < MS_QUERIES ? a->t - q0 : MS_QUERIES, MS_QUERIES, a->d);
   for (int i = 0; i < MS_QUERIES; i++) s->largest[i] = -INFINITY;
@@ -177,8 +178,8 @@ static void forward_block(const ms_attention *a, const ms_kernel_call *call, con
                     MS_QUERIES, 32, columns, 0);
     ms_bf16_cap(a, s->scores, KEYS_AT_ONCE, MS_QUERIES, padded);
     weigh_keys(a, s, q0, first, count, first > begin);
-    unit->product(s->sums, columns, s->weights, KEYS_AT_ONCE, s->values + first / 2 * columns, columns, MS_QUERIES,
-                  columns, padded, first > begin);
+    unit->product(s->sums, width, s->weights, KEYS_AT_ONCE, s->values + first / 2 * width, width, MS_QUERIES, width,
+                  padded, first > begin);
   }
   write_outputs(a, call, s, b, h, q0);
 }

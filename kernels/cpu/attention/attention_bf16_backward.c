@@ -14,12 +14,12 @@ MS_TARGET_BEGIN("arch=x86-64-v4,avx512bf16")
 enum { KEYS_AT_ONCE = 64 };
 
 typedef struct scratch {
-  ms_bf16 *keys, *values;         /* [S][D] of one key head */
+  ms_bf16 *keys, *values;         /* [S][D], [S][E] of one key head */
   ms_bf16 *keys_transposed;       /* [D][S] */
-  float *dkeys, *dvalues;         /* [S][D] */
-  ms_bf16 *q, *dout;              /* [32][D] of a block of queries */
-  uint32_t *q_panel, *dout_panel; /* [D / 2][32]: transposed, in pairs of d */
-  uint32_t *q_pairs, *dout_pairs; /* [16][D]: pairs of queries */
+  float *dkeys, *dvalues;         /* [S][D], [S][E] */
+  ms_bf16 *q, *dout;              /* [32][D], [32][E] of a block of queries */
+  uint32_t *q_panel, *dout_panel; /* [D / 2][32], [E / 2][32]: transposed, in pairs of columns */
+  uint32_t *q_pairs, *dout_pairs; /* [16][D], [16][E]: pairs of queries */
   float *scores, *dp;             /* [KEYS_AT_ONCE][32]: s = k q', dp = v do' */
   ms_bf16 *p, *ds;                /* [KEYS_AT_ONCE][32] */
   uint32_t *ds_pairs;             /* [KEYS_AT_ONCE / 2][32] */
@@ -28,21 +28,22 @@ typedef struct scratch {
 } scratch;
 
 static int64_t lay_out(const ms_attention *a, char *memory, scratch *s) {
-  const int64_t columns = ms_bf16_round_up(a->d), matrix = ms_bf16_round_up(a->s) * columns,
-                block = MS_QUERIES * columns;
+  const int64_t columns = ms_bf16_round_up(a->d), width = ms_bf16_round_up(a->e);
+  const int64_t matrix = ms_bf16_round_up(a->s) * columns, of_values = ms_bf16_round_up(a->s) * width;
+  const int64_t block = MS_QUERIES * columns, of_results = MS_QUERIES * width;
   const int64_t scores = KEYS_AT_ONCE * MS_QUERIES;
   int64_t used = 0;
   s->keys = ms_bf16_take(memory, &used, matrix * 2);
-  s->values = ms_bf16_take(memory, &used, matrix * 2);
+  s->values = ms_bf16_take(memory, &used, of_values * 2);
   s->keys_transposed = ms_bf16_take(memory, &used, matrix * 2);
   s->dkeys = ms_bf16_take(memory, &used, matrix * 4);
-  s->dvalues = ms_bf16_take(memory, &used, matrix * 4);
+  s->dvalues = ms_bf16_take(memory, &used, of_values * 4);
   s->q = ms_bf16_take(memory, &used, block * 2);
-  s->dout = ms_bf16_take(memory, &used, block * 2);
+  s->dout = ms_bf16_take(memory, &used, of_results * 2);
   s->q_panel = ms_bf16_take(memory, &used, block * 2);
-  s->dout_panel = ms_bf16_take(memory, &used, block * 2);
+  s->dout_panel = ms_bf16_take(memory, &used, of_results * 2);
   s->q_pairs = ms_bf16_take(memory, &used, block * 2);
-  s->dout_pairs = ms_bf16_take(memory, &used, block * 2);
+  s->dout_pairs = ms_bf16_take(memory, &used, of_results * 2);
   s->scores = ms_bf16_take(memory, &used, scores * 4);
   s->dp = ms_bf16_take(memory, &used, scores * 4);
   s->p = ms_bf16_take(memory, &used, scores * 2);
@@ -66,16 +67,18 @@ static int64_t scratch_bytes(const ms_attention *a) {
 /* q_pairs is free at this point and holds the pairs of keys before they are transposed. */
 static void lay_out_key_head(const ms_attention *a, const ms_kernel_call *call, const scratch *s, int64_t b,
                              int64_t g) {
-  const int64_t columns = ms_bf16_round_up(a->d), padded = ms_bf16_round_up(a->s), stride = a->groups * a->d;
-  const int64_t first = (b * a->s * a->groups + g) * a->d;
-  ms_bf16_pack(s->keys, columns, (const ms_bf16 *)call->in_data[1] + first, stride, a->s, padded, a->d);
-  ms_bf16_pack(s->values, columns, (const ms_bf16 *)call->in_data[2] + first, stride, a->s, padded, a->d);
+  const int64_t columns = ms_bf16_round_up(a->d), width = ms_bf16_round_up(a->e), padded = ms_bf16_round_up(a->s);
+  const int64_t first = b * a->s * a->groups + g;
+  ms_bf16_pack(s->keys, columns, (const ms_bf16 *)call->in_data[1] + first * a->d, a->groups * a->d, a->s, padded,
+               a->d);
+  ms_bf16_pack(s->values, width, (const ms_bf16 *)call->in_data[2] + first * a->e, a->groups * a->e, a->s, padded,
+               a->e);
   for (int64_t key = 0; key < padded; key += 32) {
     ms_bf16_pair_rows(s->q_pairs, columns, s->keys + key * columns, columns, 32, columns);
     ms_transpose_32_bits((uint32_t *)s->keys_transposed + key / 2, padded / 2, s->q_pairs, columns, 16, columns);
   }
   memset(s->dkeys, 0, (size_t)(padded * columns) * sizeof(float));
-  memset(s->dvalues, 0, (size_t)(padded * columns) * sizeof(float));
+  memset(s->dvalues, 0, (size_t)(padded * width) * sizeof(float));
 }
 
 static float dot(const ms_bf16 *x, const ms_bf16 *y, int64_t n) {
@@ -85,33 +88,34 @@ static float dot(const ms_bf16 *x, const ms_bf16 *y, int64_t n) {
   return _mm512_reduce_add_ps(sum);
 }
 
-/* delta[q] = sum over d of do o, and lse converted to base 2. Both are 0 after the last query, where q and do are 0
+/* delta[q] = sum over e of do o, and lse converted to base 2. Both are 0 after the last query, where q and do are 0
  * too. */
 static void load_statistics(const ms_attention *a, const ms_kernel_call *call, const scratch *s, int64_t b, int64_t h,
                             int64_t q0, int64_t rows) {
-  const float *lse = (const float *)call->in_data[4] + (b * a->heads + h) * a->t + q0;
-  const int64_t columns = ms_bf16_round_up(a->d);
-  ms_bf16 *o = (ms_bf16 *)s->q_pairs; /* not in use yet */
-  ms_bf16_pack(o, columns, (const ms_bf16 *)call->in_data[3] + ((b * a->t + q0) * a->heads + h) * a->d, a->heads * a->d,
-               rows, MS_QUERIES, a->d);
+  const float *lse = (const float *)call->in_data[4] + (b * a->heads + h) * a->lse_row + q0;
+  const int64_t width = ms_bf16_round_up(a->e);
+  ms_bf16 *o = (ms_bf16 *)s->dout_pairs; /* not in use yet */
+  ms_bf16_pack(o, width, (const ms_bf16 *)call->in_data[3] + ((b * a->t + q0) * a->heads + h) * a->e, a->heads * a->e,
+               rows, MS_QUERIES, a->e);
   for (int64_t q = 0; q < MS_QUERIES; q++) {
-    s->delta[q] = dot(s->dout + q * columns, o + q * columns, columns);
+    s->delta[q] = dot(s->dout + q * width, o + q * width, width);
     s->lse[q] = q < rows ? (float)(lse[q] / MS_LN_2) : 0.0f;
   }
 }
 
 static void load_queries(const ms_attention *a, const ms_kernel_call *call, const scratch *s, int64_t b, int64_t h,
                          int64_t q0) {
-  const int64_t columns = ms_bf16_round_up(a->d), stride = a->heads * a->d,
-                first = ((b * a->t + q0) * a->heads + h) * a->d;
-  const int64_t rows = a->t - q0 < MS_QUERIES ? a->t - q0 : MS_QUERIES;
-  ms_bf16_pack(s->q, columns, (const ms_bf16 *)call->in_data[0] + first, stride, rows, MS_QUERIES, a->d);
-  ms_bf16_pack(s->dout, columns, (const ms_bf16 *)call->in_data[5] + first, stride, rows, MS_QUERIES, a->d);
+  const int64_t columns = ms_bf16_round_up(a->d), width = ms_bf16_round_up(a->e);
+  const int64_t first = (b * a->t + q0) * a->heads + h, rows = a->t - q0 < MS_QUERIES ? a->t - q0 : MS_QUERIES;
+  ms_bf16_pack(s->q, columns, (const ms_bf16 *)call->in_data[0] + first * a->d, a->heads * a->d, rows, MS_QUERIES,
+               a->d);
+  ms_bf16_pack(s->dout, width, (const ms_bf16 *)call->in_data[5] + first * a->e, a->heads * a->e, rows, MS_QUERIES,
+               a->e);
   load_statistics(a, call, s, b, h, q0, rows);
   ms_transpose_32_bits(s->q_panel, MS_QUERIES, (const uint32_t *)s->q, columns / 2, MS_QUERIES, columns / 2);
-  ms_transpose_32_bits(s->dout_panel, MS_QUERIES, (const uint32_t *)s->dout, columns / 2, MS_QUERIES, columns / 2);
+  ms_transpose_32_bits(s->dout_panel, MS_QUERIES, (const uint32_t *)s->dout, width / 2, MS_QUERIES, width / 2);
   ms_bf16_pair_rows(s->q_pairs, columns, s->q, columns, MS_QUERIES, columns);
-  ms_bf16_pair_rows(s->dout_pairs, columns, s->dout, columns, MS_QUERIES, columns);
+  ms_bf16_pair_rows(s->dout_pairs, width, s->dout, width, MS_QUERIES, width);
 }
 
 /* ---- scores ------------------------------------------------------------------------------------------------------ */
@@ -176,18 +180,20 @@ MS_INLINE void score_gradients(const ms_attention *a, const scratch *s, int64_t 
 
 static void backward_block(const ms_attention *a, const ms_kernel_call *call, ms_bf16_product *product,
                            const scratch *s, int64_t b, int64_t h, int64_t q0) {
-  const int64_t columns = ms_bf16_round_up(a->d), row = ms_bf16_round_up(a->s), begin = ms_block_first_key(a, q0),
+  const int64_t columns = ms_bf16_round_up(a->d), width = ms_bf16_round_up(a->e);
+  const int64_t row = ms_bf16_round_up(a->s), begin = ms_block_first_key(a, q0),
                 keys = ms_bf16_round_up(ms_block_keys(a, q0));
   ms_bf16 *dq = (ms_bf16 *)call->out_data[0] + ((b * a->t + q0) * a->heads + h) * a->d;
   load_queries(a, call, s, b, h, q0);
   for (int64_t first = begin; first < keys; first += KEYS_AT_ONCE) {
-    const int64_t count = keys - first < KEYS_AT_ONCE ? keys - first : KEYS_AT_ONCE, at = first * columns;
+    const int64_t count = keys - first < KEYS_AT_ONCE ? keys - first : KEYS_AT_ONCE;
+    const int64_t at = first * columns, at_values = first * width;
     product(s->scores, MS_QUERIES, s->keys + at, columns, s->q_panel, MS_QUERIES, count, MS_QUERIES, columns, 0);
-    product(s->dp, MS_QUERIES, s->values + at, columns, s->dout_panel, MS_QUERIES, count, MS_QUERIES, columns, 0);
+    product(s->dp, MS_QUERIES, s->values + at_values, width, s->dout_panel, MS_QUERIES, count, MS_QUERIES, width, 0);
     ms_bf16_cap(a, s->scores, MS_QUERIES, count, MS_QUERIES);
     if (a->options.softcap > 0.0f) score_gradients(a, s, q0, first, count, 1);
     else score_gradients(a, s, q0, first, count, 0);
-    product(s->dvalues + at, columns, s->p, MS_QUERIES, s->dout_pairs, columns, count, columns, MS_QUERIES, 1);
+    product(s->dvalues + at_values, width, s->p, MS_QUERIES, s->dout_pairs, width, count, width, MS_QUERIES, 1);
     product(s->dkeys + at, columns, s->ds, MS_QUERIES, s->q_pairs, columns, count, columns, MS_QUERIES, 1);
     product(s->dq_transposed, MS_QUERIES, s->keys_transposed + first, row, s->ds_pairs, MS_QUERIES, columns, MS_QUERIES,
             count, first > begin);
@@ -198,11 +204,11 @@ static void backward_block(const ms_attention *a, const ms_kernel_call *call, ms
 }
 
 static void write_key_head(const ms_attention *a, const ms_kernel_call *call, const scratch *s, int64_t b, int64_t g) {
-  const int64_t columns = ms_bf16_round_up(a->d);
+  const int64_t columns = ms_bf16_round_up(a->d), width = ms_bf16_round_up(a->e);
   for (int64_t key = 0; key < a->s; key++) {
-    const int64_t at = ((b * a->s + key) * a->groups + g) * a->d;
-    ms_bf16_unpack((ms_bf16 *)call->out_data[1] + at, s->dkeys + key * columns, a->options.scale, a->d);
-    ms_bf16_unpack((ms_bf16 *)call->out_data[2] + at, s->dvalues + key * columns, 1.0f, a->d);
+    const int64_t at = (b * a->s + key) * a->groups + g;
+    ms_bf16_unpack((ms_bf16 *)call->out_data[1] + at * a->d, s->dkeys + key * columns, a->options.scale, a->d);
+    ms_bf16_unpack((ms_bf16 *)call->out_data[2] + at * a->e, s->dvalues + key * width, 1.0f, a->e);
   }
 }
 

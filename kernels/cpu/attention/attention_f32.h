@@ -8,8 +8,9 @@
  * Everything except the softmax (attention_vector.h) is products of register tiles, c[r][n] += sum_k a(r,k) b[k][n].
  * They read b by vectors and a by single elements, along rows or columns, so keys and values are never transposed:
  *
- *   forward   s'[key][q] = k q'   o[q][d] += p v               (p reads p'[key][q] by columns)
- *   backward  s' = k q', dp' = v do', ds' = p' (dp' - delta)   dv[key][d] += p' do, dk += ds' q, dq[q][d] += ds k
+ *   forward   s'[key][q] = k q'   o[q][e] += p v               (p reads p'[key][q] by columns)
+ *   backward  s' = k q', dp' = v do', ds' = p' (dp' - delta)   dv[key][e] += p' do, dk[key][d] += ds' q, dq[q][d] += ds
+ * k
  *
  * Packing multiplies q by scale / ln 2, so that probabilities are powers of 2.
  */
@@ -23,7 +24,9 @@ enum {
   COLUMN_GRAIN = 32 /* rows are padded to a multiple of this: whole tiles for every instruction set */
 };
 
+/* Columns of queries and keys, and of values and results. */
 static int64_t padded_columns(const ms_attention *a) { return round_up(a->d, COLUMN_GRAIN); }
+static int64_t value_columns(const ms_attention *a) { return round_up(a->e, COLUMN_GRAIN); }
 
 static int64_t padded_keys(const ms_attention *a) { return round_up(a->s, TILE_ROWS); }
 
@@ -101,11 +104,10 @@ static void transpose_queries(float *panel, const float *rows, int64_t stride, i
 
 static void pack_key_head(const ms_attention *a, const ms_kernel_call *call, float *keys, float *values, int64_t b,
                           int64_t g) {
-  const int64_t stride = a->groups * a->d, columns = padded_columns(a);
-  pack_rows(keys, columns, row_of(call->in_data[1], a->dtype, a->s, a->groups, a->d, b, 0, g), a->dtype, stride, a->s,
-            padded_keys(a), a->d, 1.0f);
-  pack_rows(values, columns, row_of(call->in_data[2], a->dtype, a->s, a->groups, a->d, b, 0, g), a->dtype, stride, a->s,
-            padded_keys(a), a->d, 1.0f);
+  pack_rows(keys, padded_columns(a), row_of(call->in_data[1], a->dtype, a->s, a->groups, a->d, b, 0, g), a->dtype,
+            a->groups * a->d, a->s, padded_keys(a), a->d, 1.0f);
+  pack_rows(values, value_columns(a), row_of(call->in_data[2], a->dtype, a->s, a->groups, a->e, b, 0, g), a->dtype,
+            a->groups * a->e, a->s, padded_keys(a), a->e, 1.0f);
 }
 
 /* Sets scores[key][q] to -inf where a query cannot see the key: `keys` keys from `first`, QUERIES queries from q0. */

@@ -5,8 +5,9 @@
  * are keys, values, probabilities and their gradients. Each is packed right after it is computed, mostly while it is in
  * L1:
  *
- *   forward   s'[key][q] = k q'   o[q][d] += p v
- *   backward  s' = k q', dp' = v do', ds' = p' (dp' - delta)   dv[key][d] += p' do, dk += ds' q, dq[q][d] += ds k
+ *   forward   s'[key][q] = k q'   o[q][e] += p v
+ *   backward  s' = k q', dp' = v do', ds' = p' (dp' - delta)   dv[key][e] += p' do, dk[key][d] += ds' q, dq[q][d] += ds
+ * k
  *
  * Blocks of 32 x 32 scores that no query sees are skipped.
  */
@@ -38,22 +39,22 @@ static char *take_panels(float *memory, int64_t *used, int64_t rows, int64_t k) 
   return (char *)(memory + take(used, panels_bytes(rows, k) / 4));
 }
 
-/* Head h of a tensor [batch][length][heads][d] as an operand, for sums over d (k_inside) or over rows. */
-static ms_split_operand head_of(const ms_attention *a, const void *x, int64_t length, int64_t heads, int64_t b,
-                                int64_t first, int64_t h, int over_d) {
-  return (ms_split_operand){row_of(x, MS_F32, length, heads, a->d, b, first, h), heads * a->d, over_d};
+/* Head h of a tensor [batch][length][heads][width] as an operand, for sums over columns (k_inside) or over rows. */
+static ms_split_operand head_of(const void *x, int64_t length, int64_t heads, int64_t width, int64_t b, int64_t first,
+                                int64_t h, int over_columns) {
+  return (ms_split_operand){row_of(x, MS_F32, length, heads, width, b, first, h), heads * width, over_columns};
 }
 
-/* Packs keys or values for sums over keys: panels of d, one stretch of KEYS keys after the other. */
-static void pack_over_keys(const ms_attention *a, char *panels, const ms_split_operand *x) {
+/* Packs keys or values for sums over keys: panels of `width` columns, one stretch of KEYS keys after the other. */
+static void pack_over_keys(const ms_attention *a, char *panels, const ms_split_operand *x, int64_t width) {
   for (int64_t first = 0; first < a->s; first += KEYS)
-    ms_split_pack_b(panels + panels_bytes(a->d, first), x, 0, a->d, first, ms_least(KEYS, a->s - first));
+    ms_split_pack_b(panels + panels_bytes(width, first), x, 0, width, first, ms_least(KEYS, a->s - first));
 }
 
 /* Panel j of the stretch that key `key` is in, from that key on. */
-static const char *stretch_panel(const ms_attention *a, const char *panels, int64_t key, int64_t j) {
+static const char *stretch_panel(const ms_attention *a, const char *panels, int64_t width, int64_t key, int64_t j) {
   const int64_t first = key / KEYS * KEYS;
-  return panels + panels_bytes(a->d, first) + j * ms_split_panel_bytes(ms_least(KEYS, a->s - first)) +
+  return panels + panels_bytes(width, first) + j * ms_split_panel_bytes(ms_least(KEYS, a->s - first)) +
          panels_bytes(key - first, 1);
 }
 
@@ -102,18 +103,18 @@ typedef struct forward_scratch {
   char *query, *weights; /* panels of a block of queries: q, and its probabilities */
   float *rows;           /* q [QUERIES][padded d] */
   float *scores;         /* [KEYS][QUERIES] */
-  float *sums;           /* [QUERIES][padded d]: o before division by the denominator */
+  float *sums;           /* [QUERIES][padded e]: o before division by the denominator */
 } forward_scratch;
 
 static int64_t lay_out_forward(const ms_attention *a, float *memory, forward_scratch *s) {
   int64_t used = 0;
   s->keys = take_panels(memory, &used, a->s, a->d);
-  s->values = take_panels(memory, &used, a->d, padded(a->s));
+  s->values = take_panels(memory, &used, a->e, padded(a->s));
   s->query = take_panels(memory, &used, QUERIES, a->d);
   s->weights = take_panels(memory, &used, QUERIES, KEYS);
   s->rows = memory + take(&used, QUERIES * padded(a->d));
   s->scores = memory + take(&used, KEYS * QUERIES);
-  s->sums = memory + take(&used, QUERIES * padded(a->d));
+  s->sums = memory + take(&used, QUERIES * padded(a->e));
   return used * (int64_t)sizeof(float);
 }
 
@@ -127,22 +128,22 @@ static int64_t forward_scratch_bytes(const ms_attention *a) {
 static void weigh_values(const ms_attention *a, const forward_scratch *s, const running_softmax *state, int64_t first,
                          int64_t keys, int adds) {
   const ms_split_operand p = {s->scores, QUERIES, 0};
-  const int64_t columns = padded(a->d);
+  const int64_t columns = padded(a->e);
   ms_split_pack_a(s->weights, &p, 0, QUERIES, 0, keys);
   if (adds)
     for (int64_t q = 0; q < QUERIES; q++)
       for (int64_t i = 0; i < columns; i++) s->sums[q * columns + i] *= state->factor[q];
   for (int64_t j = 0; j < columns; j += GRAIN)
-    ms_split_product(s->sums + j, columns, s->weights, stretch_panel(a, s->values, first, j / GRAIN),
+    ms_split_product(s->sums + j, columns, s->weights, stretch_panel(a, s->values, a->e, first, j / GRAIN),
                      ms_split_steps(keys), adds ? s->sums + j : NULL, columns);
 }
 
 static void write_outputs(const ms_attention *a, const ms_kernel_call *call, const forward_scratch *s,
                           const running_softmax *state, int64_t b, int64_t h, int64_t q0) {
-  float *lse = (float *)call->out_data[1] + (b * a->heads + h) * a->t + q0;
+  float *lse = (float *)call->out_data[1] + (b * a->heads + h) * a->lse_row + q0;
   for (int64_t q = 0; q < QUERIES && q0 + q < a->t; q++) {
-    unpack_row(call->out_data[0], MS_F32, ((b * a->t + q0 + q) * a->heads + h) * a->d, s->sums + q * padded(a->d),
-               1.0f / state->sum[q], a->d);
+    unpack_row(call->out_data[0], MS_F32, ((b * a->t + q0 + q) * a->heads + h) * a->e, s->sums + q * padded(a->e),
+               1.0f / state->sum[q], a->e);
     lse[q] = (float)((state->largest[q] + log2f(state->sum[q])) * MS_LN_2);
   }
 }
@@ -153,7 +154,7 @@ static void forward_block(const ms_attention *a, const ms_kernel_call *call, con
                 d_steps = ms_split_steps(a->d);
   const ms_split_operand q = {s->rows, padded(a->d), 1};
   running_softmax state;
-  expect_writes(a, call->out_data[0], a->t, a->heads, b, q0, QUERIES, h);
+  expect_writes(a, call->out_data[0], a->t, a->heads, a->e, b, q0, QUERIES, h);
   scale_rows(s->rows, row_of(call->in_data[0], MS_F32, a->t, a->heads, a->d, b, q0, h), a->heads * a->d, rows, a->d,
              (float)(a->options.scale / MS_LN_2));
   ms_split_pack_b(s->query, &q, 0, rows, 0, a->d);
@@ -173,10 +174,10 @@ static void forward_block(const ms_attention *a, const ms_kernel_call *call, con
 
 static void pack_key_head(const ms_attention *a, const ms_kernel_call *call, const forward_scratch *s, int64_t b,
                           int64_t g) {
-  const ms_split_operand k = head_of(a, call->in_data[1], a->s, a->groups, b, 0, g, 1),
-                         v = head_of(a, call->in_data[2], a->s, a->groups, b, 0, g, 0);
+  const ms_split_operand k = head_of(call->in_data[1], a->s, a->groups, a->d, b, 0, g, 1),
+                         v = head_of(call->in_data[2], a->s, a->groups, a->e, b, 0, g, 0);
   ms_split_pack_a(s->keys, &k, 0, a->s, 0, a->d);
-  pack_over_keys(a, s->values, &v);
+  pack_over_keys(a, s->values, &v, a->e);
 }
 
 static void forward(const ms_attention *a, const ms_kernel_call *call, int64_t begin, int64_t end, void *memory) {
@@ -198,33 +199,34 @@ static void forward(const ms_attention *a, const ms_kernel_call *call, int64_t b
 /* ---- backward ---------------------------------------------------------------------------------------------------- */
 
 typedef struct backward_scratch {
-  char *keys, *values, *keys_over_keys; /* panels of one key head: k and v for sums over d, k for sums over keys */
-  float *dkeys, *dvalues;               /* [padded keys][padded d] */
-  float *rows, *dq;                     /* [BACKWARD_QUERIES][padded d]: q scaled, and dq */
-  char *query, *dout;                   /* panels for sums over d */
-  char *query_over, *dout_over;         /* the same for sums over queries */
-  char *left;                           /* panels of 32 keys of p or ds, for sums over queries */
-  char *scores;                         /* panels of ds for one stretch, for sums over keys */
-  float *p, *ds;                        /* [GRAIN][BACKWARD_QUERIES] */
-  float *lse, *delta;                   /* [BACKWARD_QUERIES] */
+  char *keys, *values,
+      *keys_over_keys;          /* panels of one key head: k and v for sums over columns, k for sums over keys */
+  float *dkeys, *dvalues;       /* [padded keys][padded d], [padded keys][padded e] */
+  float *rows, *dq;             /* [BACKWARD_QUERIES][padded d]: q scaled, and dq */
+  char *query, *dout;           /* panels for sums over columns */
+  char *query_over, *dout_over; /* the same for sums over queries */
+  char *left;                   /* panels of 32 keys of p or ds, for sums over queries */
+  char *scores;                 /* panels of ds for one stretch, for sums over keys */
+  float *p, *ds;                /* [GRAIN][BACKWARD_QUERIES] */
+  float *lse, *delta;           /* [BACKWARD_QUERIES] */
 } backward_scratch;
 
 static int64_t lay_out_backward(const ms_attention *a, float *memory, backward_scratch *s) {
   const int64_t columns = padded(a->d);
   int64_t used = 0;
   s->keys = take_panels(memory, &used, a->s, a->d);
-  s->values = take_panels(memory, &used, a->s, a->d);
+  s->values = take_panels(memory, &used, a->s, a->e);
   s->keys_over_keys = take_panels(memory, &used, a->d, padded(a->s));
   s->query = take_panels(memory, &used, BACKWARD_QUERIES, a->d);
-  s->dout = take_panels(memory, &used, BACKWARD_QUERIES, a->d);
+  s->dout = take_panels(memory, &used, BACKWARD_QUERIES, a->e);
   s->query_over = take_panels(memory, &used, a->d, BACKWARD_QUERIES);
-  s->dout_over = take_panels(memory, &used, a->d, BACKWARD_QUERIES);
+  s->dout_over = take_panels(memory, &used, a->e, BACKWARD_QUERIES);
   s->left = take_panels(memory, &used, GRAIN, BACKWARD_QUERIES);
   s->scores = take_panels(memory, &used, BACKWARD_QUERIES, KEYS);
-  float **matrices[] = {&s->dkeys, &s->dvalues}, **blocks[] = {&s->rows, &s->dq}, **tiles[] = {&s->p, &s->ds},
-        **queries[] = {&s->lse, &s->delta};
+  s->dkeys = memory + take(&used, padded(a->s) * columns);
+  s->dvalues = memory + take(&used, padded(a->s) * padded(a->e));
+  float **blocks[] = {&s->rows, &s->dq}, **tiles[] = {&s->p, &s->ds}, **queries[] = {&s->lse, &s->delta};
   for (int i = 0; i < 2; i++) {
-    *matrices[i] = memory + take(&used, padded(a->s) * columns);
     *blocks[i] = memory + take(&used, BACKWARD_QUERIES * columns);
     *tiles[i] = memory + take(&used, GRAIN * BACKWARD_QUERIES);
     *queries[i] = memory + take(&used, BACKWARD_QUERIES);
@@ -238,15 +240,15 @@ static int64_t backward_scratch_bytes(const ms_attention *a) {
   return lay_out_backward(a, nothing, &scratch);
 }
 
-/* delta[q] = sum over d of do o, and lse converted to base 2. Both are 0 after the last query, where q and do are 0
+/* delta[q] = sum over e of do o, and lse converted to base 2. Both are 0 after the last query, where q and do are 0
  * too. */
 static void load_statistics(const ms_attention *a, const ms_kernel_call *call, const backward_scratch *s, int64_t b,
                             int64_t h, int64_t q0) {
-  const float *lse = (const float *)call->in_data[4] + (b * a->heads + h) * a->t + q0;
+  const float *lse = (const float *)call->in_data[4] + (b * a->heads + h) * a->lse_row + q0;
   for (int64_t q = 0; q < BACKWARD_QUERIES; q++) {
     const int there = q0 + q < a->t;
-    s->delta[q] = there ? dot(row_of(call->in_data[5], MS_F32, a->t, a->heads, a->d, b, q0 + q, h),
-                              row_of(call->in_data[3], MS_F32, a->t, a->heads, a->d, b, q0 + q, h), a->d)
+    s->delta[q] = there ? dot(row_of(call->in_data[5], MS_F32, a->t, a->heads, a->e, b, q0 + q, h),
+                              row_of(call->in_data[3], MS_F32, a->t, a->heads, a->e, b, q0 + q, h), a->e)
                         : 0.0f;
     s->lse[q] = there ? (float)(lse[q] / MS_LN_2) : 0.0f;
   }
@@ -255,14 +257,14 @@ static void load_statistics(const ms_attention *a, const ms_kernel_call *call, c
 static void load_queries(const ms_attention *a, const ms_kernel_call *call, const backward_scratch *s, int64_t b,
                          int64_t h, int64_t q0, int64_t rows) {
   const ms_split_operand q = {s->rows, padded(a->d), 1}, q_over = {s->rows, padded(a->d), 0},
-                         dout = head_of(a, call->in_data[5], a->t, a->heads, b, q0, h, 1),
-                         dout_over = head_of(a, call->in_data[5], a->t, a->heads, b, q0, h, 0);
+                         dout = head_of(call->in_data[5], a->t, a->heads, a->e, b, q0, h, 1),
+                         dout_over = head_of(call->in_data[5], a->t, a->heads, a->e, b, q0, h, 0);
   scale_rows(s->rows, row_of(call->in_data[0], MS_F32, a->t, a->heads, a->d, b, q0, h), a->heads * a->d, rows, a->d,
              (float)(a->options.scale / MS_LN_2));
   ms_split_pack_b(s->query, &q, 0, rows, 0, a->d);
-  ms_split_pack_b(s->dout, &dout, 0, rows, 0, a->d);
+  ms_split_pack_b(s->dout, &dout, 0, rows, 0, a->e);
   ms_split_pack_b(s->query_over, &q_over, 0, a->d, 0, rows);
-  ms_split_pack_b(s->dout_over, &dout_over, 0, a->d, 0, rows);
+  ms_split_pack_b(s->dout_over, &dout_over, 0, a->e, 0, rows);
   load_statistics(a, call, s, b, h, q0);
 }
 
@@ -282,15 +284,15 @@ MS_INLINE void score_gradients(const ms_attention *a, const backward_scratch *s,
   }
 }
 
-/* gradient [GRAIN][padded d] += x' y over queries [begin, end) of `block_rows`: x [GRAIN keys][queries], y packed for
+/* gradient [GRAIN][columns] += x' y over queries [begin, end) of `block_rows`: x [GRAIN keys][queries], y packed for
  * sums over queries. */
-static void add_over_queries(const ms_attention *a, const backward_scratch *s, float *gradient, const float *x,
-                             const char *y, int64_t begin, int64_t end, int64_t block_rows) {
+static void add_over_queries(const backward_scratch *s, float *gradient, int64_t columns, const float *x, const char *y,
+                             int64_t begin, int64_t end, int64_t block_rows) {
   const ms_split_operand left = {x, BACKWARD_QUERIES, 1};
   ms_split_pack_a(s->left, &left, 0, GRAIN, begin, end - begin);
-  for (int64_t j = 0; j < padded(a->d); j += GRAIN)
-    ms_split_product(gradient + j, padded(a->d), s->left, y + panels_bytes(j, block_rows) + panels_bytes(begin, 1),
-                     ms_split_steps(end - begin), gradient + j, padded(a->d));
+  for (int64_t j = 0; j < columns; j += GRAIN)
+    ms_split_product(gradient + j, columns, s->left, y + panels_bytes(j, block_rows) + panels_bytes(begin, 1),
+                     ms_split_steps(end - begin), gradient + j, columns);
 }
 
 /* Processes 32 keys from `key` with those of the `rows` queries from q0 that see any of them: adds to dv and dk, and
@@ -299,21 +301,21 @@ static void backward_keys(const ms_attention *a, const backward_scratch *s, int6
                           int64_t stretch_keys, int64_t q0, int64_t rows) {
   const int64_t begin = ms_blind_queries(a, key, q0) / GRAIN * GRAIN,
                 end = padded(ms_seeing_queries(a, key + GRAIN - 1, q0, rows)), d_steps = ms_split_steps(a->d),
-                at = key * padded(a->d);
+                e_steps = ms_split_steps(a->e);
   const ms_split_operand ds = {s->ds, BACKWARD_QUERIES, 0};
   if (begin >= end) return; /* between the windows of queries that are in two parts of the axis */
   for (int64_t q = begin; q < end; q += GRAIN) {
     ms_split_product(s->p + q, BACKWARD_QUERIES, s->keys + panels_bytes(key, a->d), s->query + panels_bytes(q, a->d),
                      d_steps, NULL, 0);
-    ms_split_product(s->ds + q, BACKWARD_QUERIES, s->values + panels_bytes(key, a->d), s->dout + panels_bytes(q, a->d),
-                     d_steps, NULL, 0);
+    ms_split_product(s->ds + q, BACKWARD_QUERIES, s->values + panels_bytes(key, a->e), s->dout + panels_bytes(q, a->e),
+                     e_steps, NULL, 0);
   }
   for (int64_t i = 0; i < GRAIN; i++) cap_scores(a, s->p + i * BACKWARD_QUERIES + begin, end - begin);
   hide(a, s->p, BACKWARD_QUERIES, key, GRAIN, q0, end);
   if (a->options.softcap > 0.0f) score_gradients(a, s, begin, end, 1);
   else score_gradients(a, s, begin, end, 0);
-  add_over_queries(a, s, s->dvalues + at, s->p, s->dout_over, begin, end, rows);
-  add_over_queries(a, s, s->dkeys + at, s->ds, s->query_over, begin, end, rows);
+  add_over_queries(s, s->dvalues + key * padded(a->e), padded(a->e), s->p, s->dout_over, begin, end, rows);
+  add_over_queries(s, s->dkeys + key * padded(a->d), padded(a->d), s->ds, s->query_over, begin, end, rows);
   for (int64_t q = begin; q < end; q += GRAIN)
     ms_split_pack_a(s->scores + panels_bytes(q, stretch_keys) + panels_bytes(key - first, 1), &ds, q, GRAIN, 0, GRAIN);
 }
@@ -328,7 +330,7 @@ static void add_query_gradients(const ms_attention *a, const backward_scratch *s
   for (int64_t j = 0; j < columns; j += GRAIN)
     ms_split_product(s->dq + q * columns + j, columns,
                      s->scores + panels_bytes(q, keys) + panels_bytes(from - first, 1),
-                     stretch_panel(a, s->keys_over_keys, from, j / GRAIN), ms_split_steps(seen),
+                     stretch_panel(a, s->keys_over_keys, a->d, from, j / GRAIN), ms_split_steps(seen),
                      from > begin ? s->dq + q * columns + j : NULL, columns);
 }
 
@@ -336,7 +338,7 @@ static void backward_block(const ms_attention *a, const ms_kernel_call *call, co
                            int64_t h, int64_t q0) {
   const int64_t columns = padded(a->d), rows = ms_least(BACKWARD_QUERIES, a->t - q0),
                 seen = ms_visible_keys(a, q0 + rows - 1);
-  expect_writes(a, call->out_data[0], a->t, a->heads, b, q0, rows, h);
+  expect_writes(a, call->out_data[0], a->t, a->heads, a->d, b, q0, rows, h);
   load_queries(a, call, s, b, h, q0, rows);
   for (int64_t first = ms_block_first_key(a, q0), keys; first < seen; first += keys) {
     keys = keys_of_stretch(first, seen);
@@ -350,14 +352,14 @@ static void backward_block(const ms_attention *a, const ms_kernel_call *call, co
 
 static void pack_for_backward(const ms_attention *a, const ms_kernel_call *call, const backward_scratch *s, int64_t b,
                               int64_t g) {
-  const ms_split_operand k = head_of(a, call->in_data[1], a->s, a->groups, b, 0, g, 1),
-                         k_over = head_of(a, call->in_data[1], a->s, a->groups, b, 0, g, 0),
-                         v = head_of(a, call->in_data[2], a->s, a->groups, b, 0, g, 1);
+  const ms_split_operand k = head_of(call->in_data[1], a->s, a->groups, a->d, b, 0, g, 1),
+                         k_over = head_of(call->in_data[1], a->s, a->groups, a->d, b, 0, g, 0),
+                         v = head_of(call->in_data[2], a->s, a->groups, a->e, b, 0, g, 1);
   ms_split_pack_a(s->keys, &k, 0, a->s, 0, a->d);
-  ms_split_pack_a(s->values, &v, 0, a->s, 0, a->d);
-  pack_over_keys(a, s->keys_over_keys, &k_over);
+  ms_split_pack_a(s->values, &v, 0, a->s, 0, a->e);
+  pack_over_keys(a, s->keys_over_keys, &k_over, a->d);
   memset(s->dkeys, 0, (size_t)(padded(a->s) * padded(a->d)) * sizeof(float));
-  memset(s->dvalues, 0, (size_t)(padded(a->s) * padded(a->d)) * sizeof(float));
+  memset(s->dvalues, 0, (size_t)(padded(a->s) * padded(a->e)) * sizeof(float));
 }
 
 static void backward(const ms_attention *a, const ms_kernel_call *call, int64_t begin, int64_t end, void *memory) {
@@ -374,9 +376,9 @@ static void backward(const ms_attention *a, const ms_kernel_call *call, int64_t 
         backward_block(a, call, &s, b, h, q0);
       }
     for (int64_t key = 0; key < a->s; key++) {
-      const int64_t at = ((b * a->s + key) * a->groups + g) * a->d;
-      unpack_row(call->out_data[1], MS_F32, at, s.dkeys + key * columns, (float)MS_LN_2, a->d);
-      unpack_row(call->out_data[2], MS_F32, at, s.dvalues + key * columns, 1.0f, a->d);
+      const int64_t row = (b * a->s + key) * a->groups + g;
+      unpack_row(call->out_data[1], MS_F32, row * a->d, s.dkeys + key * columns, (float)MS_LN_2, a->d);
+      unpack_row(call->out_data[2], MS_F32, row * a->e, s.dvalues + key * padded(a->e), 1.0f, a->e);
     }
   }
   ms_split_end();

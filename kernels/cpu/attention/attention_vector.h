@@ -46,13 +46,13 @@ static const void *row_of(const void *x, int dtype, int64_t rows, int64_t heads,
   return (const char *)x + ((b * rows + i) * heads + h) * d * ms_dtype_size(dtype);
 }
 
-/* Prefetches rows [first, first + rows) of head h of x [batch][length][heads][d] into L2 for writing. A head's rows are
- * short and far apart, so the hardware does not prefetch them, and stores would wait for memory. */
-static void expect_writes(const ms_attention *a, const void *x, int64_t length, int64_t heads, int64_t b, int64_t first,
-                          int64_t rows, int64_t h) {
-  const int64_t row_bytes = a->d * ms_dtype_size(a->dtype);
+/* Prefetches rows [first, first + rows) of head h of x [batch][length][heads][width] into L2 for writing. A head's rows
+ * are short and far apart, so the hardware does not prefetch them, and stores would wait for memory. */
+static void expect_writes(const ms_attention *a, const void *x, int64_t length, int64_t heads, int64_t width, int64_t b,
+                          int64_t first, int64_t rows, int64_t h) {
+  const int64_t row_bytes = width * ms_dtype_size(a->dtype);
   for (int64_t i = first; i < first + rows && i < length; i++) {
-    const char *row = row_of(x, a->dtype, length, heads, a->d, b, i, h);
+    const char *row = row_of(x, a->dtype, length, heads, width, b, i, h);
     for (int64_t at = 0; at < row_bytes; at += 64) __builtin_prefetch(row + at, 1, 2);
   }
 }
@@ -63,8 +63,8 @@ MS_INLINE void expect_key_gradients(const ms_attention *a, const ms_kernel_call 
                                     int64_t queries) {
   const int64_t first = a->s * q0 / a->t, last = q0 + queries < a->t ? q0 + queries : a->t,
                 rows = a->s * last / a->t - first;
-  expect_writes(a, call->out_data[1], a->s, a->groups, b, first, rows, g);
-  expect_writes(a, call->out_data[2], a->s, a->groups, b, first, rows, g);
+  expect_writes(a, call->out_data[1], a->s, a->groups, a->d, b, first, rows, g);
+  expect_writes(a, call->out_data[2], a->s, a->groups, a->e, b, first, rows, g);
 }
 
 /* Orders the blocks of a head as first, last, second, ..., so that any range of items is about the same amount of work

@@ -1,9 +1,7 @@
 /* document_attention.c - causal attention in which no query sees keys before the beginning of its document.
  *
  * Documents are contiguous and do not see each other, so each is an independent causal attention on a part of the
- * tensors. attention.c's code computes it; this file finds the documents and divides their blocks among threads. The
- * log-sums of a row of the batch are stored per document, [heads][length] each, one document after the other; only
- * backward reads them.
+ * tensors. attention.c's code computes it; this file finds the documents and divides their blocks among threads.
  */
 #include "kernels/cpu/attention/attention.h"
 
@@ -28,13 +26,14 @@ static documents documents_of(const ms_kernel_call *call) {
 static ms_kernel_call call_of_document(const ms_kernel_call *call, const documents *d, const ms_attention *a,
                                        int64_t row) {
   ms_kernel_call part = *call;
-  const int64_t bytes = ms_dtype_size(a->dtype), queries = (row * d->whole.t + a->first_query) * a->heads;
-  const int64_t query = queries * a->d * bytes, lse = queries * 4;
-  const int64_t key = (row * d->whole.s + a->first_key) * a->groups * a->d * bytes;
-  const int64_t in[6] = {query, key, key, query, lse, query},
-                out[3] = {query, d->whole.options.backward ? key : lse, key};
-  for (int i = 0; i < (d->whole.options.backward ? 6 : 3); i++)
-    part.in_data[i] = (const char *)call->in_data[i] + in[i];
+  const int64_t bytes = ms_dtype_size(a->dtype);
+  const int64_t queries = (row * d->whole.t + a->first_query) * a->heads * bytes;
+  const int64_t keys = (row * d->whole.s + a->first_key) * a->groups * bytes;
+  const int64_t q = queries * a->d, o = queries * a->e, k = keys * a->d, v = keys * a->e;
+  const int64_t lse = (row * a->heads * a->lse_row + a->first_query) * (int64_t)sizeof(float);
+  const int back = d->whole.options.backward;
+  const int64_t in[6] = {q, k, v, o, lse, o}, out[3] = {back ? q : o, back ? k : lse, v};
+  for (int i = 0; i < (back ? 6 : 3); i++) part.in_data[i] = (const char *)call->in_data[i] + in[i];
   for (int i = 0; i < call->outputs; i++) part.out_data[i] = (char *)call->out_data[i] + out[i];
   return part;
 }

@@ -21,15 +21,15 @@ namespace {
 
 constexpr int WARPS = 4;
 
-/* delta [batch][heads][t] = sum over d of o do; o, gradient [batch][t][heads][d]. One warp per row. */
+/* delta [batch][heads][t] = sum over e of o do; o, gradient [batch][t][heads][e]. One warp per row. */
 template <class T>
 __global__ void __launch_bounds__(WARPS *MS_WARP)
     row_deltas(const T *o, const T *gradient, float *delta, ms_cuda_attention a) {
   const int64_t own = static_cast<int64_t>(blockIdx.x) * WARPS + threadIdx.y, rows = a.batch * a.heads * a.t;
   const int64_t row = min(own, rows - 1), i = row % a.t, h = row / a.t % a.heads, b = row / a.t / a.heads;
-  const int64_t at = ((b * a.t + i) * a.heads + h) * a.d;
+  const int64_t at = ((b * a.t + i) * a.heads + h) * a.e;
   float sum = 0.0f;
-  for (int64_t c = threadIdx.x; c < a.d; c += MS_WARP)
+  for (int64_t c = threadIdx.x; c < a.e; c += MS_WARP)
     sum += ms_element_load(o + at + c) * ms_element_load(gradient + at + c);
   sum = ms_warp_reduce(sum, ms_add());
   if (threadIdx.x == 0 && own < rows) delta[row] = sum;
@@ -102,7 +102,8 @@ int ms_cuda_attention_prepare(ms_kernel_call *call) {
 int ms_cuda_attention_run(const ms_kernel_call *call, const ms_cuda_attention &a, void *workspace) {
   const prepared_attention *prepared = static_cast<const prepared_attention *>(call->prepared);
   float *delta = static_cast<float *>(workspace);
-  const int dtype = call->in[0].dtype, whole = aligned(call) && a.d * ms_dtype_size(dtype) % 16 == 0;
+  const int dtype = call->in[0].dtype, size = ms_dtype_size(dtype);
+  const int whole = aligned(call) && a.d * size % 16 == 0 && a.e * size % 16 == 0;
   if (!a.backward) return ms_cuda_attention_flash(call, a, prepared->plan.tf32, whole);
   MS_TRY(MS_CUDA_FLOATS(dtype, T, deltas_typed<T>(call, a, delta)));
   return ms_cuda_attention_flash_backward(call, a, delta, prepared->plan.tf32, whole);

@@ -16,9 +16,10 @@ extern "C" {
 #include "kernels/attention_options.h"
 }
 
-/* q, o [batch][t][heads][d]; k, v [batch][s][groups][d]; lse [batch][heads][t]. */
+/* q [batch][t][heads][d], o [batch][t][heads][e]; k [batch][s][groups][d], v [batch][s][groups][e]; lse
+ * [batch][heads][t]. */
 struct ms_cuda_attention : ms_attention_options {
-  int64_t batch, t, s, heads, groups, d;
+  int64_t batch, t, s, heads, groups, d, e;
   /* For document_attention: begin and end of the document of each key, i32 [batch][s] each. NULL: each row of
    * the batch is one document. */
   const int32_t *begin, *end;
@@ -28,9 +29,17 @@ struct ms_cuda_attention : ms_attention_options {
 enum { MS_ATTENTION_Q, MS_ATTENTION_K, MS_ATTENTION_V, MS_ATTENTION_O, MS_ATTENTION_LSE, MS_ATTENTION_DO };
 
 static inline ms_cuda_attention ms_cuda_attention_of(const ms_kernel_call *call) {
-  const int64_t *q = call->in[0].dims, *k = call->in[1].dims;
-  return {
-      ms_attention_options_of(call->op, &call->attrs, call->in), q[0], q[1], k[1], q[2], k[2], q[3], nullptr, nullptr};
+  const int64_t *q = call->in[0].dims, *k = call->in[1].dims, e = call->in[2].dims[3];
+  return {ms_attention_options_of(call->op, &call->attrs, call->in),
+          q[0],
+          q[1],
+          k[1],
+          q[2],
+          k[2],
+          q[3],
+          e,
+          nullptr,
+          nullptr};
 }
 
 struct ms_cuda_range {
@@ -47,22 +56,25 @@ static __device__ __forceinline__ int64_t ms_cuda_query_from(const ms_cuda_atten
 }
 
 /* The keys that query i < t of a row of the batch sees; neither end decreases with i. LIMITED: there can be a
- * window. */
+ * window or a prefix. */
 template <bool LIMITED>
 static __device__ __forceinline__ ms_cuda_range ms_cuda_seen(const ms_cuda_attention &a, int64_t row, int64_t i) {
-  if (!a.causal) return {0, a.s};
-  const int64_t at = ms_cuda_query_at(a, i);
-  ms_cuda_range seen = {a.begin ? a.begin[row * a.s + at] : 0, min(at + 1, a.s)};
+  if (!a.causal && !(LIMITED && a.window)) return {0, a.s};
+  const int64_t at = ms_cuda_query_at(a, i), zero = 0;
+  ms_cuda_range seen = {a.begin ? a.begin[row * a.s + at] : zero, min(at + 1, a.s)};
   if (LIMITED && a.window) seen.begin = max(seen.begin, at + 1 - a.window);
+  if (LIMITED) seen.end = max(a.causal ? seen.end : min(at + a.window, a.s), a.prefix);
   return seen;
 }
 
 /* The queries that see key j < s. */
 template <bool LIMITED>
 static __device__ __forceinline__ ms_cuda_range ms_cuda_seeing(const ms_cuda_attention &a, int64_t row, int64_t j) {
-  if (!a.causal) return {0, a.t};
+  if (!a.causal && !(LIMITED && a.window)) return {0, a.t};
   ms_cuda_range seeing = {ms_cuda_query_from(a, j), a.end ? ms_cuda_query_from(a, a.end[row * a.s + j]) : a.t};
   if (LIMITED && a.window) seeing.end = min(seeing.end, ms_cuda_query_from(a, j + a.window));
+  if (LIMITED && !a.causal) seeing.begin = ms_cuda_query_from(a, j + 1 - a.window);
+  if (LIMITED && j < a.prefix) seeing.begin = 0;
   return seeing;
 }
 

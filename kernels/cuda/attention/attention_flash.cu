@@ -75,7 +75,7 @@ template <class A, int DIM> struct shape : ms_flash_forward<DIM *static_cast<int
   static constexpr int BLOCKS = 2 * BYTES <= 200 * 1024 ? 2 : 1; /* blocks that an SM should hold */
 };
 
-/* A block computes OWN rows of o [batch][t][heads][d] and lse [batch][heads][t] of one head. */
+/* A block computes OWN rows of o [batch][t][heads][e] and lse [batch][heads][t] of one head. */
 template <class A, int DIM, bool LIMITED>
 __global__ void __launch_bounds__(shape<A, DIM>::THREADS, shape<A, DIM>::BLOCKS)
     forward(ms_flash_tensors<typename A::T> x, ms_cuda_attention a) {
@@ -87,10 +87,11 @@ __global__ void __launch_bounds__(shape<A, DIM>::THREADS, shape<A, DIM>::BLOCKS)
   /* Blocks that see the most keys start first. */
   const int64_t heads = a.batch * a.heads, blocks = ms_cuda_ceil(a.t, S::OWN);
   const int first = static_cast<int>(blocks - 1 - blockIdx.x / heads) * S::OWN, d = static_cast<int>(a.d);
+  const int e = static_cast<int>(a.e);
   const int64_t b = blockIdx.x % heads / a.heads, h = blockIdx.x % a.heads, g = h / (a.heads / a.groups);
   const int64_t last = min(static_cast<int64_t>(first) + S::OWN, a.t) - 1;
   const T *q = ms_flash_head(x.q, b, a.t, a.heads, h, a.d), *k = ms_flash_head(x.k, b, a.s, a.groups, g, a.d);
-  const T *v = ms_flash_head(x.v, b, a.s, a.groups, g, a.d);
+  const T *v = ms_flash_head(x.v, b, a.s, a.groups, g, a.e);
   const ms_flash_range block =
       ms_flash_view_of(ms_cuda_seen<LIMITED>(a, b, first), ms_cuda_seen<LIMITED>(a, b, last)).any;
 
@@ -103,7 +104,7 @@ __global__ void __launch_bounds__(shape<A, DIM>::THREADS, shape<A, DIM>::BLOCKS)
   const auto load = [&](int key, int stage) {
     ms_load_tile<DIM, S::TILE, S::THREADS>(keys + stage * TILE, k, key, static_cast<int>(a.s), a.groups * a.d, d,
                                            x.whole);
-    ms_load_tile<DIM, S::TILE, S::THREADS>(values + stage * TILE, v, key, static_cast<int>(a.s), a.groups * a.d, d,
+    ms_load_tile<DIM, S::TILE, S::THREADS>(values + stage * TILE, v, key, static_cast<int>(a.s), a.groups * a.e, e,
                                            x.whole);
     ms_commit_copies();
   };
@@ -150,7 +151,8 @@ __global__ void __launch_bounds__(shape<A, DIM>::THREADS, shape<A, DIM>::BLOCKS)
       const float top = state.largest[m][half] > -INFINITY ? state.largest[m][half] * size : 0.0f;
       if (ms_lane() % 4 == 0 && i <= last) x.to_lse[(b * a.heads + h) * a.t + i] = top + logf(sum);
     }
-  ms_store_rows<DIM>(x.o + (q - x.q), query, static_cast<int>(a.t), a.heads * a.d, d, x.whole, queries, row, o, factor);
+  T *to = x.o + (b * a.t * a.heads + h) * a.e;
+  ms_store_rows<DIM>(to, query, static_cast<int>(a.t), a.heads * a.e, e, x.whole, queries, row, o, factor);
 }
 
 template <class A, int DIM, bool LIMITED>

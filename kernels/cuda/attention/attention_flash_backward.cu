@@ -38,10 +38,12 @@ __global__ void __launch_bounds__(shape<A, DIM>::THREADS)
   /* Blocks that see the most keys start first. */
   const int64_t heads = a.batch * a.heads, blocks = ms_cuda_ceil(a.t, S::OWN);
   const int first = static_cast<int>(blocks - 1 - blockIdx.x / heads) * S::OWN, d = static_cast<int>(a.d);
+  const int e = static_cast<int>(a.e);
   const int64_t b = blockIdx.x % heads / a.heads, h = blockIdx.x % a.heads, g = h / (a.heads / a.groups);
   const int64_t last = min(static_cast<int64_t>(first) + S::OWN, a.t) - 1;
   const T *q = ms_flash_head(x.q, b, a.t, a.heads, h, a.d), *k = ms_flash_head(x.k, b, a.s, a.groups, g, a.d);
-  const T *v = x.v + (k - x.k), *gradient = x.gradient + (q - x.q);
+  const T *v = ms_flash_head(x.v, b, a.s, a.groups, g, a.e);
+  const T *gradient = ms_flash_head(x.gradient, b, a.t, a.heads, h, a.e);
   const ms_flash_range block =
       ms_flash_view_of(ms_cuda_seen<LIMITED>(a, b, first), ms_cuda_seen<LIMITED>(a, b, last)).any;
 
@@ -63,7 +65,7 @@ __global__ void __launch_bounds__(shape<A, DIM>::THREADS)
   const auto load = [&](int key, int stage) {
     ms_load_tile<DIM, S::TILE, S::THREADS>(keys + stage * TILE, k, key, static_cast<int>(a.s), a.groups * a.d, d,
                                            x.whole);
-    ms_load_tile<DIM, S::TILE, S::THREADS>(values + stage * TILE, v, key, static_cast<int>(a.s), a.groups * a.d, d,
+    ms_load_tile<DIM, S::TILE, S::THREADS>(values + stage * TILE, v, key, static_cast<int>(a.s), a.groups * a.e, e,
                                            x.whole);
     ms_commit_copies();
   };
@@ -71,7 +73,7 @@ __global__ void __launch_bounds__(shape<A, DIM>::THREADS)
   const float scale = (capped ? a.softcap : a.scale) * MS_LOG2E;
   float dq[M][DIM / 8][4] = {};
   ms_load_tile<DIM, S::OWN, S::THREADS>(queries, q, first, static_cast<int>(a.t), a.heads * a.d, d, x.whole);
-  ms_load_tile<DIM, S::OWN, S::THREADS>(gradients, gradient, first, static_cast<int>(a.t), a.heads * a.d, d, x.whole);
+  ms_load_tile<DIM, S::OWN, S::THREADS>(gradients, gradient, first, static_cast<int>(a.t), a.heads * a.e, e, x.whole);
   load(block.begin, 0);
   int stage = 0;
   for (int tile = block.begin; tile < block.end; tile += S::TILE, stage ^= 1) {
@@ -123,7 +125,7 @@ __global__ void __launch_bounds__(shape<A, DIM>::THREADS)
 /* The gradients that a pass computes. */
 enum { DK = 1, DV = 2 };
 
-/* A block computes OWN rows of dk and dv [batch][s][groups][d] of one key head. */
+/* A block computes OWN rows of dk [batch][s][groups][d] and dv [batch][s][groups][e] of one key head. */
 template <class A, int DIM, int MADE, bool LIMITED>
 __global__ void __launch_bounds__(shape<A, DIM>::THREADS)
     key_gradients(ms_flash_tensors<typename A::T> x, ms_cuda_attention a) {
@@ -137,9 +139,10 @@ __global__ void __launch_bounds__(shape<A, DIM>::THREADS)
   /* Blocks start in the order of keys, because the first keys are seen by the most queries. */
   const int64_t groups = a.batch * a.groups, heads = a.heads / a.groups;
   const int first = static_cast<int>(blockIdx.x / groups) * S::OWN, d = static_cast<int>(a.d);
+  const int e = static_cast<int>(a.e);
   const int64_t b = blockIdx.x % groups / a.groups, g = blockIdx.x % a.groups;
   const int64_t last = min(static_cast<int64_t>(first) + S::OWN, a.s) - 1;
-  const T *k = ms_flash_head(x.k, b, a.s, a.groups, g, a.d), *v = x.v + (k - x.k);
+  const T *k = ms_flash_head(x.k, b, a.s, a.groups, g, a.d), *v = ms_flash_head(x.v, b, a.s, a.groups, g, a.e);
   const ms_flash_range block =
       ms_flash_view_of(ms_cuda_seeing<LIMITED>(a, b, first), ms_cuda_seeing<LIMITED>(a, b, last)).any;
 
@@ -150,10 +153,11 @@ __global__ void __launch_bounds__(shape<A, DIM>::THREADS)
                            ms_cuda_seeing<LIMITED>(a, b, min(static_cast<int64_t>(key) + 16 * M - 1, last)));
 
   const auto load = [&](int64_t h, int tile, int stage) {
-    const T *q = ms_flash_head(x.q, b, a.t, a.heads, h, a.d), *gradient = x.gradient + (q - x.q);
+    const T *q = ms_flash_head(x.q, b, a.t, a.heads, h, a.d);
+    const T *gradient = ms_flash_head(x.gradient, b, a.t, a.heads, h, a.e);
     const int t = static_cast<int>(a.t), thread = static_cast<int>(threadIdx.x);
     ms_load_tile<DIM, S::TILE, S::THREADS>(queries + stage * TILE, q, tile, t, a.heads * a.d, d, x.whole);
-    ms_load_tile<DIM, S::TILE, S::THREADS>(gradients + stage * TILE, gradient, tile, t, a.heads * a.d, d, x.whole);
+    ms_load_tile<DIM, S::TILE, S::THREADS>(gradients + stage * TILE, gradient, tile, t, a.heads * a.e, e, x.whole);
     if (thread < 2 * S::TILE) {
       const float *from = (thread < S::TILE ? x.lse : x.delta) + (b * a.heads + h) * a.t;
       float *to = (thread < S::TILE ? sums : deltas) + stage * S::TILE;
@@ -168,7 +172,7 @@ __global__ void __launch_bounds__(shape<A, DIM>::THREADS)
   float dk[M][DIM / 8][4] = {}, dv[M][DIM / 8][4] = {};
   ms_load_tile<DIM, S::OWN, S::THREADS>(keys, k, first, static_cast<int>(a.s), a.groups * a.d, d, x.whole);
   if constexpr (MADE & DK)
-    ms_load_tile<DIM, S::OWN, S::THREADS>(values, v, first, static_cast<int>(a.s), a.groups * a.d, d, x.whole);
+    ms_load_tile<DIM, S::OWN, S::THREADS>(values, v, first, static_cast<int>(a.s), a.groups * a.e, e, x.whole);
   int tile = block.begin, stage = 0;
   int64_t h = block.begin < block.end ? g * heads : (g + 1) * heads;
   load(g * heads, tile, 0);
@@ -217,14 +221,14 @@ __global__ void __launch_bounds__(shape<A, DIM>::THREADS)
   }
   ms_wait_copies<0>();
   __syncthreads(); /* needed even without tiles: the own rows are overwritten below */
-  const auto store = [&](T *gradient, T *through, const float(&sum)[M][DIM / 8][4], float times) {
+  const auto store = [&](T *gradient, int width, T *through, const float(&sum)[M][DIM / 8][4], float times) {
     float factor[M][2];
     fill(factor, times);
-    ms_store_rows<DIM>(gradient + (k - x.k), key, static_cast<int>(a.s), a.groups * a.d, d, x.whole, through, row, sum,
-                       factor);
+    T *to = gradient + (b * a.s * a.groups + g) * width;
+    ms_store_rows<DIM>(to, key, static_cast<int>(a.s), a.groups * width, width, x.whole, through, row, sum, factor);
   };
-  if constexpr (MADE & DK) store(x.dk, keys, dk, a.scale);
-  if constexpr (MADE & DV) store(x.dv, values, dv, 1.0f);
+  if constexpr (MADE & DK) store(x.dk, d, keys, dk, a.scale);
+  if constexpr (MADE & DV) store(x.dv, e, values, dv, 1.0f);
 }
 
 template <class A, int DIM, bool LIMITED>

@@ -23,8 +23,9 @@
 
 constexpr float MS_LOG2E = 1.44269504088896340736f;
 
-/* The tensors of both directions: q, o, gradient (of o), dq [batch][t][heads][d]; k, v, dk, dv [batch][s][groups][d];
- * lse, to_lse, delta f32 [batch][heads][t]. */
+/* The tensors of both directions: q, dq [batch][t][heads][d]; o, gradient (of o) [batch][t][heads][e]; k, dk
+ * [batch][s][groups][d]; v, dv [batch][s][groups][e]; lse, to_lse, delta f32 [batch][heads][t]. Tiles of all have the
+ * columns of the wider ones. */
 template <class T> struct ms_flash_tensors {
   const T *q, *k, *v, *gradient;
   const float *lse, *delta; /* backward only */
@@ -95,19 +96,20 @@ template <int M, int N> __device__ __forceinline__ void ms_flash_cap(float (&sco
       for (int e = 0; e < 4; e++) score[m][n][e] = tanhf(score[m][n][e] * factor);
 }
 
-/* Calls function(arithmetic, columns, limited) for the call's dtype, head size and TF32 setting. Windows and capped
- * scores have kernels of their own (limited), so that others do not spend registers on them. */
+/* Calls function(arithmetic, columns, limited) for the call's dtype, head size and TF32 setting. Windows, prefixes and
+ * capped scores have kernels of their own (limited), so that others do not spend registers on them. */
 template <class Arithmetic, int COLUMNS, class Function>
 static int ms_flash_by_limits(const ms_cuda_attention &a, const Function &function) {
   const std::integral_constant<int, COLUMNS> columns;
-  if (a.window || a.softcap > 0.0f) return function(Arithmetic{}, columns, std::true_type{});
+  if (a.window || a.prefix || a.softcap > 0.0f) return function(Arithmetic{}, columns, std::true_type{});
   return function(Arithmetic{}, columns, std::false_type{});
 }
 
 template <class Arithmetic, class Function>
 static int ms_flash_by_columns(const ms_cuda_attention &a, const Function &function) {
-  if (a.d <= 64) return ms_flash_by_limits<Arithmetic, 64>(a, function);
-  if (a.d <= 128) return ms_flash_by_limits<Arithmetic, 128>(a, function);
+  const int64_t widest = a.d > a.e ? a.d : a.e;
+  if (widest <= 64) return ms_flash_by_limits<Arithmetic, 64>(a, function);
+  if (widest <= 128) return ms_flash_by_limits<Arithmetic, 128>(a, function);
   return ms_flash_by_limits<Arithmetic, 256>(a, function);
 }
 

@@ -5,6 +5,7 @@
 
 local create = require("moonshard.tensor.create")
 local ops = require("moonshard.tensor.ops")
+local sink = require("moonshard.nn.sink")
 
 ---@class moonshard.KVCache
 ---@field outputs table<string, moonshard.Tensor> "keys 1", "values 1", ...: what this pass adds, [B,T,G,D] a layer
@@ -98,7 +99,8 @@ local function attend_to_kept(self, layer, q, k, v, o)
   local scores = ops.concat(scores_of(keys), scores_of(key), { axis = -1 }) * (o.scale or 1 / math.sqrt(dim))
   if o.softcap then scores = (scores * (1 / o.softcap)):tanh() * o.softcap end
   local seen = ops.where(self.inputs[kv_cache.mask_name(o.window)], scores, -math.huge)
-  local weights = ops.softmax(seen):cast(v.dtype)
+  local weights = (o.sinks and sink.softmax(seen, o.sinks:reshape(1, groups, heads / groups, 1)) or ops.softmax(seen))
+    :cast(v.dtype)
   local y = ops.matmul(weights:slice(-1, 0, rows), values)
     + weights:slice(-1, rows, rows + 1) * v:reshape(batch, groups, 1, width)
   return y:reshape(batch, 1, heads, width)
@@ -108,7 +110,7 @@ end
 ---@param q moonshard.Tensor [B,T,H,D]
 ---@param k moonshard.Tensor [B,T,G,D]
 ---@param v moonshard.Tensor [B,T,G,E]
----@param o { window: integer?, softcap: number?, scale: number? }
+---@param o { window: integer?, softcap: number?, scale: number?, sinks: moonshard.Tensor? }
 ---@param whole fun(): moonshard.Tensor attention among the tokens of the first pass
 ---@return moonshard.Tensor [B,T,H,E]
 function KVCache:attend(q, k, v, o, whole)

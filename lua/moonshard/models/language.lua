@@ -5,6 +5,7 @@
 local errors = require("moonshard.base.error")
 local nn = require("moonshard.nn")
 local ops = require("moonshard.tensor.ops")
+local sink = require("moonshard.nn.sink")
 
 local language = {}
 
@@ -16,15 +17,16 @@ local language = {}
 ---@param v moonshard.Tensor [B,T,G,D]
 ---@param tokens moonshard.Tensor i32 [B,T]
 ---@param window integer? of keys that a query sees, itself included
+---@param sinks moonshard.Tensor? [H] see nn/sink.lua
 ---@return moonshard.Tensor [B,T,H,D]
-function language.attend(config, q, k, v, tokens, window)
+function language.attend(config, q, k, v, tokens, window, sinks)
   local o = { window = window, scale = config.attention_scale, softcap = config.attention_softcap }
   if config.document_start then
     o.start = config.document_start
-    return ops.document_attention(q, k, v, tokens, o)
+    return sink.document_attention(q, k, v, tokens, sinks, o)
   end
   o.causal = true
-  return ops.attention(q, k, v, o)
+  return sink.attention(q, k, v, sinks, o)
 end
 
 ---Learned positions of tokens: those in a row, or in its documents where these share rows, so that a document has the

@@ -1,7 +1,6 @@
 -- Attention with any mask: causal, sliding windows, prefixes that all tokens see, masks of a recipe's own, and scores
 -- that are capped. Where the op `attention` can compute it, it does, and never stores scores. All else is composed of
--- ops that keep them, and takes memory for [batch, heads, T, S] scores: prefixes, masks, windows on both sides of a
--- query, and values that are not as wide as keys.
+-- ops that keep them, and takes memory for [batch, heads, T, S] scores: masks, and windows with a prefix.
 --
 -- The query heads that share a key head are rows of one product, so that keys and values are not repeated, unless ranks
 -- of `tensor` share a head of keys.
@@ -12,11 +11,12 @@ local errors = require("moonshard.base.error")
 local ops = require("moonshard.tensor.ops")
 local options = require("moonshard.base.checks.options")
 local parameter = require("moonshard.tensor.parameter")
+local sink = require("moonshard.nn.sink")
 local tensor = require("moonshard.tensor")
 
 local SPECS = {
   causal = { "boolean", default = true }, window = { "positive" }, prefix = { "positive" }, mask = { "any" },
-  softcap = { "number" }, scale = { "number" },
+  softcap = { "number" }, scale = { "number" }, sinks = { "any" },
 }
 
 -- Which keys a query sees, as a text that names the rows: the key of the masks below.
@@ -62,8 +62,8 @@ local function check(o, q, k, v)
   end
   local heads, groups = q.shape[3], k.shape[3]
   if #q.shape ~= 4 or #k.shape ~= 4 or #v.shape ~= 4 or heads % groups ~= 0 then
-    errors.raise("MS_ESHAPE", "ms.nn.masked_attention: q must be [B,T,H,D], k and v [B,S,G,D], and H a multiple of G; "
-      .. "they are %s, %s and %s", tensor.shape_text(q.shape), tensor.shape_text(k.shape), tensor.shape_text(v.shape))
+    errors.raise("MS_ESHAPE", "ms.nn.masked_attention: q must be [B,T,H,D], k [B,S,G,D], v [B,S,G,E], and H a multiple "
+      .. "of G; they are %s, %s and %s", tensor.shape_text(q.shape), tensor.shape_text(k.shape), tensor.shape_text(v.shape))
   end
   if o.softcap and o.softcap <= 0 then
     errors.invalid("ms.nn.masked_attention: softcap must be above 0, not %s", options.describe(o.softcap))
@@ -76,15 +76,23 @@ local function check(o, q, k, v)
     errors.invalid("ms.nn.masked_attention: mask must be a tensor that broadcasts to [B,H,T,S], u8 (1: a query sees a "
       .. "key) or f32 (added to scores), not %s", options.describe(o.mask))
   end
+  if o.sinks ~= nil and not (tensor.is(o.sinks) or parameter.is(o.sinks)) then
+    errors.invalid("ms.nn.masked_attention: sinks must be a tensor [H], a number for each head, not %s",
+      options.describe(o.sinks))
+  elseif o.sinks and (#o.sinks.shape ~= 1 or o.sinks.shape[1] ~= heads) then
+    errors.raise("MS_ESHAPE", "ms.nn.masked_attention: sinks are %s and q is %s; they must be [H], one for each of the "
+      .. "%d heads", tensor.shape_text(o.sinks.shape), tensor.shape_text(q.shape), heads)
+  end
 end
 
 -- The longest heads of the op on a GPU.
 local MOST_HEAD = 256
 
 local function is_of_the_op(o, q, k, v)
-  if o.mask or o.prefix or o.window and not o.causal then return false end
-  if o.causal and q.shape[2] > k.shape[2] or q.shape[4] > MOST_HEAD then return false end
-  return k.shape[4] == v.shape[4] and q.dtype == k.dtype and k.dtype == v.dtype
+  if o.mask or o.prefix and o.window then return false end
+  if (o.causal or o.window) and q.shape[2] > k.shape[2] then return false end
+  if math.max(q.shape[4], v.shape[4]) > MOST_HEAD then return false end
+  return q.dtype == k.dtype and k.dtype == v.dtype
 end
 
 -- [B,T,H,D] -> [B,G,R T,D], where R = H / G query heads share a key head.
@@ -126,19 +134,21 @@ end
 ---@field mask? moonshard.Tensor u8 (1: seen) or f32 (added to the scores), broadcast to [B,H,T,S]
 ---@field softcap? number scores s become softcap tanh(s / softcap) (Gemma 2)
 ---@field scale? number of the scores; default 1 / sqrt(D)
+---@field sinks? moonshard.Tensor [H] e^sink is added to the denominator of a head's softmax (gpt-oss)
 
 ---Attention under a mask: softmax(cap(q k' scale) + mask) v, with scores and softmax in f32. A row of which nothing is
 ---seen gives NaN.
 ---@param q moonshard.Tensor [B,T,H,D]
 ---@param k moonshard.Tensor [B,S,G,D], G divides H
----@param v moonshard.Tensor [B,S,G,D]
+---@param v moonshard.Tensor [B,S,G,E]
 ---@param given moonshard.AttentionOptions?
----@return moonshard.Tensor [B,T,H,D]
+---@return moonshard.Tensor [B,T,H,E]
 local function masked_attention(q, k, v, given)
   local o = options.parse("ms.nn.masked_attention", given, SPECS)
   check(o, q, k, v)
   if is_of_the_op(o, q, k, v) then
-    return ops.attention(q, k, v, { causal = o.causal, window = o.window, scale = o.scale, softcap = o.softcap })
+    return sink.attention(q, k, v, o.sinks, { causal = o.causal, window = o.window, prefix = o.prefix,
+      scale = o.scale, softcap = o.softcap })
   end
   local batch, queries, heads, dim = unpack(q.shape)
   if k.shape[3] % ranks_of_heads() ~= 0 then k, v = repeated(k, heads), repeated(v, heads) end
@@ -147,7 +157,8 @@ local function masked_attention(q, k, v, given)
   scores = scores * (o.scale or 1 / math.sqrt(dim))
   if o.softcap then scores = (scores * (1 / o.softcap)):tanh() * o.softcap end
   scores = apply_masks(o, scores:reshape(batch, heads, queries, keys))
-  local seen = ops.softmax(scores):cast(v.dtype):reshape(batch, groups, heads / groups * queries, keys)
+  local seen = (o.sinks and sink.softmax(scores, o.sinks:reshape(1, heads, 1, 1)) or ops.softmax(scores)):cast(v.dtype)
+  seen = seen:reshape(batch, groups, heads / groups * queries, keys)
   local y = ops.matmul(seen, by_key_head(v, groups)):reshape(batch, heads, queries, width)
   return y:permute(0, 2, 1, 3)
 end

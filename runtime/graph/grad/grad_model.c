@@ -120,6 +120,19 @@ int ms_grad_document_attention(ms_graph *graph, int node, const int *dy, const i
   return ms_graph_emit(graph, MS_OP_document_attention_backward, 7, in, &n.attrs, dx);
 }
 
+/* The gradient of attention with o and lse of the sinks in place of its own; sinks have a sum of their own. */
+int ms_grad_attention_sink(ms_graph *graph, int node, const int *dy, const int *needs, int *dx) {
+  const ms_node n = graph->nodes[node];
+  const int documents = n.op == MS_OP_document_attention_sink;
+  const int in[7] = {n.in[0], n.in[1], n.in[2], n.out[0], n.out[1], dy[0], documents ? n.in[6] : -1};
+  const int of_sinks[4] = {n.out[0], n.out[1], dy[0], n.in[5]};
+  MS_TRY(ms_grad_refuse(graph, node, dy, 1));
+  if (needs[5]) MS_TRY(ms_graph_emit(graph, MS_OP_attention_sink_backward, 4, of_sinks, NULL, &dx[5]));
+  if (!needs[0] && !needs[1] && !needs[2]) return MS_OK;
+  return documents ? ms_graph_emit(graph, MS_OP_document_attention_backward, 7, in, &n.attrs, dx)
+                   : ms_graph_emit(graph, MS_OP_attention_backward, 6, in, &n.attrs, dx);
+}
+
 /* The count of targets depends on no float, so its gradient is not propagated. */
 int ms_grad_cross_entropy(ms_graph *graph, int node, const int *dy, const int *needs, int *dx) {
   (void)needs;

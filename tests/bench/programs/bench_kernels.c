@@ -152,25 +152,27 @@ static void make_grouped(bench *b, int op, int dtype) {
 /* ---- attention, loss, embedding --------------------------------------------------------------------------------- */
 
 typedef struct attention_size {
-  int sequences, length, heads, window;
+  int sequences, length, heads, window, d, e; /* d, e: columns of keys and of values */
 } attention_size;
 
 static void make_attention(bench *b, int dtype, attention_size a, int backward) {
-  ms_value_info x = TENSOR(dtype, a.sequences, a.length, a.heads, HEAD),
+  ms_value_info x = TENSOR(dtype, a.sequences, a.length, a.heads, a.d),
+                y = TENSOR(dtype, a.sequences, a.length, a.heads, a.e),
                 lse = TENSOR(MS_F32, a.sequences, a.heads, a.length);
   b->call.op = backward ? MS_OP_attention_backward : MS_OP_attention;
   b->call.attrs.attention.causal = 1;
   b->call.attrs.attention.window = a.window;
-  for (int i = 0; i < 3; i++) add_input(b, x, 0);
+  add_input(b, x, 0), add_input(b, x, 0), add_input(b, y, 0);
   if (backward) {
-    add_input(b, x, 0), add_input(b, lse, 0), add_input(b, x, 0);
+    add_input(b, y, 0), add_input(b, lse, 0), add_input(b, y, 0);
     for (int64_t i = 0; i < ms_numel(&lse); i++) ((float *)b->call.in_data[4])[i] = 12;
-    for (int i = 0; i < 3; i++) add_output(b, x);
+    add_output(b, x), add_output(b, x), add_output(b, y);
   } else {
-    add_output(b, x), add_output(b, lse);
+    add_output(b, y), add_output(b, lse);
   }
   const double length = a.length, hidden = a.window ? length - a.window : 0; /* keys of the last query */
-  b->work = (backward ? 5.0 : 2.0) * a.sequences * a.heads * (length * length - hidden * hidden) * HEAD;
+  const double columns = backward ? 3 * a.d + 2 * a.e : a.d + a.e;
+  b->work = columns * a.sequences * a.heads * (length * length - hidden * hidden);
   b->unit = "GFLOP/s";
 }
 
@@ -178,15 +180,28 @@ static const struct {
   const char *name;
   attention_size size;
 } attentions[] = {
-    {"attention", {SEQUENCES, LENGTH, HEADS, 0}},
-    {"attention of one head", {1, LENGTH, 1, 0}},
-    {"attention of 2048", {1, 2048, HEADS, 0}},
-    {"attention of 2048 in windows of 256", {1, 2048, HEADS, 256}},
+    {"attention", {SEQUENCES, LENGTH, HEADS, 0, HEAD, HEAD}},
+    {"attention of one head", {1, LENGTH, 1, 0, HEAD, HEAD}},
+    {"attention of 2048", {1, 2048, HEADS, 0, HEAD, HEAD}},
+    {"attention of 2048 in windows of 256", {1, 2048, HEADS, 256, HEAD, HEAD}},
+    {"attention of keys of 192, values of 128", {1, LENGTH, HEADS, 0, 192, 128}},
+    {"attention of keys and values of 160", {1, LENGTH, HEADS, 0, 160, 160}}, /* as many operations */
 };
 
 static void count_bytes(bench *b) {
   for (int i = 0; i < b->call.inputs; i++) b->work += (double)bytes_of(&b->call.in[i]);
   for (int i = 0; i < b->call.outputs; i++) b->work += (double)bytes_of(&b->call.out[i]);
+  b->unit = "GB/s";
+}
+
+static void make_sinks(bench *b, int dtype) {
+  const ms_value_info x = TENSOR(dtype, SEQUENCES, LENGTH, HEADS, HEAD), lse = TENSOR(MS_F32, SEQUENCES, HEADS, LENGTH);
+  b->call.op = MS_OP_attention_sink;
+  b->call.attrs.attention.causal = 1;
+  for (int i = 0; i < 4; i++) add_input(b, x, 0);
+  add_input(b, lse, 0), add_input(b, TENSOR(dtype, HEADS), 0);
+  add_output(b, x), add_output(b, lse);
+  b->work = 2.0 * (double)(bytes_of(&x) + bytes_of(&lse));
   b->unit = "GB/s";
 }
 
@@ -284,6 +299,7 @@ int main(int count, char **words) {
         snprintf(title, sizeof title, "%s%s", attentions[i].name, backward ? " backward" : "");
         ROW(title, dtype, make_attention(&b, dtype, attentions[i].size, backward));
       }
+    ROW("sinks of attention", dtype, make_sinks(&b, dtype));
     ROW("cross entropy of 256", dtype, make_loss(&b, dtype, 256, 0));
     ROW("cross entropy of 256 backward", dtype, make_loss(&b, dtype, 256, 1));
     ROW("cross entropy of 256 step", dtype, make_loss_step(&b, dtype, 256));

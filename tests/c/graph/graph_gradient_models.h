@@ -103,6 +103,19 @@ static int build_attention_long(fixture *f, int op, int dtype) { return attentio
 static int build_attention_narrow(fixture *f, int op, int dtype) {
   return attention(f, op, dtype, 90, 95, 2, ATTRS(.attention = {.causal = 1, .window = 33}));
 }
+static int build_attention_around(fixture *f, int op, int dtype) {
+  return attention(f, op, dtype, 40, 45, 2, ATTRS(.attention = {.window = 7}));
+}
+static int build_attention_prefix(fixture *f, int op, int dtype) {
+  return attention(f, op, dtype, 40, 45, 2, ATTRS(.attention = {.causal = 1, .prefix = 13}));
+}
+/* Values are wider than keys, or narrower. */
+static int build_attention_widths(fixture *f, int op, int dtype, int64_t columns) {
+  return op3(f, op, param(f, dtype, SHAPE(2, 9, 4, 8)), param(f, dtype, SHAPE(2, 9, 2, 8)),
+             param(f, dtype, SHAPE(2, 9, 2, columns)), ATTRS(.attention = {.causal = 1}));
+}
+static int build_attention_wide(fixture *f, int op, int dtype) { return build_attention_widths(f, op, dtype, 12); }
+static int build_attention_slim(fixture *f, int op, int dtype) { return build_attention_widths(f, op, dtype, 3); }
 static int build_attention_capped(fixture *f, int op, int dtype) {
   return attention(f, op, dtype, 9, 11, 2,
                    ATTRS(.attention = {.causal = 1, .window = 4, .scale = 0.6, .softcap = 0.8}));
@@ -127,6 +140,29 @@ static int build_documents_one(fixture *f, int op, int dtype) {
 }
 static int build_documents_narrow(fixture *f, int op, int dtype) {
   return documents(f, op, dtype, 40, 2, ATTRS(.attention = {.start = 1, .window = 5, .softcap = 0.8}));
+}
+
+/* The attention before the sinks, too: its inputs get its gradient from them. */
+static int sinks(fixture *f, int op, int dtype, int64_t kv_heads, const ms_op_attrs *attrs) {
+  const int documents = op == MS_OP_document_attention_sink,
+            before = documents ? MS_OP_document_attention : MS_OP_attention;
+  int in[] = {param(f, dtype, SHAPE(2, 20, 4, 8)), param(f, dtype, SHAPE(2, 20, kv_heads, 8)),
+              param(f, dtype, SHAPE(2, 20, kv_heads, 8)), documents ? input(f, "tokens", MS_I32, SHAPE(2, 20)) : -1};
+  int out[MS_MAX_OUTPUTS];
+  apply(f, before, 3 + documents, in, attrs, out);
+  int with[] = {in[0], in[1], in[2], out[0], out[1], param(f, dtype, SHAPE(4)), in[3]};
+  apply(f, op, 6 + documents, with, attrs, out);
+  return out[0];
+}
+
+static int build_sinks(fixture *f, int op, int dtype) {
+  return sinks(f, op, dtype, 2, ATTRS(.attention = {.causal = 1}));
+}
+static int build_sinks_narrow(fixture *f, int op, int dtype) {
+  return sinks(f, op, dtype, 1, ATTRS(.attention = {.causal = 1, .window = 5, .scale = 0.6, .softcap = 0.8}));
+}
+static int build_sinks_documents(fixture *f, int op, int dtype) {
+  return sinks(f, op, dtype, 4, ATTRS(.attention = {.start = 2, .window = 6}));
 }
 
 static int build_cross_entropy(fixture *f, int op, int dtype) {

@@ -251,11 +251,21 @@ static void model_shapes(void **state) {
   REFUSED(MS_OP_attention, NULL, MS_ESHAPE, "q | 4 heads | k | 3", q, k3, k3);
   REFUSED(MS_OP_attention, NULL, MS_ESHAPE, "causal | keys | queries", q, k5, k5);
   REFUSED(MS_OP_attention, ATTRS(.attention = {.causal = 1, .window = -1}), MS_EINVAL, "window | -1", q, k, k);
-  REFUSED(MS_OP_attention, ATTRS(.attention = {.window = 3}), MS_EINVAL, "window | 3 | causal", q, k, k);
+  REFUSED(MS_OP_attention, ATTRS(.attention = {.prefix = 3}), MS_EINVAL, "prefix | 3 | causal", q, k, k);
+  REFUSED(MS_OP_attention, ATTRS(.attention = {.window = 3}), MS_ESHAPE, "window | keys | queries", q, k5, k5);
   REFUSED(MS_OP_attention, ATTRS(.attention = {.causal = 1, .softcap = -2}), MS_EINVAL, "softcap | -2 | above 0", q, k,
           k);
   REFUSED(MS_OP_attention, ATTRS(.attention = {.causal = 1, .softcap = 1e-50}), MS_EINVAL, "softcap | 1e-50", q, k, k);
-  REFUSED(MS_OP_attention, NULL, MS_ESHAPE, "k | [2,6,2,8] | v | [2,5,2,8]", q, k, k5);
+  REFUSED(MS_OP_attention, NULL, MS_ESHAPE, "k | [2,6,2,8] | v | [2,5,2,8] | last", q, k, k5);
+  const int wide = input(&f, "wide", MS_BF16, SHAPE(2, 6, 2, 12)), sinks = input(&f, "sinks", MS_F32, SHAPE(4));
+  apply(&f, MS_OP_attention, 3, (int[]){q, k, wide}, NULL, out);
+  assert_value(out[0], MS_BF16, "[2,6,4,12]");
+  apply(&f, MS_OP_attention_sink, 6, (int[]){q, k, wide, out[0], out[1], sinks}, NULL, out);
+  assert_value(out[0], MS_BF16, "[2,6,4,12]");
+  assert_value(out[1], MS_F32, "[2,4,6]");
+  REFUSED(MS_OP_attention_sink, NULL, MS_ESHAPE, "the result of q and v | [2,6,4,8] | o | [2,6,4,12]", q, k, k, out[0],
+          out[1], sinks);
+  REFUSED(MS_OP_attention_sink, NULL, MS_ESHAPE, "sinks | [2,4,6] | [H] | 4 heads", q, k, wide, out[0], out[1], out[1]);
   apply(&f, MS_OP_document_attention, 4, (int[]){q, k, k, tokens}, NULL, out);
   assert_value(out[1], MS_F32, "[2,4,6]");
   apply(&f, MS_OP_document_attention_backward, 7, (int[]){q, k, k, out[0], out[1], q, tokens}, NULL, out);

@@ -10,24 +10,29 @@ typedef struct shape_of_attention {
   double scale; /* 0: 1 / sqrt(d) */
   int64_t window;
   double softcap;
+  int64_t e; /* columns of values and results; 0: d */
+  int64_t prefix;
 } attention_shape;
 
 enum { Q, K, V, O, LSE, DO };
 
+static int64_t value_columns(const attention_shape *a) { return a->e ? a->e : a->d; }
+
 static void add_qkv(kernel_case *c, const attention_shape *a, int dtype) {
   c->call.attrs.attention.causal = a->causal;
   c->call.attrs.attention.window = a->window;
+  c->call.attrs.attention.prefix = a->prefix;
   c->call.attrs.attention.scale = a->scale;
   c->call.attrs.attention.softcap = a->softcap;
   add_input(c, SHAPE(dtype, a->b, a->t, a->h, a->d));
   add_input(c, SHAPE(dtype, a->b, a->s, a->g, a->d));
-  add_input(c, SHAPE(dtype, a->b, a->s, a->g, a->d));
+  add_input(c, SHAPE(dtype, a->b, a->s, a->g, value_columns(a)));
 }
 
 static kernel_case forward_case(const attention_shape *a, int dtype) {
   kernel_case c = case_of(MS_OP_attention);
   add_qkv(&c, a, dtype);
-  add_output(&c, SHAPE(dtype, a->b, a->t, a->h, a->d));
+  add_output(&c, SHAPE(dtype, a->b, a->t, a->h, value_columns(a)));
   add_output(&c, SHAPE(MS_F32, a->b, a->h, a->t));
   return c;
 }

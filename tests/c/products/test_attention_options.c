@@ -11,8 +11,8 @@
 
 static const int OPS[] = {MS_OP_attention, MS_OP_attention_backward, MS_OP_document_attention,
                           MS_OP_document_attention_backward};
-enum { OP_COUNT = 4, FIELDS = 6, KEYS = 12, HEAD = 16 };
-static const char *const NAMES[FIELDS] = {"causal", "start", "part", "window", "scale", "softcap"};
+enum { OP_COUNT = 4, FIELDS = 7, KEYS = 12, HEAD = 16 };
+static const char *const NAMES[FIELDS] = {"causal", "start", "part", "window", "prefix", "scale", "softcap"};
 static const ms_value_info INPUTS[3] = {{.dtype = MS_F32, .ndim = 4, .dims = {2, 6, 4, HEAD}},
                                         {.dtype = MS_F32, .ndim = 4, .dims = {2, KEYS, 2, HEAD}},
                                         {.dtype = MS_F32, .ndim = 4, .dims = {2, KEYS, 2, HEAD}}};
@@ -22,8 +22,8 @@ static ms_attention_options options_of(int op, const ms_op_attrs *attrs) {
 }
 
 static double field(const ms_attention_options *o, int name) {
-  const double fields[FIELDS] = {o->causal,         o->start,         (double)o->part.ranks,
-                                 (double)o->window, (double)o->scale, (double)o->softcap};
+  const double fields[FIELDS] = {o->causal,         o->start,         (double)o->part.ranks, (double)o->window,
+                                 (double)o->prefix, (double)o->scale, (double)o->softcap};
   return fields[name];
 }
 
@@ -58,7 +58,7 @@ static void every_attribute_is_an_option(void **state) {
                    field(&before, n), field(&after, n));
       found++;
     }
-    assert_int_equal(found, 5);
+    assert_int_equal(found, i / 2 ? 5 : 6); /* documents have no prefix */
   }
 }
 
@@ -89,9 +89,12 @@ static void usual_values_are_filled_in(void **state) {
 
 static void numbers_that_no_option_can_have_are_refused(void **state) {
   (void)state;
-  const ms_op_attrs open = {.attention = {.window = 3}}, negative = {.attention = {.causal = 1, .window = -1}},
-                    cap = {.attention = {.softcap = -1}}, tiny = {.attention = {.softcap = 1e-60}};
-  assert_fails(ms_attention_options_check("attention", MS_OP_attention, &open), MS_EINVAL, "attention | window | 3");
+  const ms_op_attrs open = {.attention = {.prefix = 3}}, both = {.attention = {.causal = 1, .window = 2, .prefix = 3}},
+                    negative = {.attention = {.causal = 1, .window = -1}}, cap = {.attention = {.softcap = -1}},
+                    tiny = {.attention = {.softcap = 1e-60}};
+  assert_fails(ms_attention_options_check("attention", MS_OP_attention, &open), MS_EINVAL,
+               "attention | prefix | 3 | causal");
+  assert_fails(ms_attention_options_check("attention", MS_OP_attention, &both), MS_EINVAL, "prefix | 3 | window");
   assert_fails(ms_attention_options_check("attention", MS_OP_attention, &negative), MS_EINVAL, "window | -1");
   assert_fails(ms_attention_options_check("attention", MS_OP_attention, &cap), MS_EINVAL, "softcap | -1");
   assert_fails(ms_attention_options_check("attention", MS_OP_attention, &tiny), MS_EINVAL, "softcap | 1e-60");

@@ -74,10 +74,10 @@ static void check(const attention_shape *shape, ms_part given) {
 static void panels_of_any_sizes(void **state) {
   (void)state;
   static const attention_shape shapes[] = {
-      {1, 75, 110, 2, 1, 40, 1, 0, 0, 0},    {1, 64, 70, 2, 2, 33, 0, 0, 0, 2},
-      {1, 200, 700, 1, 1, 32, 1, 0, 90, 0},  {1, 600, 600, 2, 1, 32, 1, 0, 31, 0},
-      {1, 1100, 1100, 1, 1, 32, 1, 0, 1, 0}, {1, 650, 650, 1, 1, 48, 1, 0, 513, 0},
-      {1, 200, 1300, 1, 1, 32, 1, 0, 64, 1},
+      {1, 75, 110, 2, 1, 40, 1, 0, 0, 0, 0, 0},    {1, 64, 70, 2, 2, 33, 0, 0, 0, 2, 0, 0},
+      {1, 200, 700, 1, 1, 32, 1, 0, 90, 0, 0, 0},  {1, 600, 600, 2, 1, 32, 1, 0, 31, 0, 0, 0},
+      {1, 1100, 1100, 1, 1, 32, 1, 0, 1, 0, 0, 0}, {1, 650, 650, 1, 1, 48, 1, 0, 513, 0, 0, 0},
+      {1, 200, 1300, 1, 1, 32, 1, 0, 64, 1, 0, 0},
   };
   if (!ms_cpu_is_v4()) return;
   FOR_EACH(shape, shapes) check(&shape, (ms_part){0, 0, 0, 0, 0});
@@ -85,8 +85,19 @@ static void panels_of_any_sizes(void **state) {
     uint64_t n[4];
     for (uint64_t i = 0; i < 4; i++) n[i] = ms_hash_int(draw, (int64_t)i) >> 20;
     const int64_t t = 32 + (int64_t)(n[0] % 200), s = t + (int64_t)(n[1] % 3 ? 0 : n[1] % 90);
-    const attention_shape a = {
-        1, t, s, 2, 1, 32 + (int64_t)(n[2] % 40), 1, 0, (int64_t)(n[3] % 150), draw % 3 ? 0 : 1.5};
+    const int causal = draw % 5 != 0;
+    const int64_t window = (int64_t)(n[3] % 150), prefix = causal && draw % 4 == 1 ? (int64_t)(n[3] % 300) : 0;
+    const attention_shape a = {.b = 1,
+                               .t = t,
+                               .s = s,
+                               .h = 2,
+                               .g = 1,
+                               .d = 32 + (int64_t)(n[2] % 40),
+                               .causal = causal,
+                               .window = prefix ? 0 : window,
+                               .softcap = draw % 3 ? 0 : 1.5,
+                               .e = draw % 2 ? 32 + (int64_t)(n[1] % 70) : 0,
+                               .prefix = prefix};
     check(&a, (ms_part){0, 0, 0, 0, 0});
   }
 }
@@ -97,7 +108,7 @@ static void panels_of_parts(void **state) {
   if (!ms_cpu_is_v4()) return;
   for (int window = 0; window < 200; window += 20)
     for (int place = 0; place < 3; place++) {
-      const attention_shape a = {1, 88, 264, 2, 1, 32, 1, 0, window, 0};
+      const attention_shape a = {1, 88, 264, 2, 1, 32, 1, 0, window, 0, 0, 0};
       check(&a, (ms_part){44, 3, place, 0, 1});
       check(&a, (ms_part){88, 3, place, 0, 0});
     }

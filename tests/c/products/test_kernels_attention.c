@@ -1,27 +1,34 @@
 /* test_kernels_attention.c - compares attention, forward and backward, with its definition in double: causal or not,
- * grouped heads, more keys than queries, windows, capped scores, ragged edges, both dtypes. */
+ * grouped heads, more keys than queries, windows, capped scores, values of another width, ragged edges, both dtypes. */
 #include "attention_case.h"
 
 #include "base/error.h"
 
 static const attention_shape shapes[] = {
-    {1, 1, 1, 1, 1, 1, 1, 0, 0, 0},      {1, 1, 1, 1, 1, 64, 0, 0, 0, 0},     {2, 5, 5, 3, 3, 8, 1, 0, 0, 0},
-    {1, 33, 33, 2, 1, 16, 1, 0, 0, 0},   {2, 64, 64, 2, 2, 64, 1, 0, 0, 0},   {1, 70, 70, 4, 2, 32, 0, 0, 0, 0},
-    {1, 31, 97, 2, 1, 20, 1, 0.3, 0, 0}, {1, 200, 200, 1, 1, 64, 1, 0, 0, 0}, {1, 1, 150, 2, 2, 80, 1, 0, 0, 0},
-    {1, 40, 300, 3, 1, 64, 0, 0, 0, 0},  {1, 65, 129, 2, 2, 128, 1, 0, 0, 0}, {1, 34, 34, 1, 1, 256, 1, 0.05, 0, 0},
-    {2, 257, 257, 2, 1, 64, 1, 0, 0, 0}, {1, 130, 130, 2, 2, 33, 1, 0, 0, 0}, {1, 96, 64, 2, 2, 48, 0, 0, 0, 0},
-    {1, 133, 133, 2, 1, 8, 1, 0, 0, 0},  {1, 70, 150, 2, 1, 16, 0, 0, 0, 0},  {1, 70, 40, 1, 1, 8, 0, 0, 0, 0},
-    {1, 1, 1, 2, 1, 128, 1, 0, 0, 0},    {1, 70, 66, 2, 1, 128, 0, 0, 0, 0},  {1, 37, 70, 2, 1, 200, 1, 0, 0, 0},
-    {1, 21, 21, 1, 1, 64, 1, -.2, 0, 0}, {1, 30, 20, 2, 2, 132, 0, 0, 0, 0},
+    {1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0},      {1, 1, 1, 1, 1, 64, 0, 0, 0, 0, 0, 0},
+    {2, 5, 5, 3, 3, 8, 1, 0, 0, 0, 0, 0},      {1, 33, 33, 2, 1, 16, 1, 0, 0, 0, 0, 0},
+    {2, 64, 64, 2, 2, 64, 1, 0, 0, 0, 0, 0},   {1, 70, 70, 4, 2, 32, 0, 0, 0, 0, 0, 0},
+    {1, 31, 97, 2, 1, 20, 1, 0.3, 0, 0, 0, 0}, {1, 200, 200, 1, 1, 64, 1, 0, 0, 0, 0, 0},
+    {1, 1, 150, 2, 2, 80, 1, 0, 0, 0, 0, 0},   {1, 40, 300, 3, 1, 64, 0, 0, 0, 0, 0, 0},
+    {1, 65, 129, 2, 2, 128, 1, 0, 0, 0, 0, 0}, {1, 34, 34, 1, 1, 256, 1, 0.05, 0, 0, 0, 0},
+    {2, 257, 257, 2, 1, 64, 1, 0, 0, 0, 0, 0}, {1, 130, 130, 2, 2, 33, 1, 0, 0, 0, 0, 0},
+    {1, 96, 64, 2, 2, 48, 0, 0, 0, 0, 0, 0},   {1, 133, 133, 2, 1, 8, 1, 0, 0, 0, 0, 0},
+    {1, 70, 150, 2, 1, 16, 0, 0, 0, 0, 0, 0},  {1, 70, 40, 1, 1, 8, 0, 0, 0, 0, 0, 0},
+    {1, 1, 1, 2, 1, 128, 1, 0, 0, 0, 0, 0},    {1, 70, 66, 2, 1, 128, 0, 0, 0, 0, 0, 0},
+    {1, 37, 70, 2, 1, 200, 1, 0, 0, 0, 0, 0},  {1, 21, 21, 1, 1, 64, 1, -.2, 0, 0, 0, 0},
+    {1, 30, 20, 2, 2, 132, 0, 0, 0, 0, 0, 0},
 };
 
 /* Windows of 1, below a block of queries or keys, of whole blocks, of more keys than there are. */
 static const attention_shape windows[] = {
-    {1, 1, 1, 1, 1, 64, 1, 0, 1, 0},       {1, 70, 70, 2, 1, 32, 1, 0, 1, 0},     {2, 150, 150, 2, 1, 40, 1, 0, 5, 0},
-    {1, 200, 200, 1, 1, 64, 1, 0, 32, 0},  {1, 130, 300, 2, 2, 33, 1, 0, 33, 0},  {1, 333, 333, 2, 1, 64, 1, 0, 100, 0},
-    {1, 290, 290, 4, 2, 20, 1, .3, 64, 0}, {1, 700, 700, 1, 1, 32, 1, 0, 131, 0}, {1, 90, 90, 1, 1, 128, 1, 0, 89, 0},
-    {1, 90, 90, 1, 1, 16, 1, 0, 90, 0},    {1, 75, 75, 1, 1, 200, 1, 0, 17, 0},   {1, 40, 70, 2, 1, 64, 1, 0, 1000, 0},
-    {1, 1, 150, 2, 1, 64, 1, 0, 40, 0},    {1, 600, 600, 1, 1, 8, 1, 0, 513, 0},  {1, 45, 1100, 1, 1, 32, 1, 0, 30, 0},
+    {1, 1, 1, 1, 1, 64, 1, 0, 1, 0, 0, 0},       {1, 70, 70, 2, 1, 32, 1, 0, 1, 0, 0, 0},
+    {2, 150, 150, 2, 1, 40, 1, 0, 5, 0, 0, 0},   {1, 200, 200, 1, 1, 64, 1, 0, 32, 0, 0, 0},
+    {1, 130, 300, 2, 2, 33, 1, 0, 33, 0, 0, 0},  {1, 333, 333, 2, 1, 64, 1, 0, 100, 0, 0, 0},
+    {1, 290, 290, 4, 2, 20, 1, .3, 64, 0, 0, 0}, {1, 700, 700, 1, 1, 32, 1, 0, 131, 0, 0, 0},
+    {1, 90, 90, 1, 1, 128, 1, 0, 89, 0, 0, 0},   {1, 90, 90, 1, 1, 16, 1, 0, 90, 0, 0, 0},
+    {1, 75, 75, 1, 1, 200, 1, 0, 17, 0, 0, 0},   {1, 40, 70, 2, 1, 64, 1, 0, 1000, 0, 0, 0},
+    {1, 1, 150, 2, 1, 64, 1, 0, 40, 0, 0, 0},    {1, 600, 600, 1, 1, 8, 1, 0, 513, 0, 0, 0},
+    {1, 45, 1100, 1, 1, 32, 1, 0, 30, 0, 0, 0},
 };
 
 static double scale_of(const attention_shape *a) { return a->scale != 0 ? a->scale : 1 / sqrt((double)a->d); }
@@ -32,15 +39,49 @@ static int64_t query_at(const attention_shape *a, int64_t b, int64_t i, int64_t 
   return ((b * a->t + i) * a->h + h) * a->d;
 }
 
+static int64_t result_at(const attention_shape *a, int64_t b, int64_t i, int64_t h) {
+  return ((b * a->t + i) * a->h + h) * value_columns(a);
+}
+
+static int64_t value_at(const attention_shape *a, int64_t b, int64_t j, int64_t h) {
+  return ((b * a->s + j) * a->g + h / (a->h / a->g)) * value_columns(a);
+}
+
 static int64_t key_at(const attention_shape *a, int64_t b, int64_t j, int64_t h) {
   return ((b * a->s + j) * a->g + h / (a->h / a->g)) * a->d;
 }
 
 /* Scores that are capped at 0.4 to 50, alone and within windows, with scales of both signs. */
 static const attention_shape caps[] = {
-    {1, 1, 1, 1, 1, 64, 1, 0, 0, 3},      {2, 70, 70, 2, 1, 32, 1, 0, 0, 0.4},  {1, 90, 150, 4, 2, 40, 1, .3, 0, 1},
-    {1, 150, 150, 1, 1, 128, 0, 0, 0, 2}, {1, 200, 200, 2, 1, 64, 1, 0, 50, 2}, {1, 333, 333, 1, 1, 20, 1, 0, 100, .7},
-    {1, 66, 66, 2, 2, 256, 1, .1, 0, 50}, {1, 45, 45, 1, 1, 16, 1, -.7, 9, 1},  {1, 33, 33, 1, 1, 8, 0, -3, 0, 5},
+    {1, 1, 1, 1, 1, 64, 1, 0, 0, 3, 0, 0},      {2, 70, 70, 2, 1, 32, 1, 0, 0, 0.4, 0, 0},
+    {1, 90, 150, 4, 2, 40, 1, .3, 0, 1, 0, 0},  {1, 150, 150, 1, 1, 128, 0, 0, 0, 2, 0, 0},
+    {1, 200, 200, 2, 1, 64, 1, 0, 50, 2, 0, 0}, {1, 333, 333, 1, 1, 20, 1, 0, 100, .7, 0, 0},
+    {1, 66, 66, 2, 2, 256, 1, .1, 0, 50, 0, 0}, {1, 45, 45, 1, 1, 16, 1, -.7, 9, 1, 0, 0},
+    {1, 33, 33, 1, 1, 8, 0, -3, 0, 5, 0, 0},
+};
+
+/* Windows on both sides of a query. */
+static const attention_shape around[] = {
+    {1, 1, 1, 1, 1, 64, 0, 0, 1, 0, 0, 0},      {1, 70, 70, 2, 1, 32, 0, 0, 1, 0, 0, 0},
+    {2, 150, 150, 2, 1, 40, 0, 0, 5, 0, 0, 0},  {1, 200, 200, 1, 1, 64, 0, 0, 32, 0, 0, 0},
+    {1, 130, 300, 2, 2, 33, 0, 0, 33, 2, 0, 0}, {1, 333, 333, 2, 1, 64, 0, 0, 100, 0, 0, 0},
+    {1, 90, 90, 1, 1, 128, 0, 0, 89, 0, 0, 0},  {1, 700, 700, 1, 1, 8, 0, 0, 513, 0, 0, 0},
+    {1, 75, 75, 1, 1, 200, 0, .1, 17, 0, 0, 0},
+};
+
+/* First keys that every query sees. */
+static const attention_shape prefixes[] = {
+    {1, 1, 1, 1, 1, 8, 1, 0, 0, 0, 0, 1},         {1, 70, 70, 2, 1, 32, 1, 0, 0, 0, 0, 1},
+    {2, 150, 150, 2, 1, 40, 1, 0, 0, 0, 0, 33},   {1, 200, 200, 1, 1, 64, 1, 0, 0, 0, 48, 130},
+    {1, 130, 300, 2, 2, 33, 1, .3, 0, 2, 0, 200}, {1, 90, 90, 1, 1, 128, 1, 0, 0, 0, 0, 1000},
+};
+
+/* Values that are narrower than keys, as in latent attention, or wider. */
+static const attention_shape widths[] = {
+    {1, 1, 1, 1, 1, 8, 1, 0, 0, 0, 3, 0},        {2, 70, 70, 4, 2, 48, 1, 0, 0, 0, 32, 0},
+    {1, 65, 129, 2, 1, 24, 0, .2, 0, 0, 64, 0},  {1, 100, 100, 2, 2, 64, 1, 0, 0, 0, 128, 0},
+    {1, 200, 200, 1, 1, 96, 1, 0, 50, 2, 64, 0}, {1, 40, 1100, 2, 1, 192, 1, 0, 0, 0, 128, 0},
+    {1, 33, 33, 2, 2, 33, 1, 0, 0, 0, 5, 0},     {1, 64, 64, 1, 1, 16, 1, 0, 0, 0, 200, 0},
 };
 
 /* Computes p[j], the softmax over the keys that query i sees, and the slope of their capped scores; returns the log of
@@ -48,7 +89,9 @@ static const attention_shape caps[] = {
 static double probabilities(const kernel_case *c, const attention_shape *a, int64_t b, int64_t i, int64_t h, double *p,
                             double *slope) {
   double largest = -INFINITY, sum = 0;
-  int64_t seen = a->causal ? i + a->s - a->t + 1 : a->s, from = a->window ? seen - a->window : 0;
+  const int64_t at = i + a->s - a->t, from = a->window ? at + 1 - a->window : 0;
+  int64_t seen = a->causal ? at + 1 : a->window ? at + a->window : a->s;
+  if (seen < a->prefix) seen = a->prefix;
   for (int64_t j = 0; j < a->s; j++) {
     p[j] = -INFINITY;
     if (j < from || j >= seen) continue;
@@ -97,8 +140,8 @@ static void check_forward(const attention_shape *a, int dtype) {
       for (int64_t i = 0; i < a->t; i++) {
         lse[(b * a->h + h) * a->t + i] = probabilities(&c, a, b, i, h, p, NULL);
         for (int64_t j = 0; j < a->s; j++)
-          for (int64_t d = 0; d < a->d; d++)
-            o[query_at(a, b, i, h) + d] += p[j] * input_at(&c, V, key_at(a, b, j, h) + d);
+          for (int64_t e = 0; e < value_columns(a); e++)
+            o[result_at(a, b, i, h) + e] += p[j] * input_at(&c, V, value_at(a, b, j, h) + e);
       }
   run_case(&c);
   assert_close(&c, 0, o, tolerance_of(dtype), "o");
@@ -117,15 +160,15 @@ static void forward_matches(void **state) {
 /* dv += p do; ds = p (dp - sum_j p dp); dq += ds k scale, dk += ds q scale */
 static void add_gradients(const kernel_case *c, const attention_shape *a, int64_t b, int64_t i, int64_t h, double *p,
                           double *dp, double *slope, double *dq, double *dk, double *dv) {
-  int64_t q = query_at(a, b, i, h);
+  const int64_t q = query_at(a, b, i, h), o = result_at(a, b, i, h);
   double mean = 0;
   probabilities(c, a, b, i, h, p, slope);
   for (int64_t j = 0; j < a->s; j++) {
-    int64_t k = key_at(a, b, j, h);
+    const int64_t v = value_at(a, b, j, h);
     dp[j] = 0;
-    for (int64_t d = 0; d < a->d; d++) {
-      dp[j] += input_at(c, DO, q + d) * input_at(c, V, k + d);
-      dv[k + d] += p[j] * input_at(c, DO, q + d);
+    for (int64_t e = 0; e < value_columns(a); e++) {
+      dp[j] += input_at(c, DO, o + e) * input_at(c, V, v + e);
+      dv[v + e] += p[j] * input_at(c, DO, o + e);
     }
     mean += p[j] * dp[j];
   }
@@ -174,10 +217,67 @@ static void capped_scores_match(void **state) {
   if (!too_large(products_of(&a) / 10)) check_forward(&a, dtype), check_backward(&a, dtype);
 }
 
+static void windows_on_both_sides_match(void **state) {
+  (void)state;
+  for (int dtype = MS_F32; dtype <= MS_BF16; dtype++) FOR_EACH(a, around)
+  if (!too_large(products_of(&a) / 10)) check_forward(&a, dtype), check_backward(&a, dtype);
+}
+
+static void prefixes_match(void **state) {
+  (void)state;
+  for (int dtype = MS_F32; dtype <= MS_BF16; dtype++) FOR_EACH(a, prefixes)
+  if (!too_large(products_of(&a) / 10)) check_forward(&a, dtype), check_backward(&a, dtype);
+}
+
+static void values_of_another_width_match(void **state) {
+  (void)state;
+  for (int dtype = MS_F32; dtype <= MS_BF16; dtype++) FOR_EACH(a, widths)
+  if (!too_large(products_of(&a) / 10)) check_forward(&a, dtype), check_backward(&a, dtype);
+}
+
+/* The softmax over keys and one more term, e^sink of the head, which has no value. */
+static void check_sinks(const attention_shape *a, int dtype) {
+  kernel_case before = forward_case(a, dtype), c = case_of(MS_OP_attention_sink);
+  double *p = doubles(a->s), *o = doubles(ms_numel(&before.call.out[0])), *lse = doubles(a->b * a->h * a->t);
+  run_once(&before, before.call, 1);
+  add_qkv(&c, a, dtype);
+  for (int i = 0; i < 2; i++) {
+    add_input(&c, before.call.out[i]);
+    memcpy((void *)c.call.in_data[O + i], before.call.out_data[i], (size_t)tensor_bytes(&before.call.out[i]));
+  }
+  const int sinks = add_input(&c, SHAPE(dtype, a->h));
+  for (int64_t h = 0; h < a->h; h++) set_input(&c, sinks, h, h % 3 == 0 ? 1.5 : h % 3 == 1 ? -40 : 6);
+  for (int i = 0; i < 2; i++) add_output(&c, before.call.out[i]);
+  for (int64_t b = 0; b < a->b; b++)
+    for (int64_t h = 0; h < a->h; h++)
+      for (int64_t i = 0; i < a->t; i++) {
+        const double alone = probabilities(&before, a, b, i, h, p, NULL), sink = input_at(&c, sinks, h);
+        lse[(b * a->h + h) * a->t + i] = fmax(alone, sink) + log1p(exp(-fabs(alone - sink)));
+        for (int64_t j = 0; j < a->s; j++)
+          for (int64_t e = 0; e < value_columns(a); e++)
+            o[result_at(a, b, i, h) + e] +=
+                p[j] / (1 + exp(sink - alone)) * input_at(&before, V, value_at(a, b, j, h) + e);
+      }
+  run_case(&c);
+  assert_close(&c, 0, o, tolerance_of(dtype), "o with sinks");
+  assert_close(&c, 1, lse, 2e-6, "lse with sinks");
+  free(p), free(o), free(lse);
+  free_case(&before);
+  free_case(&c);
+}
+
+static void sinks_match(void **state) {
+  (void)state;
+  const attention_shape with_sinks[] = {{1, 1, 1, 1, 1, 8, 1, 0, 0, 0, 0, 0},
+                                        {2, 40, 40, 3, 1, 20, 1, 0, 0, 0, 0, 0},
+                                        {1, 70, 90, 4, 2, 33, 1, .3, 9, 2, 12, 0}};
+  for (int dtype = MS_F32; dtype <= MS_BF16; dtype++) FOR_EACH(a, with_sinks) check_sinks(&a, dtype);
+}
+
 /* Keys before the window are read by no query: a NaN in them stays in its block. */
 static void the_past_is_hidden(void **state) {
   (void)state;
-  attention_shape a = {1, 300, 300, 1, 1, 64, 1, 0, 50, 0};
+  attention_shape a = {1, 300, 300, 1, 1, 64, 1, 0, 50, 0, 0, 0};
   for (int dtype = MS_F32; dtype <= MS_BF16; dtype++) {
     kernel_case c = forward_case(&a, dtype);
     for (int64_t i = 0; i < 64 * a.d; i++) set_input(&c, K, i, NAN), set_input(&c, V, i, NAN);
@@ -191,7 +291,7 @@ static void the_past_is_hidden(void **state) {
  * block. */
 static void the_future_is_hidden(void **state) {
   (void)state;
-  attention_shape a = {1, 128, 128, 1, 1, 64, 1, 0, 0, 0};
+  attention_shape a = {1, 128, 128, 1, 1, 64, 1, 0, 0, 0, 0, 0};
   for (int dtype = MS_F32; dtype <= MS_BF16; dtype++) {
     kernel_case c = forward_case(&a, dtype);
     run_case(&c);
@@ -211,7 +311,7 @@ static void the_future_is_hidden(void **state) {
 /* Widely spaced scores: one key gets all the weight, and nothing overflows. */
 static void large_scores(void **state) {
   (void)state;
-  attention_shape a = {1, 50, 50, 1, 1, 32, 1, 0, 0, 0};
+  attention_shape a = {1, 50, 50, 1, 1, 32, 1, 0, 0, 0, 0, 0};
   for (int dtype = MS_F32; dtype <= MS_BF16; dtype++) {
     kernel_case c = forward_case(&a, dtype);
     for (int64_t i = 0; i < a.t * a.d; i++)
@@ -231,7 +331,7 @@ static void large_scores(void **state) {
 
 static void nan_propagates(void **state) {
   (void)state;
-  attention_shape a = {1, 70, 70, 2, 1, 64, 1, 0, 0, 0};
+  attention_shape a = {1, 70, 70, 2, 1, 64, 1, 0, 0, 0, 0, 0};
   for (int dtype = MS_F32; dtype <= MS_BF16; dtype++)
     for (int input = Q; input <= V; input++) {
       kernel_case c = forward_case(&a, dtype);
@@ -248,7 +348,7 @@ static void nan_propagates(void **state) {
 
 static void dtypes_are_checked(void **state) {
   (void)state;
-  attention_shape a = {1, 4, 4, 1, 1, 8, 1, 0, 0, 0};
+  attention_shape a = {1, 4, 4, 1, 1, 8, 1, 0, 0, 0, 0, 0};
   kernel_case c = forward_case(&a, MS_F32);
   c.call.in[0].dtype = MS_I32;
   assert_fails(kernel_of(MS_OP_attention)->prepare(&c.call), MS_EDTYPE, "q | i32 | f32 | bf16");
@@ -260,9 +360,19 @@ int main(void) {
   setenv("MOONSHARD_ATTENTION", "flash", 1);
 #endif
   const struct CMUnitTest tests[] = {
-      TEST(forward_matches),     TEST(backward_matches), TEST(the_future_is_hidden),
-      TEST(large_scores),        TEST(nan_propagates),   TEST(dtypes_are_checked),
-      TEST(capped_scores_match), TEST(windows_match),    TEST(the_past_is_hidden),
+      TEST(forward_matches),
+      TEST(backward_matches),
+      TEST(the_future_is_hidden),
+      TEST(large_scores),
+      TEST(nan_propagates),
+      TEST(dtypes_are_checked),
+      TEST(capped_scores_match),
+      TEST(windows_match),
+      TEST(the_past_is_hidden),
+      TEST(sinks_match),
+      TEST(prefixes_match),
+      TEST(windows_on_both_sides_match),
+      TEST(values_of_another_width_match),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -15,7 +15,7 @@
 /* The bits do not depend on the number of threads. */
 static void threads_change_nothing(void **state) {
   (void)state;
-  attention_shape a = {2, 100, 100, 6, 3, 64, 1, 0, 0, 0};
+  attention_shape a = {2, 100, 100, 6, 3, 64, 1, 0, 0, 0, 0, 0};
   for (int dtype = MS_F32; dtype <= MS_BF16; dtype++)
     for (int backward = 0; backward < 2; backward++) {
       kernel_case c = backward ? backward_case(&a, dtype) : forward_case(&a, dtype);
@@ -64,18 +64,21 @@ static void check_instruction_sets(const attention_shape *a, int dtype) {
   }
 }
 
-/* Sizes and windows of any kind, and some capped scores. */
+/* Sizes, windows, prefixes and values' widths of any kind, and some capped scores. */
 static attention_shape drawn_shape(uint64_t draw) {
   uint64_t n[5];
   for (uint64_t i = 0; i < 5; i++) n[i] = ms_hash_int(draw, (int64_t)i) >> 20;
   const int64_t t = 1 + (int64_t)(n[0] % 170), s = t + (int64_t)(n[1] % 3 ? 0 : n[1] % 90);
   const int64_t window = (int64_t)(n[4] % 120), groups = 1 + (int64_t)(n[2] % 2), d = 1 + (int64_t)(n[3] % 70);
-  return (attention_shape){1, t, s, 2, groups, d, 1, 0, window, draw % 3 ? 0 : 1.5};
+  const int causal = draw % 4 != 1;
+  const int64_t e = draw % 2 ? 1 + (int64_t)(n[0] / 170 % 70) : 0, prefix = draw % 4 == 2 ? (int64_t)(n[1] % 200) : 0;
+  return (attention_shape){1, t, s, 2, groups, d, causal, 0, prefix ? 0 : window, draw % 3 ? 0 : 1.5, e, prefix};
 }
 
 static void instruction_sets_agree(void **state) {
   (void)state;
-  const attention_shape plain = {1, 75, 110, 4, 2, 40, 1, 0, 0, 0}, window = {1, 275, 310, 4, 2, 40, 1, 0, 70, 0};
+  const attention_shape plain = {1, 75, 110, 4, 2, 40, 1, 0, 0, 0, 0, 0},
+                        window = {1, 275, 310, 4, 2, 40, 1, 0, 70, 0, 0, 0};
   for (int dtype = MS_F32; dtype <= MS_BF16; dtype++) {
     check_instruction_sets(&plain, dtype);
     check_instruction_sets(&window, dtype);
@@ -122,7 +125,7 @@ static void bf16_units_multiply(void **state) {
 /* MOONSHARD_CUDA_MATMUL_TF32=1 rounds f32 operands to TF32: the bits change, within the accuracy of 10 bits. */
 static void tf32_is_used_where_it_is_allowed(void **state) {
   (void)state;
-  const attention_shape a = {1, 40, 70, 2, 1, 72, 1, 0, 0, 0};
+  const attention_shape a = {1, 40, 70, 2, 1, 72, 1, 0, 0, 0, 0, 0};
   for (int backward = 0; backward < 2; backward++) {
     kernel_case c = backward ? backward_case(&a, MS_F32) : forward_case(&a, MS_F32);
     ms_kernel_call other = c.call;
@@ -146,7 +149,7 @@ static void tf32_is_used_where_it_is_allowed(void **state) {
 /* Unaligned tensors give the same bits. */
 static void alignment_changes_nothing(void **state) {
   (void)state;
-  const attention_shape a = {1, 20, 33, 2, 1, 64, 1, 0, 0, 0};
+  const attention_shape a = {1, 20, 33, 2, 1, 64, 1, 0, 0, 0, 0, 0};
   for (int dtype = MS_F32; dtype <= MS_BF16; dtype++)
     for (int backward = 0; backward < 2; backward++) {
       kernel_case c = backward ? backward_case(&a, dtype) : forward_case(&a, dtype);
@@ -173,15 +176,15 @@ static void check_refused(const attention_shape *a, const char *reason) {
 
 static void choices_are_checked(void **state) {
   (void)state;
-  attention_shape a = {1, 4, 4, 1, 1, 8, 1, 0, 0, 0};
+  attention_shape a = {1, 4, 4, 1, 1, 8, 1, 0, 0, 0, 0, 0};
   kernel_case c = forward_case(&a, MS_F32);
   setenv("MOONSHARD_ATTENTION", "fast", 1);
   assert_fails(kernel_of(MS_OP_attention)->prepare(&c.call), MS_EINVAL, "auto | cudnn | flash");
   setenv("MOONSHARD_ATTENTION", "cudnn", 1);
   assert_fails(kernel_of(MS_OP_attention)->prepare(&c.call), MS_EUNSUPPORTED, "1 f32 | 8");
   free_case(&c);
-  const attention_shape narrow = {1, 9, 9, 1, 1, 8, 1, 0, 8, 0}, wide = {1, 9, 9, 1, 1, 8, 1, 0, 9, 0},
-                        capped = {1, 9, 9, 1, 1, 8, 1, 0, 0, 2};
+  const attention_shape narrow = {1, 9, 9, 1, 1, 8, 1, 0, 8, 0, 0, 0}, wide = {1, 9, 9, 1, 1, 8, 1, 0, 9, 0, 0, 0},
+                        capped = {1, 9, 9, 1, 1, 8, 1, 0, 0, 2, 0, 0};
   check_refused(&narrow, "a sliding window | 9 queries");
   check_refused(&capped, "capped scores | 9 queries");
   check_refused(&wide, NULL); /* hides nothing */

@@ -67,6 +67,16 @@ static void assert_part(const kernel_case *c, int output, const kernel_case *own
   }
 }
 
+/* The log-sums [B][H][T] of a document are those of its own call [1][H][t]. */
+static void assert_log_sums(const kernel_case *c, const kernel_case *own, int row, int first, int t) {
+  for (int h = 0; h < H; h++)
+    for (int i = 0; i < t; i++) {
+      const double x = output_at(c, 1, (row * H + h) * T + first + i), y = output_at(own, 1, h * t + i);
+      if (!(fabs(x - y) <= 2e-5 * (1 + fabs(y))))
+        fail_msg("row %d, document at %d, head %d, position %d: log-sum %g, and alone %g", row, first, h, i, x, y);
+    }
+}
+
 static void check_document(const kernel_case *c, int backward, int row, int first, int t) {
   const int dtype = c->call.in[Q].dtype;
   kernel_case own = case_of(MS_OP_attention);
@@ -80,7 +90,7 @@ static void check_document(const kernel_case *c, int backward, int row, int firs
   add_output(&own, SHAPE(MS_F32, 1, H, t));
   for (int i = Q; i <= V; i++) take(&own, i, c, i, row, first, t);
   run_once(&own, own.call, 1);
-  if (!backward) assert_part(c, 0, &own, row, first, t);
+  if (!backward) assert_part(c, 0, &own, row, first, t), assert_log_sums(c, &own, row, first, t);
   if (backward) {
     kernel_case gradient = case_of(MS_OP_attention_backward);
     gradient.call.attrs.attention.causal = 1;

@@ -24,6 +24,7 @@ local function by_hand(q, k, v, o, seen)
           scores[j] = says and math.exp(dot + (type(says) == "number" and says or 0)) or 0
           sum = sum + scores[j]
         end
+        if o.sinks then sum = sum + math.exp(o.sinks:tolist()[h]) end
         for d = 1, width do
           row[d] = 0
           for j = 1, #k[b] do row[d] = row[d] + scores[j] / sum * v[b][j][group][d] end
@@ -95,6 +96,40 @@ describe("masked attention", function()
     check({ softcap = 2, scale = 1.5, window = 3 }, function(i, j) return j <= i and i - j < 3 end)
   end)
 
+  it("G3 has sinks in the denominators of softmax, however they are computed", function()
+    local sinks = ms.tensor { 0.5, -3, 4, 0 }
+    check({ sinks = sinks }, function(i, j) return j <= i end)
+    check({ sinks = sinks, window = 2, softcap = 0.7 }, function(i, j) return j <= i and i - j < 2 end)
+    check({ sinks = sinks, prefix = 2 }, function(i, j) return j < 2 or j <= i end)
+    check({ sinks = sinks, causal = false }, function() return true end, 8)
+  end)
+
+  it("G3 gives sinks, queries, keys and values the gradients of their formula", function()
+    local function gradients(o)
+      local model = ms.module { layer = ms.nn.linear { 6, 6, bias = false }, sinks = ms.parameter { 2 },
+        forward = function(self, x)
+          local h = self.layer(x):reshape(2, 5, 2, 3)
+          o.sinks = self.sinks
+          return ms.nn.masked_attention(h, h, h, o)
+        end }
+      ms.fully_shard(model, { seed = 3 })
+      local train = ms.trainer { model = model, optimizer = ms.optim.sgd { lr = 0.1 },
+        loss = function(y, target) return ((y - target) * y):sum() end }
+      train:step { inputs = ms.randn { 2, 5, 6, seed = 1 }, targets = ms.randn { 2, 5, 2, 3, seed = 2 } }
+      return train:gradient("layer.weight"):reshape(-1):tolist(), train:gradient("sinks"):reshape(-1):tolist()
+    end
+    local ones = {}
+    for i = 1, 5 do
+      ones[i] = {}
+      for j = 1, 5 do ones[i][j] = j <= i and 1 or 0 end
+    end
+    local layer, sinks = gradients { causal = false, mask = ms.tensor(ones, { dtype = "u8" }) }
+    local by_op, of_sinks = gradients {}
+    assert.is_true(math.abs(sinks[1]) > 1e-3 and math.abs(sinks[2]) > 1e-3)
+    fixture.assert_close(layer, by_op, 1e-5, "d layer")
+    fixture.assert_close(sinks, of_sinks, 1e-5, "d sinks")
+  end)
+
   it("G3 is the causal op where the mask is causal, with gradients", function()
     local function gradient(attend)
       ms.manual_seed(5)
@@ -122,6 +157,8 @@ describe("masked attention", function()
     has(refused { mask = 3 }, "mask | u8 | f32 | 3")
     has(refused { windows = 3 }, "windows | window")
     has(refused({}, ms.randn(1, 4, 3, 4)), "[1,4,2,4] | [1,4,3,4] | multiple")
+    has(refused { sinks = 3 }, "sinks | [H] | 3")
+    has(refused { sinks = ms.zeros(3) }, "sinks | [3] | [1,4,2,4] | 2 heads")
   end)
 end)
 
@@ -135,9 +172,16 @@ describe("masked attention of ranks that share a head of keys", function()
     ["a mask and caps"] = shared("4", "mesh=1x4", "prefix=0", "own_mask=true", "softcap=5", "sequence_parallel=true"),
     ["a prefix of eight ranks"] = shared("8", "mesh=1x8"),
     ["as many heads of keys as ranks"] = shared("4", "mesh=2x2", "own_mask=true"),
+    ["sinks"] = shared("4", "mesh=2x2", "prefix=0", "sinks=true"),
+    ["sinks and a prefix"] = shared("4", "mesh=1x4", "sinks=true"),
+    ["sinks of divided positions"] = shared("4", "mesh=2x2", "names=shard context", "prefix=0", "sinks=true"),
   })
 
   it("G3 is that of one rank", function()
     equals_one_rank("a prefix", "a mask and caps", "a prefix of eight ranks", "as many heads of keys as ranks")
+  end)
+
+  it("G3 has the sinks of its own heads, and those of all for its own positions", function()
+    equals_one_rank("sinks", "sinks and a prefix", "sinks of divided positions")
   end)
 end)

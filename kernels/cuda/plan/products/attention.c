@@ -21,7 +21,7 @@
 #include "kernels/cuda/plan/sizes.h"
 #include "kernels/cuda/workspace.h"
 
-enum { Q, K };
+enum { Q, K, V };
 enum { MOST_HEAD = 256, HEAD_UNIT = 8, OWN_BYTES = 4096, MOST_POSITIONS = 1 << 30 };
 enum choice { AUTO, CUDNN, FLASH };
 static const double MOST_WORKSPACE = 1e12;
@@ -52,7 +52,9 @@ static const char *refused_because(const ms_kernel_call *call, const ms_dnn_atte
   if (call->in[Q].dtype != MS_BF16) return "f32";
   if (o.part.ranks) return "a part of the queries";
   if (o.window) return "a sliding window";
+  if (o.prefix) return "a prefix that every query sees";
   if (o.softcap != 0.0f) return "capped scores";
+  if (call->in[V].dims[3] != a->d) return "values of another width than keys";
   if (a->d > MOST_HEAD || a->d % HEAD_UNIT) return "head sizes that are not a multiple of 8 up to 256";
   if (a->causal && a->t > a->s) return "fewer keys than causal queries";
   if (a->backward && a->t == 1 && a->s == 1) return "the gradient of one query and one key";
@@ -99,8 +101,9 @@ static int check(const ms_kernel_call *call, const ms_dnn_attention *a) {
   const int dtype = call->in[Q].dtype;
   if (dtype != MS_F32 && dtype != MS_BF16)
     return MS_FAIL(MS_EDTYPE, "attention: q is %s; it must be f32 or bf16", ms_dtype_name(dtype));
-  if (a->d > MOST_HEAD)
-    return MS_FAIL(MS_EUNSUPPORTED, "cuda: attention with head size %lld; it must be at most %d", (long long)a->d,
+  const int64_t e = call->in[V].dims[3], widest = a->d > e ? a->d : e;
+  if (widest > MOST_HEAD)
+    return MS_FAIL(MS_EUNSUPPORTED, "cuda: attention with head size %lld; it must be at most %d", (long long)widest,
                    MOST_HEAD);
   if (a->t > MOST_POSITIONS || a->s > MOST_POSITIONS)
     return MS_FAIL(MS_EUNSUPPORTED, "cuda: attention of %lld queries and %lld keys; there must be at most 2^30 of each",

@@ -5,7 +5,7 @@ local re = ms.re
 
 local cfg = ms.args {
   mesh = "1x1", names = "shard tensor", heads = 4, kv_heads = 1, prefix = 2, softcap = ms.args.real(0), steps = 2,
-  sequence_parallel = false, own_mask = false,
+  sequence_parallel = false, own_mask = false, sinks = false,
 }
 local DIM, SEQ, ROWS, SIZE = 16, 8, 2, 4
 
@@ -15,13 +15,14 @@ function Layer:init()
   self.k = ms.nn.linear(DIM, cfg.kv_heads * SIZE, { bias = false })
   self.v = ms.nn.linear(DIM, cfg.kv_heads * SIZE, { bias = false })
   self.o = ms.nn.linear(cfg.heads * SIZE, DIM, { bias = false })
+  if cfg.sinks then self.sinks = ms.parameter { cfg.heads } end
 end
 function Layer:forward(x)
   local q = self.q(x):reshape(ROWS, SEQ, cfg.heads, SIZE)
   local k, v = self.k(x):reshape(ROWS, SEQ, cfg.kv_heads, SIZE), self.v(x):reshape(ROWS, SEQ, cfg.kv_heads, SIZE)
   local y = ms.nn.masked_attention(q, k, v, {
     prefix = cfg.prefix > 0 and cfg.prefix or nil, softcap = cfg.softcap > 0 and cfg.softcap or nil,
-    mask = cfg.own_mask and ms.randn { 1, cfg.heads, SEQ, SEQ, seed = 5 } or nil,
+    sinks = rawget(self, "sinks"), mask = cfg.own_mask and ms.randn { 1, cfg.heads, SEQ, SEQ, seed = 5 } or nil,
   })
   return x + self.o(y:reshape(ROWS, SEQ, cfg.heads * SIZE))
 end
