@@ -33,10 +33,10 @@ static const ms_added_token *find(const ms_tokenizer *t, const char *content) {
   return NULL;
 }
 
-static int32_t next_id(const ms_tokenizer *t) {
+/* Tokens that the vocabulary has do not count, wherever its ids end. */
+static int32_t next_id(const ms_tokenizer *t, const json_t *vocab) {
   int32_t next = t->listed;
-  for (int i = 0; i < t->n_added; i++)
-    if (t->added[i].id >= next) next = t->added[i].id + 1;
+  for (int i = 0; i < t->n_added; i++) next += !json_object_get(vocab, t->added[i].content);
   return next;
 }
 
@@ -54,7 +54,7 @@ static int read_entry(ms_tokenizer *t, const json_t *entry, const char *content,
   if (same) return MS_OK;
   const json_t *known = json_object_get(vocab, content);
   ms_added_token *to = &t->added[t->n_added];
-  to->id = known ? (int32_t)json_integer_value(known) : next_id(t);
+  to->id = known ? (int32_t)json_integer_value(known) : next_id(t, vocab);
   if (to->id >= MS_TOKENIZER_MAX_IDS) return MS_FAIL(MS_EINVAL, "there are more than %d ids", MS_TOKENIZER_MAX_IDS);
   if (!(to->content = ms_strdup(content))) return MS_ENOMEM;
   t->n_added++;

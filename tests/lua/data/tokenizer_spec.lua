@@ -227,6 +227,22 @@ describe("tokenizer", function()
     end
   end)
 
+  it("U10 numbers new added tokens from the size of the vocabulary, wherever its ids end", function()
+    local described = json.decode(scratch.read(FIXTURES .. "good/gpt2.json"))
+    local size = 0
+    for _ in pairs(described.model.vocab) do size = size + 1 end
+    described.model.vocab.gap = size + 7
+    described.added_tokens = {}
+    for i, content in ipairs({ "<y>", "gap", "<z>", "<y>", "<w>" }) do
+      described.added_tokens[i] = { id = 3, content = content, single_word = false, lstrip = false, rstrip = false,
+        normalized = false, special = false }
+    end
+    local tokenizer = tokenizers.open(write("gap.json", json.encode(described)))
+    local ids = {}
+    for i, content in ipairs({ "<y>", "gap", "<z>", "<w>" }) do ids[i] = tokenizer:id(content) - size end
+    assert.same({ 1, 7, 2, 3 }, ids)
+  end)
+
   it("U10 refuses added tokens that would share an id or bytes with others", function()
     local function refuses(change, expected)
       local described = json.decode(scratch.read(FIXTURES .. "good/gpt2.json"))

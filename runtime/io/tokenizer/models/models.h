@@ -4,6 +4,7 @@
 #ifndef MS_IO_TOKENIZER_MODELS_H
 #define MS_IO_TOKENIZER_MODELS_H
 
+#include "io/tokenizer/steps/unicode.h"
 #include "io/tokenizer/tokenizer.h"
 
 #include <jansson.h>
@@ -15,6 +16,11 @@ int ms_model_vocab(const json_t *model, int *ids, int64_t *bytes, json_t **vocab
 int ms_model_read(ms_tokenizer *t, const json_t *model, const json_t *vocab, int64_t *used);
 /* Reads the vocabulary alone. */
 int ms_vocab_read(ms_tokenizer *t, const json_t *vocab, int64_t *used);
+/* Bytes of what a model of characters takes as one, which begins with `lead`: after ByteLevel a character stands for each
+ * byte. */
+static inline int64_t ms_model_unit(const ms_tokenizer *t, uint8_t lead) {
+  return t->byte_level ? 1 : ms_char_bytes(lead);
+}
 /* Whether no token has a newline before its end, so that none is made across lines. */
 int ms_model_ends_at_lines(const ms_tokenizer *t);
 

@@ -54,8 +54,8 @@ static int find_best(ms_encoder *e, ms_span piece) {
   for (int64_t i = 0; i <= piece.bytes; i++) path[i] = (node){0, -1, -1};
   for (int64_t at = 0, next; at < piece.bytes; at = next) {
     int is_token = 0;
-    next = at + ms_char_bytes(piece.at[at]);
-    for (int64_t end = next; end - at <= t->longest; end += ms_char_bytes(piece.at[end])) {
+    next = at + ms_model_unit(t, piece.at[at]);
+    for (int64_t end = next; end - at <= t->longest; end += ms_model_unit(t, piece.at[end])) {
       const int32_t id = ms_word_find(t, (ms_span){piece.at + at, end - at});
       if (id >= 0) offer(&path[end], path[at].score + t->score[id], id, at);
       is_token |= id >= 0 && end == next;
@@ -73,6 +73,12 @@ static int add_unknown(ms_encoder *e, ms_span text) {
   const ms_tokenizer *t = e->tokenizer;
   const int32_t whole = ms_word_find(t, text);
   if (whole >= 0) return ms_id_add(e->ids, whole);
+  if (t->byte_level && t->byte_fallback) { /* the bytes of the characters that stand for bytes */
+    e->spelled.length = 0;
+    ms_bytes_spell(&e->spelled, text);
+    MS_TRY(ms_text_status(&e->spelled));
+    text = (ms_span){(const uint8_t *)e->spelled.data, (int64_t)e->spelled.length};
+  }
   int all = t->byte_fallback;
   for (int64_t i = 0; i < text.bytes; i++) all = all && t->byte_id[text.at[i]] >= 0;
   if (!all) return ms_id_add(e->ids, t->unk);

@@ -38,7 +38,8 @@ static int32_t longest_at(ms_encoder *e, ms_span word, int64_t at, int64_t *take
   ms_text_raw(&e->spelled, (const char *)word.at + at, (size_t)(word.bytes - at));
   if (ms_text_status(&e->spelled)) return -1;
   for (int64_t end = word.bytes; end > at; end--) {
-    if (end < word.bytes && (word.at[end] & 0xc0) == 0x80) continue; /* within a character */
+    const int within = !t->byte_level && end < word.bytes && (word.at[end] & 0xc0) == 0x80;
+    if (within) continue; /* a character */
     const int64_t bytes = (int64_t)prefix + end - at;
     if (bytes > t->longest) continue;
     const int32_t id = ms_word_find(t, (ms_span){(const uint8_t *)e->spelled.data, bytes});
@@ -51,7 +52,7 @@ static int32_t longest_at(ms_encoder *e, ms_span word, int64_t at, int64_t *take
 static int encode_pieces(ms_encoder *e, ms_span word) {
   const int64_t before = e->ids->count;
   int64_t taken = 0;
-  int known = ms_char_count(word) <= e->tokenizer->most_chars;
+  int known = (e->tokenizer->byte_level ? word.bytes : ms_char_count(word)) <= e->tokenizer->most_chars;
   for (int64_t at = 0; known && at < word.bytes; at += taken) {
     const int32_t id = longest_at(e, word, at, &taken);
     MS_TRY(ms_text_status(&e->spelled));
