@@ -1,8 +1,8 @@
 -- A folder's config.json: the model family, and the equivalent options of our model.
 
+local config_text = require("moonshard.huggingface.config.text")
 local errors = require("moonshard.base.error")
 local input_file = require("moonshard.base.files.input_file")
-local json = require("moonshard.base.text.json")
 local options = require("moonshard.base.checks.options")
 
 local config = {}
@@ -57,19 +57,11 @@ function config.supported()
   return table.concat(names, ", ", 1, #names - 1) .. " and " .. names[#names]
 end
 
--- A config that was read keeps its text, and is written from it: fields that did not change keep their types, digits,
--- nulls and order.
 ---The table of a config.json's text. A null is json.null.
----@param text string
----@return table? given nil if the text is no JSON object
----@return string? why
-function config.of_text(text)
-  local members, why = json.fields(text)
-  if not members then return nil, why end
-  local given = {}
-  for _, member in ipairs(members) do given[member.name] = member.value end
-  return setmetatable(given, { members = members })
-end
+config.of_text = config_text.read
+
+---The text of a config.json, as huggingface/config/text.lua writes it.
+config.text = config_text.write
 
 ---Reads config.json as a table.
 ---@param folder string
@@ -110,51 +102,6 @@ function config.parse(given, path)
       options.describe(given.model_type), config.supported())
   end
   return family, family.options(path, given)
-end
-
--- Fields whose numbers need a decimal point for the reference library.
-local REAL = {
-  factor = true, low_freq_factor = true, high_freq_factor = true, rope_theta = true, resid_pdrop = true,
-  embd_pdrop = true, attn_pdrop = true, rope_local_base_freq = true, attn_logit_softcapping = true,
-  final_logit_softcapping = true, hidden_dropout_prob = true, attention_probs_dropout_prob = true,
-}
-
-local function value_text(key, value, indent)
-  if type(value) == "table" and value ~= json.null and json.encode(value):sub(1, 1) == "{" and next(value) then
-    local keys, parts = {}, {}
-    for name in pairs(value) do keys[#keys + 1] = name end
-    table.sort(keys)
-    for i, name in ipairs(keys) do
-      parts[i] = ("%s    %s: %s"):format(indent, json.encode(name), value_text(name, value[name], indent .. "  "))
-    end
-    return "{\n" .. table.concat(parts, ",\n") .. "\n" .. indent .. "  }"
-  end
-  if REAL[key] and type(value) == "number" and value % 1 == 0 then return ("%.1f"):format(value) end
-  return json.encode(value)
-end
-
----The text of a config.json, a field a line: those that were read in their order and as they were, then others, sorted.
----@param object table
----@param read table? the config that it was made from, if that was read from a file
----@return string
-function config.text(object, read)
-  local meta = getmetatable(read or object)
-  local parts, written, rest = {}, {}, {}
-  for _, member in ipairs(meta and meta.members or {}) do
-    local value = rawget(object, member.name)
-    if value ~= nil then
-      local text = value == member.value and member.text or value_text(member.name, value, "")
-      parts[#parts + 1], written[member.name] = ("  %s: %s"):format(json.encode(member.name), text), true
-    end
-  end
-  for key in pairs(object) do
-    if not written[key] then rest[#rest + 1] = key end
-  end
-  table.sort(rest)
-  for _, key in ipairs(rest) do
-    parts[#parts + 1] = ("  %s: %s"):format(json.encode(key), value_text(key, object[key], ""))
-  end
-  return "{\n" .. table.concat(parts, ",\n") .. "\n}\n"
 end
 
 return config

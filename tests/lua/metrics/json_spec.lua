@@ -51,6 +51,18 @@ describe("json.decode", function()
     for _, wrong in ipairs({ "[1]", "1", "", '{"a":1', "{} x" }) do assert.is_nil(json.fields(wrong)) end
   end)
 
+  it("gives the text around the members of an object, so that all together are its text", function()
+    for _, text in ipairs({ '{ "z" : 1.0 , "a": [ 1, 2 ],\n"m": null }\n', "{}", " {\n}\r\n",
+      '{"a":"\\u00e9","\\u0062":-0.0}', '\n{\r\n\t"a":\r\n\t{"b" : 1e-05},\r\n\t"c":\t[]\r\n}' }) do
+      local members = json.fields(text)
+      local parts = { members.head }
+      for _, member in ipairs(members) do
+        parts[#parts + 1] = (member.comma or "") .. member.before .. member.text
+      end
+      assert.equal(text, table.concat(parts) .. members.tail)
+    end
+  end)
+
   it("names the field of a NaN or an infinity, which Python writes", function()
     local function why(text) return select(2, json.decode(text)) end
     has(why('{\n "a": 1,\n "rope_theta": NaN\n}'), "byte 27: | rope_theta | line 3 | NaN | Python | null")

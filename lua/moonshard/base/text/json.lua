@@ -249,11 +249,19 @@ local function read_array(at)
   return array, at
 end
 
--- kept: takes each member's { name, value, text } in their order.
+-- Keeps a member: its value's text, and the text between that and the member before, whose comma is apart.
+local function keep(kept, name, value, last, from, at)
+  local before, comma = text:sub(last + 1, from), nil
+  if kept[1] then comma, before = before:match("^(%s*,)(.*)$") end
+  kept[#kept + 1] = { name = name, value = value, text = text:sub(from + 1, at), before = before, comma = comma }
+end
+
+-- kept: takes the members in their order.
 local function read_object(at, kept)
   local object, more = {}, true
   enter(at)
-  at = skip_space(at + 1)
+  local last = at + 1
+  at = skip_space(last)
   if bytes[at] == CLOSE then more, at = false, at + 1 end
   while more do
     if bytes[at] ~= QUOTE then fail(at, "expected a key in quotes") end
@@ -263,7 +271,8 @@ local function read_object(at, kept)
     if bytes[at] ~= COLON then fail(at, "expected a colon after a key") end
     local from = skip_space(at + 1)
     object[key], at = read_value(from)
-    if kept then kept[#kept + 1] = { name = key, value = object[key], text = text:sub(from + 1, at) } end
+    if kept then keep(kept, key, object[key], last, from, at) end
+    last = at
     more, at = goes_on(at, CLOSE)
   end
   depth = depth - 1
@@ -306,6 +315,10 @@ local function read_fields()
   if bytes[at] ~= OPEN then fail(at, "it must be an object") end
   local _, after = read_object(at, list)
   if skip_space(after) < size then fail(after, "text after the end") end
+  list.head = text:sub(1, at + 1)
+  local inside = 0
+  for _, member in ipairs(list) do inside = inside + #(member.comma or "") + #member.before + #member.text end
+  list.tail = text:sub(#list.head + inside + 1)
   return list
 end
 
@@ -332,10 +345,22 @@ function json.decode(given, with_null) return parse(given, read_whole, with_null
 ---@return string? why "byte 12: item 3 of a list is null: leave it out"
 function json.decode_strictly(given) return parse(given, read_whole, nil, true) end
 
----The members of a JSON object in their order, each with the text of its value, so that it can be written as it was. A
----null is json.null.
+---@class moonshard.JsonMember
+---@field name string
+---@field value any
+---@field text string of the value
+---@field comma string? what ends the member before, with the blanks before it; nil for the first member
+---@field before string blanks, the name as it is written, and the colon: all up to the value
+
+---@class moonshard.JsonMembers
+---@field [integer] moonshard.JsonMember
+---@field head string the text before them, up to the brace
+---@field tail string the text after them, with the brace
+
+---The members of a JSON object in their order, and the text around them: head, then comma, before and text of each, and
+---tail are the whole text again. A null is json.null.
 ---@param given string
----@return { name: string, value: any, text: string }[]? members nil if the text is no JSON object
+---@return moonshard.JsonMembers? members nil if the text is no JSON object
 ---@return string? why "byte 12: expected a comma or }"
 function json.fields(given) return parse(given, read_fields, json.null) end
 
