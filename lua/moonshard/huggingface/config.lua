@@ -23,6 +23,7 @@ local config = {}
 ---@field transposed boolean? whether its linear layers are stored as [in, out]
 ---@field buffers string[] patterns of names to skip
 ---@field renamed table<string, string>? endings of names in old files, by those of today
+---@field fields table<string, table> those that it reads, as for fields.read
 ---@field options fun(path: string, config: table): table
 ---@field config fun(options: table): table
 ---@field tensors fun(options: table): moonshard.HuggingFaceTensor[]

@@ -6,6 +6,7 @@ local errors = require("moonshard.base.error")
 local families = require("moonshard.models.families")
 local fields = require("moonshard.huggingface.fields")
 local json = require("moonshard.base.text.json")
+local new_problems = require("moonshard.huggingface.config.problems").new
 local rope = require("moonshard.huggingface.rope")
 
 local decoder = {}
@@ -23,20 +24,6 @@ local OPTIONAL = { num_key_value_heads = true, head_dim = true }
 -- Fields of some: those whose defaults a family gives.
 local OF_SOME = { attention_bias = "boolean", mlp_bias = "boolean" }
 
--- Fields that change numbers in a way that is not built, unless a family knows better.
-local REFUSED = {
-  pretraining_tp = { only = 1, why = "products cut as in tensor-parallel pretraining are not built" },
-  sliding_window = { only = false, why = "attention in a sliding window is not built for this family" },
-  use_sliding_window = { only = false, why = "attention in a sliding window is not built for this family" },
-  is_encoder_decoder = { only = false, why = "models of an encoder and a decoder are not built" },
-  quantization_config = { only = false, why = "weights that were quantised are not read" },
-  attention_bias = { only = false, why = "biases of attention are not built for this family" },
-  mlp_bias = { only = false, why = "biases of MLPs are not built for this family" },
-  use_mrope = { only = false, why = "rotary positions along several axes are not built" },
-  rope_interleaved = { only = false, why = "rotary pairs of neighbouring elements are not built" },
-  use_bidirectional_attention = { only = false, why = "attention to later tokens is not built" },
-}
-
 local ACTIVATIONS = { silu = "silu", swish = "silu", gelu_pytorch_tanh = "gelu_tanh", gelu_new = "gelu_tanh",
   gelu = "gelu" }
 local ACTIVATION_NAMES = { silu = "silu", gelu_tanh = "gelu_pytorch_tanh", gelu = "gelu" }
@@ -50,15 +37,14 @@ local ACTIVATION_NAMES = { silu = "silu", gelu_tanh = "gelu_pytorch_tanh", gelu 
 ---@field theta number? default of rope_theta
 ---@field experts table<string, string>? their names of a layer's mixture: block, w1, w3, w2
 ---@field fused boolean? q, k and v are one tensor, and so are gate and up
----@field limits { option: string, broken: (fun(o: table): boolean), why: string }[]? options that config.json could
----  say, but with which its config class in the reference library does not take it
+---@field limits { option: string, field: string, broken: (fun(o: table): boolean), why: string }[]? options that
+---  config.json could say in that field, but with which its config class in the reference library does not take it
 ---@field optional table<string, true>? fields of COMMON that can be null although they have a default
 ---@field options (fun(path: string, values: table, o: table))? adds to the options what further fields say
 ---@field config (fun(o: table, config: table))? adds the further fields of an options' config
 
 local function known_of(row)
   local known = {}
-  for name, field in pairs(REFUSED) do known[name] = field end
   for name, field in pairs(rope.KNOWN) do known[name] = field end
   -- A field for which the config class has no default is None there, too; some classes take None besides a default.
   for name, kind in pairs(COMMON) do
@@ -76,7 +62,7 @@ local function known_of(row)
 end
 
 local function check_heads(path, values)
-  local heads, kv_heads = values.num_attention_heads, values.num_key_value_heads
+  local heads, kv_heads = values.num_attention_heads, values.num_key_value_heads or values.num_attention_heads
   if heads % kv_heads ~= 0 then
     errors.invalid("%s: num_attention_heads %d must be a multiple of num_key_value_heads %d", path, heads, kv_heads)
   end
@@ -100,33 +86,50 @@ local function padding_of(row, path, values)
     vocab)
 end
 
-local function read(row, known, path, config)
-  local values = fields.read(path, config, known)
-  values.num_key_value_heads = values.num_key_value_heads or values.num_attention_heads
-  check_heads(path, values)
-  local o = {
-    vocab = values.vocab_size, dim = values.hidden_size, layers = values.num_hidden_layers,
-    heads = values.num_attention_heads, kv_heads = values.num_key_value_heads,
-    head_dim = values.head_dim or values.hidden_size / values.num_attention_heads, ffn = values.intermediate_size,
-    seq = values.max_position_embeddings, eps = values.rms_norm_eps, tied = values.tie_word_embeddings,
-    qkv_bias = values.attention_bias or false, out_bias = values.attention_bias or false,
-    mlp_bias = values.mlp_bias or false, padding = padding_of(row, path, values),
-  }
-  for name, value in pairs(families.traits(row.model_type)) do o[name] = value end
-  local activation = row.activation or "hidden_act"
-  o.activation = fields.choose(path, activation, values[activation], ACTIVATIONS)
-  if row.options then row.options(path, values, o) end
+local function check_layer_types(path, values, o)
   local kinds = values.layer_types
   if kinds and #kinds ~= o.layers then
     errors.invalid("%s: layer_types has %d items, but num_hidden_layers is %d: give the kind of each layer", path,
       #kinds, o.layers)
   end
-  if not o.rope_theta then o.rope_theta, o.rope_scaling = rope.read(path, values, row.theta or 10000) end
+end
+
+-- Options that are a field's value, by the fields' names.
+local SAME = {
+  vocab = "vocab_size", dim = "hidden_size", layers = "num_hidden_layers", heads = "num_attention_heads",
+  kv_heads = "num_key_value_heads", head_dim = "head_dim", ffn = "intermediate_size", seq = "max_position_embeddings",
+  eps = "rms_norm_eps", tied = "tie_word_embeddings", qkv_bias = "attention_bias", out_bias = "attention_bias",
+  mlp_bias = "mlp_bias",
+}
+
+-- The options that are fields' values, or follow from them where these are not given.
+local function options_of(problems, values)
+  local o = {}
+  for option, field in pairs(SAME) do o[option] = rawget(values, field) end
+  o.kv_heads, o.head_dim = o.kv_heads or o.heads, o.head_dim or o.heads and o.dim and o.dim / o.heads
+  o.qkv_bias, o.out_bias, o.mlp_bias = o.qkv_bias or false, o.out_bias or false, o.mlp_bias or false
+  return problems:guard(o, SAME)
+end
+
+local function read(row, known, path, config)
+  local problems = new_problems(path)
+  local values = fields.read(problems, config, known)
+  local o, activation = options_of(problems, values), row.activation or "hidden_act"
+  problems:try(check_heads, path, values)
+  problems:try(function() o.padding = padding_of(row, path, values) end)
+  for name, value in pairs(families.traits(row.model_type)) do o[name] = value end
+  problems:try(function() o.activation = fields.choose(path, activation, values[activation], ACTIVATIONS) end)
+  if row.options then problems:try(row.options, path, values, o) end
+  problems:try(check_layer_types, path, values, o)
+  if not o.rope_theta then
+    problems:try(function() o.rope_theta, o.rope_scaling = rope.read(path, values, row.theta or 10000) end)
+  end
+  problems:raise()
   -- A folder says all of its model: what it lacks, the family's usual models may have.
   for name in pairs(families.usual(row.model_type)) do
     if o[name] == nil then o[name] = false end
   end
-  return o
+  return setmetatable(o, nil)
 end
 
 ---The config.json for one of our models, valid for versions 4 and 5 of the reference library.
@@ -170,8 +173,8 @@ end
 local function check_limits(row, o, path)
   for _, limit in ipairs(row.limits or {}) do
     if limit.broken(o) and path then
-      errors.raise("MS_EUNSUPPORTED", "%s: Hugging Face's library does not take %s of this model for %s: it takes %s",
-        path, limit.option, row.model_type, limit.why)
+      errors.raise("MS_EUNSUPPORTED", "%s: %s: Hugging Face's library does not take this for %s: it takes %s", path,
+        limit.field, row.model_type, limit.why)
     elseif limit.broken(o) then
       errors.raise("MS_EUNSUPPORTED", "config.json of %s cannot have %s of this model: Hugging Face's library takes "
         .. "%s: change it, make the model of another family, or save a checkpoint", row.model_type, limit.option,
@@ -344,7 +347,7 @@ end
 function decoder.family(row)
   local known = known_of(row)
   return {
-    prefix = "model.", architecture = row.architecture, head = "lm_head.weight",
+    prefix = "model.", architecture = row.architecture, head = "lm_head.weight", fields = known,
     buffers = { "^layers%.%d+%.self_attn%.rotary_emb%.inv_freq$" }, -- old versions stored them with the weights
     options = function(path, config)
       local o = read(row, known, path, config)

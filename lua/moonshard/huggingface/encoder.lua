@@ -4,6 +4,7 @@
 
 local errors = require("moonshard.base.error")
 local fields = require("moonshard.huggingface.fields")
+local new_problems = require("moonshard.huggingface.config.problems").new
 local options = require("moonshard.base.checks.options")
 
 local encoder = {}
@@ -22,16 +23,12 @@ local encoder = {}
 ---@field config fun(o: table, config: table) adds the further fields of an options' config
 ---@field around fun(o: table): moonshard.HuggingFaceTensor[], moonshard.HuggingFaceTensor[] before and behind layers
 
--- Fields that all families have, with the defaults that their config classes share. Those without a reader change
--- training alone.
+-- Fields that all families have, with the defaults that their config classes share.
 local COMMON = {
   hidden_size = { "size", 768 }, num_hidden_layers = { "size", 12 }, num_attention_heads = { "size", 12 },
   intermediate_size = { "size", 3072 }, hidden_act = { "text", "gelu" }, layer_norm_eps = { "positive", 1e-12 },
-  hidden_dropout_prob = { "number" }, attention_probs_dropout_prob = { "number" },
-  is_encoder_decoder = { only = false, why = "models of an encoder and a decoder are not built" },
+  architectures = { "list", null = true },
   is_decoder = { only = false, why = "a decoder of this family is not built" },
-  add_cross_attention = { only = false, why = "attention to another model's states is not built" },
-  quantization_config = { only = false, why = "weights that were quantised are not read" },
 }
 
 -- Folders of other classes lack the head.
@@ -43,20 +40,31 @@ local function check_architecture(row, path, config)
     .. 'ignore = { "architectures" }', path, options.describe(named), row.model_type, row.architecture)
 end
 
+local function check_heads(path, values)
+  if values.hidden_size % values.num_attention_heads == 0 then return end
+  errors.invalid("%s: hidden_size %d must be a multiple of num_attention_heads %d", path, values.hidden_size,
+    values.num_attention_heads)
+end
+
+-- Options that are a field's value, by the fields' names.
+local SAME = {
+  dim = "hidden_size", layers = "num_hidden_layers", heads = "num_attention_heads", ffn = "intermediate_size",
+  eps = "layer_norm_eps",
+}
+
 local function read(row, known, path, config)
-  check_architecture(row, path, config)
-  local values = fields.read(path, config, known)
-  if values.hidden_size % values.num_attention_heads ~= 0 then
-    errors.invalid("%s: hidden_size %d must be a multiple of num_attention_heads %d", path, values.hidden_size,
-      values.num_attention_heads)
-  end
-  local o = {
-    dim = values.hidden_size, layers = values.num_hidden_layers, heads = values.num_attention_heads,
-    ffn = values.intermediate_size, eps = values.layer_norm_eps,
-    activation = fields.choose(path, "hidden_act", values.hidden_act, fields.ACTIVATIONS),
-  }
-  row.options(path, values, o)
-  return o
+  local problems, o = new_problems(path), {}
+  problems:try(check_architecture, row, path, config)
+  local values = fields.read(problems, config, known)
+  for option, field in pairs(SAME) do o[option] = rawget(values, field) end
+  problems:guard(o, SAME)
+  problems:try(check_heads, path, values)
+  problems:try(function()
+    o.activation = fields.choose(path, "hidden_act", values.hidden_act, fields.ACTIVATIONS)
+  end)
+  problems:try(row.options, path, values, o)
+  problems:raise()
+  return setmetatable(o, nil)
 end
 
 local function write(row, o)
@@ -128,7 +136,7 @@ function encoder.family(row)
   end
   return {
     prefix = row.prefix, architecture = row.architecture, head = row.head, buffers = row.buffers,
-    renamed = row.renamed,
+    renamed = row.renamed, fields = known,
     options = function(path, config) return read(row, known, path, config) end,
     config = function(o) return write(row, o) end,
     tensors = function(o) return tensors_of(row, o) end,

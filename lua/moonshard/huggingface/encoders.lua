@@ -22,10 +22,6 @@ families.bert = {
     pad_token_id = { "index|none", 0 },
     tie_word_embeddings = { only = true, why = "a head with weights of its own is not built for BERT" },
     position_embedding_type = { only = "absolute", why = "positions relative to one another are not built" },
-    -- of classifiers, and of the pooler
-    classifier_dropout = { "number", null = true }, directionality = { "text" }, pooler_fc_size = { "size" },
-    pooler_num_attention_heads = { "size" }, pooler_num_fc_layers = { "size" }, pooler_size_per_head = { "size" },
-    pooler_type = { "text" },
   },
   names = {
     ["attn.wq"] = "attention.self.query", ["attn.wk"] = "attention.self.key", ["attn.wv"] = "attention.self.value",
@@ -77,9 +73,7 @@ families.vit = {
   buffers = { "^pooler%.", "^embeddings%.mask_token$" }, -- what a classifier does not read
   known = {
     image_size = { "size", 224 }, patch_size = { "size", 16 }, num_channels = { "size", 3 },
-    qkv_bias = { "boolean", true }, id2label = { "object" }, num_labels = { "size" },
-    -- of the pooler, and of a decoder of images
-    pooler_act = { "text" }, pooler_output_size = { "size", null = true }, encoder_stride = { "size" },
+    qkv_bias = { "boolean", true }, id2label = { "object" }, num_labels = { "size", null = true },
   },
   names = {
     ["attn.wq"] = "attention.attention.query", ["attn.wk"] = "attention.attention.key",

@@ -139,7 +139,7 @@ end
 
 -- Some classes compare these, also if head_dim is given.
 local WHOLE_HEADS = {
-  option = "heads", broken = function(o) return o.dim % o.heads ~= 0 end,
+  option = "heads", field = "hidden_size", broken = function(o) return o.dim % o.heads ~= 0 end,
   why = "a width that is a multiple of the number of heads alone",
 }
 
@@ -196,9 +196,9 @@ families.gemma2 = {
   architecture = "Gemma2ForCausalLM", activation = "hidden_activation", limits = { WHOLE_HEADS },
   defaults = with(GEMMA_SIZES, { vocab_size = 256000 }),
   known = {
-    hidden_act = { "text" }, query_pre_attn_scalar = { "positive", 256 }, sliding_window = { "size", 4096 },
+    query_pre_attn_scalar = { "positive", 256 }, sliding_window = { "size", 4096 },
     layer_types = { "list", null = true }, attn_logit_softcapping = { "positive|none", 50 },
-    final_logit_softcapping = { "positive|none", 30 }, cache_implementation = { "text", null = true },
+    final_logit_softcapping = { "positive|none", 30 },
   },
   options = function(path, values, o)
     read_gemma(path, values, o)
@@ -214,10 +214,10 @@ families.gemma3_text = {
   architecture = "Gemma3ForCausalLM", activation = "hidden_activation",
   defaults = with(GEMMA_SIZES, { vocab_size = 262208, max_position_embeddings = 131072 }),
   known = {
-    hidden_act = { "text" }, query_pre_attn_scalar = { "positive", 256 }, sliding_window = { "size", 4096 },
+    query_pre_attn_scalar = { "positive", 256 }, sliding_window = { "size", 4096 },
     layer_types = { "list", null = true }, final_logit_softcapping = { "positive|none" },
     rope_local_base_freq = { "positive" }, sliding_window_pattern = { "size", 6 },
-    _sliding_window_pattern = { "size" }, cache_implementation = { "text", null = true },
+    _sliding_window_pattern = { "size" },
     attn_logit_softcapping = { only = false, why = "the reference library does not cap the scores of Gemma 3" },
   },
   options = function(path, values, o)
@@ -244,7 +244,7 @@ families.phi3 = {
   },
   known = { sliding_window = { "size|none" }, original_max_position_embeddings = { "size" } },
   limits = {
-    { option = "rope_scaling", broken = function(o) return o.rope_scaling and true or false end,
+    { option = "rope_scaling", field = "rope_scaling", broken = function(o) return o.rope_scaling and true or false end,
       why = "frequencies without a scaling, or of the type longrope" },
   },
   options = read_window, config = write_window,
@@ -272,8 +272,7 @@ families.smollm3 = {
   known = {
     no_rope_layers = { "list", null = true }, no_rope_layer_interval = { "size", 4 },
     layer_types = { "list", null = true },
-    use_sliding_window = { "boolean", false }, sliding_window = { "size|none" }, max_window_layers = { "size|none" },
-    pretraining_tp = { "size", 1 }, -- the reference library's model does not read it
+    use_sliding_window = { "boolean", false }, sliding_window = { "size|none" },
   },
   options = function(path, values, o)
     if values.use_sliding_window and values.sliding_window then

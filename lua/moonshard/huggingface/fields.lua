@@ -1,10 +1,14 @@
--- Reads the fields of a config.json: checks types, and refuses unsupported values and unknown fields. A field that was
+-- Reads the fields of a config.json: checks types, and collects unsupported values and unknown fields. A field that was
 -- silently ignored could give a different model than the one requested.
 
 local errors = require("moonshard.base.error")
 local json = require("moonshard.base.text.json")
 local nearest = require("moonshard.base.names.nearest")
 local options = require("moonshard.base.checks.options")
+local text_lines = require("moonshard.base.text.text_lines")
+local without_effect = require("moonshard.huggingface.config.without_effect")
+
+local SHOWN = 60 -- bytes of a list or an object in a message
 
 local fields = {
   ---The activations of two-layer MLPs, by their names.
@@ -15,25 +19,6 @@ local fields = {
   ---And their names, by ours.
   ACTIVATION_NAMES = { gelu_tanh = "gelu_new", gelu = "gelu", relu = "relu", silu = "silu" },
 }
-
--- Fields of any config that do not affect the forward pass of a language model: tokens, generation, provenance, what
--- other programs noted, and dropout, which is a training setting.
-local WITHOUT_PART = {}
-for name in ([[
-  _flash_attn_2_enabled _num_labels is_llama_config max_sequence_length model_max_length n_special neftune_noise_alpha
-  num_labels predict_special_tokens transformers.js_config unsloth_fixed unsloth_version use_bfloat16 xla_device
-  _attn_implementation _attn_implementation_autoset _commit_hash _name_or_path architectures attention_dropout
-  attn_implementation attn_pdrop auto_map bad_words_ids begin_suppress_tokens bos_token_id chunk_size_feed_forward
-  cross_attention_hidden_size decoder_start_token_id diversity_penalty do_sample dtype early_stopping embd_pdrop
-  encoder_no_repeat_ngram_size eos_token_id exponential_decay_length_penalty finetuning_task forced_bos_token_id
-  forced_eos_token_id gradient_checkpointing id2label initializer_range is_decoder label2id length_penalty max_length
-  min_length model_type n_ctx name_or_path no_repeat_ngram_size num_beam_groups num_beams num_return_sequences
-  output_attentions output_hidden_states output_past output_scores pad_token_id prefix problem_type
-  remove_invalid_values repetition_penalty resid_pdrop return_dict return_dict_in_generate sep_token_id
-  summary_activation summary_first_dropout summary_proj_to_labels summary_type summary_use_proj suppress_tokens
-  task_specific_params temperature tf_legacy_loss tokenizer_class top_k top_p torch_dtype torchscript
-  transformers_version typical_p unk_token_id use_cache
-]]):gmatch("%S+") do WITHOUT_PART[name] = true end
 
 local KINDS = {
   size = { "a whole number of at least 1", function(v) return type(v) == "number" and v % 1 == 0 and v >= 1 end },
@@ -63,49 +48,69 @@ local KINDS = {
   end },
 }
 
-local function unknown(path, name, known)
+-- A value in a message: objects and lists as JSON, if that is short.
+local function shown(value)
+  if type(value) ~= "table" or value == json.null then return options.describe(value) end
+  local text = json.encode(value)
+  return #text <= SHOWN and text or text:sub(1, 1) == "[" and "a list" or "an object"
+end
+
+local function add_unknown(problems, model_type, name, value, known)
   local names = {}
-  for key in pairs(known) do names[#names + 1] = key end
+  for _, source in ipairs({ known, without_effect.names(model_type) }) do
+    for key in pairs(source) do names[#names + 1] = key end
+  end
   local near = nearest.name(name, names)
-  errors.raise("MS_EUNSUPPORTED", "%s: field %s is unknown, and so is its effect on the results%s; "
-    .. "if it has none, give ignore = { %q }", path, name,
-      near and (" (did you mean %s?)"):format(near)
-    or "", name)
+  table.insert(problems.unknown, name)
+  problems:add("MS_EUNSUPPORTED", name, "field %s, which is %s, is unknown, and so is its effect on the results%s",
+    text_lines.escape(name), shown(value), near and (" (did you mean %s?)"):format(near) or "")
+end
+
+-- A field that the family does not read.
+local function check_unread(problems, config, name, value, known)
+  local row = without_effect.row(config.model_type, name)
+  if not row then return add_unknown(problems, config.model_type, name, value, known) end
+  if without_effect.fits(row, value, config) then return end
+  problems:add("MS_EUNSUPPORTED", name, "%s is %s: %s", name, shown(value), row.why)
+end
+
+-- A field that it reads.
+local function check_read(problems, name, value, field)
+  local kind = KINDS[field[1]]
+  local allows_null = field.null or field[1] and field[1]:find("|none", 1, true)
+  if value == json.null and kind and not allows_null then
+    problems:add("MS_EINVAL", name, "%s is null, and must be %s: leave the field out for its default%s", name, kind[1],
+      field[2] ~= nil and ", " .. options.describe(field[2]) or "")
+  elseif field.only ~= nil and value ~= field.only and not (value == json.null and (field.null or not field.only)) then
+    problems:add("MS_EUNSUPPORTED", name, "%s is %s: %s", name, shown(value), field.why)
+  elseif kind and value ~= json.null and not kind[2](value) then
+    problems:add("MS_EINVAL", name, "%s must be %s, not %s", name, kind[1], shown(value))
+  end
 end
 
 ---Reads a config by a table of fields.
----@param path string the file's, for errors
+---@param problems moonshard.ConfigProblems takes what is wrong
 ---@param config table decoded JSON; a null is json.null
 ---@param known table<string, table> by name: { kind, default } returns a value, the default where the field is absent,
 ---  and false for a null, where `null` or a kind with "|none" allows one; { only = value, why } must have
 ---  that value if present, and can be null where that is false or `null` allows it
----@return table<string, any> values by name
-function fields.read(path, config, known)
-  local values, nulls = {}, {}
+---@return table<string, any> values by name; those that are wrong cannot be read (ConfigProblems:guard)
+function fields.read(problems, config, known)
   for name, value in pairs(config) do
-    local field = known[name]
-    if not field and not WITHOUT_PART[name] then unknown(path, name, known) end
-    if field and value == json.null then value, nulls[name] = false, true end
-    if nulls[name] and field[1] and not (field.null or field[1]:find("|none", 1, true)) then
-      errors.invalid("%s: %s is null, and must be %s: leave the field out for its default%s", path, name,
-        KINDS[field[1]][1], field[2] ~= nil and ", " .. options.describe(field[2]) or "")
-    end
-    if field and field.only ~= nil and value ~= field.only and not (nulls[name] and field.null) then
-      local given = options.describe(nulls[name] and json.null or value)
-      errors.raise("MS_EUNSUPPORTED", "%s: %s is %s: %s", path, name, given, field.why)
-    end
-    if field and field[1] and not nulls[name] and not KINDS[field[1]][2](value) then
-      errors.invalid("%s: %s must be %s, not %s", path, name, KINDS[field[1]][1], options.describe(value))
+    if known[name] then
+      check_read(problems, name, value, known[name])
+    else
+      check_unread(problems, config, name, value, known)
     end
   end
+  local values = {}
   for name, field in pairs(known) do
     local value = config[name]
-    if nulls[name] then value = false end
+    if value == json.null then value = false end
     if value == nil then value = field[2] end
-    if value == nil and field.required then errors.invalid("%s: %s is missing", path, name) end
     values[name] = value
   end
-  return values
+  return problems:guard(values)
 end
 
 ---The value for a name; raises an error that lists the valid names.

@@ -6,6 +6,7 @@
 local describe = require("moonshard.base.checks.options").describe
 local errors = require("moonshard.base.error")
 local fields = require("moonshard.huggingface.fields")
+local new_problems = require("moonshard.huggingface.config.problems").new
 
 local gpt2 = { prefix = "transformer.", architecture = "GPT2LMHeadModel", head = "lm_head.weight", transposed = true }
 
@@ -20,10 +21,9 @@ local KNOWN = {
   scale_attn_weights = { only = true, why = "attention without its scale is not supported" },
   scale_attn_by_inverse_layer_idx = { only = false, why = "attention scaled by layer is not supported" },
   reorder_and_upcast_attn = { only = false, why = "attention in another order and precision is not supported" },
-  add_cross_attention = { only = false, why = "attention to another model's states is not supported" },
-  is_encoder_decoder = { only = false, why = "models of an encoder and a decoder are not supported" },
-  quantization_config = { only = false, why = "quantised weights are not supported" },
 }
+
+gpt2.fields = KNOWN
 
 -- Names that GPT2Config takes for others.
 local ALIASES = {
@@ -31,12 +31,12 @@ local ALIASES = {
   num_hidden_layers = "n_layer",
 }
 
-local function without_aliases(path, config)
+local function without_aliases(problems, config)
   local own = {}
   for name, value in pairs(config) do
     local of = ALIASES[name]
     if of and config[of] ~= nil and config[of] ~= value then
-      errors.invalid("%s: %s is %s, and %s, another name for it, is %s: leave one out", path, of,
+      problems:add("MS_EINVAL", of, "%s is %s, and %s, another name for it, is %s: leave one out", of,
         describe(config[of]), name, describe(value))
     end
     own[of or name] = value
@@ -44,20 +44,27 @@ local function without_aliases(path, config)
   return own
 end
 
+local function check_heads(path, values)
+  if values.n_embd % values.n_head == 0 then return end
+  errors.invalid("%s: n_embd %d must be a multiple of n_head %d", path, values.n_embd, values.n_head)
+end
+
 ---Options of ms.models.gpt2.
 ---@param path string of config.json
 ---@param config table
 ---@return table
 function gpt2.options(path, config)
-  local values = fields.read(path, without_aliases(path, config), KNOWN)
-  if values.n_embd % values.n_head ~= 0 then
-    errors.invalid("%s: n_embd %d must be a multiple of n_head %d", path, values.n_embd, values.n_head)
-  end
+  local problems, activation = new_problems(path), nil
+  local values = fields.read(problems, without_aliases(problems, config), KNOWN)
+  problems:try(check_heads, path, values)
+  problems:try(function()
+    activation = fields.choose(path, "activation_function", values.activation_function, fields.ACTIVATIONS)
+  end)
+  problems:raise()
   return {
     vocab = values.vocab_size, seq = values.n_positions, dim = values.n_embd, layers = values.n_layer,
     heads = values.n_head, ffn = values.n_inner or 4 * values.n_embd, eps = values.layer_norm_epsilon,
-    activation = fields.choose(path, "activation_function", values.activation_function, fields.ACTIVATIONS),
-    tied = values.tie_word_embeddings,
+    activation = activation, tied = values.tie_word_embeddings,
   }
 end
 
