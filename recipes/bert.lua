@@ -9,6 +9,7 @@ local re = ms.re
 
 local cfg = ms.args {
   folder = "",                     -- Hugging Face folder with config.json and weights; "": a small model
+  ignore = {},                     -- fields of its config.json to load it without: a,b
   tokens = "",                     -- token files of the folder's tokenizer; "": the text of `files`, by bytes
   mask = -1,                       -- the token that hides others; -1: 256, the one behind the bytes
   layers = 0, dim = 0, heads = 0,  -- of the small model; 0: 2, 128 and 4
@@ -27,7 +28,7 @@ local mask = cfg.mask < 0 and 256 or cfg.mask
 local function given(value, default) return value ~= 0 and value or default end
 
 local mesh = ms.init_device_mesh(cfg.device, cfg.mesh, { "replicate", "shard" })
-local model = cfg.folder ~= "" and ms.huggingface.model(cfg.folder) or ms.models.bert {
+local model = cfg.folder ~= "" and ms.huggingface.model(cfg.folder, { ignore = cfg.ignore }) or ms.models.bert {
   vocab = 257, layers = given(cfg.layers, 2), dim = given(cfg.dim, 128), heads = given(cfg.heads, 4), seq = cfg.seq,
   deviation = 0.05, pad_vocab_to_multiple_of = 64,
 }

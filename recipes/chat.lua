@@ -10,6 +10,7 @@ local re = ms.re
 
 local cfg = ms.args {
   folder = "",                     -- Hugging Face folder; "": a small model of bytes with random weights
+  ignore = {},                     -- fields of its config.json to load it without: a,b
   files = "",                      -- conversations, JSON lines
   tokenizer = "",                  -- tokenizer.json or its folder; "": the folder's, or else a token is a byte
   template = "chatml",             -- how messages become text: chatml, llama3, gemma, phi3 or plain
@@ -39,7 +40,9 @@ local data = ms.data.chat {
   seq = cfg.seq, batch = cfg.batch, valid_fraction = cfg.valid, seed = cfg.seed, mesh = mesh,
 }
 
-local model = cfg.folder ~= "" and ms.huggingface.model(cfg.folder, { document_start = data.document_start })
+local model = cfg.folder ~= "" and ms.huggingface.model(cfg.folder, {
+    ignore = cfg.ignore, document_start = data.document_start,
+  })
   or ms.models.qwen3 { vocab = 256, layers = 2, dim = 64, heads = 4, kv_heads = 2, ffn = 192, seq = cfg.seq,
     document_start = data.document_start }
 if not tokenizer and model.config.vocab > 256 then

@@ -11,6 +11,7 @@ local re = ms.re
 local cfg = ms.args {
   files = "",                      -- JSON lines with prompt, chosen and rejected
   folder = "",                     -- Hugging Face folder of both models; "": small, with random weights
+  ignore = {},                     -- fields of its config.json to load it without: a,b
   tokenizer = "",                  -- tokenizer.json or its folder; "": the folder's, or else a token is a byte
   template = "chatml",             -- how messages become text
   seq = 128, batch = 4,            -- tokens per answer with its prompt, pairs per rank
@@ -26,7 +27,7 @@ local cfg = ms.args {
 if cfg.save ~= "" then ms.huggingface.check_folder(cfg.save) end -- fail now rather than after training
 
 local function load()
-  if cfg.folder ~= "" then return ms.huggingface.model(cfg.folder) end
+  if cfg.folder ~= "" then return ms.huggingface.model(cfg.folder, { ignore = cfg.ignore }) end
   return ms.models.llama { vocab = 256, layers = 2, dim = 64, heads = 4, kv_heads = 2, ffn = 160, seq = cfg.seq }
 end
 

@@ -9,6 +9,7 @@ local re = ms.re
 
 local cfg = ms.args {
   folder = "",                     -- Hugging Face folder with config.json and weights; "": random weights
+  ignore = {},                     -- fields of its config.json to load it without: a,b
   size = "tiny",                   -- without a folder: tiny, 124M, 355M, 774M or 1.5B
   pad_vocab = 64,                  -- rows of the embedding are a multiple of this
   dropout = ms.args.real(0),
@@ -32,7 +33,9 @@ if cfg.save ~= "" then ms.huggingface.check_folder(cfg.save) end -- fail now rat
 
 local model
 if cfg.folder ~= "" then
-  model = ms.huggingface.model(cfg.folder, { dropout = cfg.dropout, pad_vocab_to_multiple_of = cfg.pad_vocab })
+  model = ms.huggingface.model(cfg.folder, {
+    ignore = cfg.ignore, dropout = cfg.dropout, pad_vocab_to_multiple_of = cfg.pad_vocab,
+  })
 else
   local config = cfg.size == "tiny" and { vocab = 256, layers = 4, dim = 256, heads = 4, seq = cfg.seq, tied = true }
     or { cfg.size }

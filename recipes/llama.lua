@@ -11,6 +11,7 @@ local re = ms.re
 
 local cfg = ms.args {
   folder = "",                     -- Hugging Face folder with config.json and weights; "": random weights
+  ignore = {},                     -- fields of its config.json to load it without: a,b
   size = "tiny",                   -- without a folder: tiny, 1B, 3B, 7B, 8B, 13B, 70B or 405B
   tokens = "",                     -- token files (moonshard tokenize); "": the text of `files`, by bytes
   seq = 256, batch = 4,            -- tokens per sequence, sequences per rank
@@ -28,7 +29,7 @@ local cfg = ms.args {
 if cfg.save ~= "" then ms.huggingface.check_folder(cfg.save) end -- fail now rather than after training
 
 local tiny = { vocab = 256, layers = 4, dim = 256, heads = 8, kv_heads = 4, ffn = 704, seq = cfg.seq }
-local model = cfg.folder ~= "" and ms.huggingface.model(cfg.folder)
+local model = cfg.folder ~= "" and ms.huggingface.model(cfg.folder, { ignore = cfg.ignore })
   or ms.models.llama(cfg.size == "tiny" and tiny or { cfg.size })
 
 local names = { [2] = { "replicate", "shard" }, [3] = { "replicate", "shard", "tensor" },

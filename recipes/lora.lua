@@ -10,6 +10,7 @@ local re = ms.re
 
 local cfg = ms.args {
   folder = "",                     -- Hugging Face folder with config.json and weights; "": random weights
+  ignore = {},                     -- fields of its config.json to load it without: a,b
   size = "tiny",                   -- without a folder, a Llama: tiny, 1B, 3B, 7B, 8B, 13B, 70B or 405B
   modules = [[attn\.(wq|wv)$]],    -- the linear layers that get an adapter
   rank = 8, alpha = ms.args.real(16), dropout = ms.args.real(0),
@@ -31,7 +32,7 @@ if cfg.save ~= "" then ms.huggingface.check_folder(cfg.save) end
 if cfg.save ~= "" and cfg.save == cfg.adapters then error("adapters and save are one folder: give each its own", 0) end
 
 local tiny = { vocab = 256, layers = 4, dim = 256, heads = 8, kv_heads = 4, ffn = 704, seq = cfg.seq }
-local model = cfg.folder ~= "" and ms.huggingface.model(cfg.folder)
+local model = cfg.folder ~= "" and ms.huggingface.model(cfg.folder, { ignore = cfg.ignore })
   or ms.models.llama(cfg.size == "tiny" and tiny or { cfg.size })
 if cfg.start ~= "" then
   ms.lora.load(model, cfg.start)

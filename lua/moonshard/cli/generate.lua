@@ -77,10 +77,10 @@ end
 local function for_folder(line)
   return function()
     local ms = require("moonshard")
-    local cfg = ms.args { mesh = "1x-1", dtype = generation.dtype(line.recipe) }
+    local cfg = ms.args { mesh = "1x-1", dtype = generation.dtype(line.recipe), ignore = {} }
     local end_tokens = generation.end_tokens(line.recipe)
     take_sampling(line, line.recipe)
-    local model = ms.huggingface.model(line.recipe)
+    local model = ms.huggingface.model(line.recipe, { ignore = cfg.ignore })
     ms.fully_shard(model, {
       mesh = ms.init_device_mesh(cfg.device, cfg.mesh, { "replicate", "shard" }),
       units = { ms.re[[^layers\.\d+$]] },

@@ -6,6 +6,7 @@ local adapter_config = require("moonshard.huggingface.adapter_config")
 local agreement = require("moonshard.distributed.agreement")
 local config = require("moonshard.huggingface.config")
 local errors = require("moonshard.base.error")
+local ignored = require("moonshard.huggingface.config.ignored")
 local input_file = require("moonshard.base.files.input_file")
 local layout = require("moonshard.huggingface.layout")
 local merged = require("moonshard.huggingface.merged")
@@ -14,9 +15,11 @@ local options = require("moonshard.base.checks.options")
 local sealed = require("moonshard.base.checks.sealed")
 local same_run = require("moonshard.engine.agreement.same_run")
 local session = require("moonshard.engine.session")
+local text_lines = require("moonshard.base.text.text_lines")
 local tokenizer = require("moonshard.data.tokenizer")
 local tree = require("moonshard.nn.tree")
 local weights = require("moonshard.huggingface.weights")
+local without_effect = require("moonshard.huggingface.config.without_effect")
 local world = require("moonshard.distributed.world")
 local writing = require("moonshard.huggingface.write")
 
@@ -26,8 +29,8 @@ local writing = require("moonshard.huggingface.write")
 ---@field document_start? integer token that begins a document: attention does not cross it; not saved
 ---@field aux_loss? number factor of the auxiliary loss of routers; default: what the folder says
 ---@field adapter? boolean false: read a folder that has adapters of its own without them; default: refuse it
----@field ignore? string[] unknown fields of config.json to ignore because they do not affect the results; they are not
----  saved
+---@field ignore? string[] fields of config.json to load without, such as unknown ones that do not affect the results;
+---  they are not saved, and a note names those that have an effect
 
 ---@class moonshard.HuggingFaceSaveOptions
 ---@field dtype? "f32"|"bf16"|"f16" default f32
@@ -61,6 +64,17 @@ local function refuse_adapter(folder)
     .. "ms.lora.load(model, folder); or merge them by PEFT (merge_and_unload), and read that folder", path)
 end
 
+local said = {}
+
+-- Says once what a user has to know of a config.
+local function say(path, notes)
+  for _, note in ipairs(notes) do
+    local text = ("moonshard: note: %s: %s\n"):format(text_lines.escape(path), text_lines.escape(note))
+    if world.rank == 0 and not said[text] then io.stderr:write(text) end
+    said[text] = true
+  end
+end
+
 ---A model with the weights of a folder. Checks names and shapes now; each rank reads its own elements when the model is
 ---first used. For planning, config.json is enough.
 ---@param folder string
@@ -74,8 +88,10 @@ function huggingface.model(folder, given)
   options.folder("ms.huggingface.model", folder)
   local whole, path = config.read(folder)
   if given.adapter then refuse_adapter(folder) end
-  for _, name in ipairs(given.ignore or {}) do whole[name] = nil end
+  local notes = ignored.remove("ms.huggingface.model", whole, path, config.family(whole.model_type), given.ignore or {})
+  say(path, notes)
   local family, wanted = config.parse(whole, path)
+  say(path, without_effect.notes(whole))
   for _, name in ipairs({ "dropout", "pad_vocab_to_multiple_of", "document_start" }) do wanted[name] = given[name] end
   if given.aux_loss then wanted.aux_loss = given.aux_loss end
   local sources = not world.plan_only and weights.open(folder, family, wanted) or {}

@@ -36,9 +36,9 @@ local WINDOW = "attention in a sliding window is not built for this family"
 local ROWS = {
   -- Who wrote the file, for what, and with which program.
   { any = true, fields = [[
-    _commit_hash _name_or_path architectures base_model finetuning_task is_llama_config language license model_name
-    model_type name name_or_path task_specific_params transformers.js_config transformers_version unsloth_fixed
-    unsloth_version _num_labels problem_type
+    _commit_hash _name_or_path architectures base_model finetuning_task internal_version is_llama_config language license
+    model_name model_type name name_or_path task_specific_params transformers.js_config transformers_version
+    unsloth_fixed unsloth_version _num_labels problem_type
   ]] },
   -- Code of the folder's own, for the reference library alone.
   { any = true, fields = "auto_map",
