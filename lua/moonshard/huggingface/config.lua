@@ -2,6 +2,8 @@
 
 local config_text = require("moonshard.huggingface.config.text")
 local errors = require("moonshard.base.error")
+local faults = require("moonshard.huggingface.folder.faults")
+local file_status = require("moonshard.base.files.file_status")
 local input_file = require("moonshard.base.files.input_file")
 local options = require("moonshard.base.checks.options")
 
@@ -70,11 +72,15 @@ config.text = config_text.write
 ---@return string path
 function config.read(folder)
   local path = folder:gsub("/+$", "") .. "/config.json"
+  if file_status.of_path(folder) == file_status.REGULAR then
+    errors.invalid("%s: it is a file: give a model's folder, which has a config.json and safetensors files", folder)
+  end
   local is_hub_name = folder:find("^[%w_-]+/[%w_.-]+$") ~= nil
   local text = input_file.read(path, "a Hugging Face model folder needs a config.json"
     .. (is_hub_name and ("; if %s is a name on the Hub, download it first: hf download %s --local-dir FOLDER"):format(
       folder, folder) or ""))
-  if text == "" then errors.invalid("%s: it is empty", path) end
+  if text == "" then errors.invalid("%s: it is empty: fetch it again", path) end
+  faults.check_json(path, text)
   local given, problem = config.of_text(text)
   if not given then errors.invalid("%s: %s", path, problem) end
   return given, path

@@ -1,6 +1,7 @@
 -- Compares the tensors of a folder with those that its config.json requires, and locates our parameters in them.
 
 local errors = require("moonshard.base.error")
+local faults = require("moonshard.huggingface.folder.faults")
 local safetensors = require("moonshard.base.files.safetensors")
 local ffi = require("ffi")
 
@@ -169,6 +170,7 @@ end
 ---@param options table the model's
 ---@return table<string, moonshard.ValueSource> sources by our parameter's name
 function weights.open(folder, family, options)
+  faults.check_weights(folder, family)
   local file = safetensors.open(folder)
   if options.layers > #file.tensors then -- before building a list of all
     errors.raise("MS_EMISMATCH", "%s: config.json requires %d layers, but there are only %d tensors", file.path,
