@@ -36,6 +36,14 @@ local made = {}
 local function decoders() return require("moonshard.huggingface.families") end
 local function encoders() return require("moonshard.huggingface.encoders") end
 
+local function names()
+  local all = { gpt2 = true }
+  for _, rows in ipairs({ decoders(), encoders() }) do
+    for name in pairs(rows) do all[name] = true end
+  end
+  return all
+end
+
 ---@param name string a model_type
 ---@return moonshard.HuggingFaceFamily?
 function config.family(name)
@@ -49,15 +57,23 @@ function config.family(name)
   return made[name]
 end
 
+---The family whose class an architecture is.
+---@param architecture any "LlamaForCausalLM"
+---@return string? model_type
+function config.of_architecture(architecture)
+  for name in pairs(names()) do
+    if config.family(name).architecture == architecture then return name end
+  end
+  return nil
+end
+
 ---The families that have a layout: "gemma, ..., phi3 and qwen3".
 ---@return string
 function config.supported()
-  local names = { "gpt2" }
-  for _, rows in ipairs({ decoders(), encoders() }) do
-    for name in pairs(rows) do names[#names + 1] = name end
-  end
-  table.sort(names)
-  return table.concat(names, ", ", 1, #names - 1) .. " and " .. names[#names]
+  local list = {}
+  for name in pairs(names()) do list[#list + 1] = name end
+  table.sort(list)
+  return table.concat(list, ", ", 1, #list - 1) .. " and " .. list[#list]
 end
 
 ---The table of a config.json's text. A null is json.null.
@@ -101,7 +117,9 @@ end
 ---@return table options of ms.models.<model_type>
 function config.parse(given, path)
   if given.model_type == nil then
-    errors.invalid("%s: model_type is missing; supported: %s", path, config.supported())
+    local name = type(given.architectures) == "table" and config.of_architecture(given.architectures[1])
+    errors.invalid("%s: model_type is missing; %ssupported: %s", path,
+      name and ("by its architectures it is %q: write that there; "):format(name) or "", config.supported())
   end
   local family = config.family(given.model_type)
   if not family then

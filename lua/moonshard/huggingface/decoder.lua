@@ -2,6 +2,7 @@
 -- our parameters. Weights are stored like ours, [out, in], with the same rotary pairs. A family is a row of
 -- huggingface/families.lua: what its config adds to the fields that all have.
 
+local architecture = require("moonshard.huggingface.config.architecture")
 local errors = require("moonshard.base.error")
 local families = require("moonshard.models.families")
 local fields = require("moonshard.huggingface.fields")
@@ -31,6 +32,7 @@ local ACTIVATION_NAMES = { silu = "silu", gelu_tanh = "gelu_pytorch_tanh", gelu 
 ---@class moonshard.DecoderFamily a row of families.lua
 ---@field model_type string
 ---@field architecture string
+---@field base string? the class without the head; default: by the name of the architecture
 ---@field defaults table<string, any> of fields, as in the family's config class
 ---@field activation string? the field that names it; default hidden_act
 ---@field known table? further fields, as for fields.read
@@ -51,7 +53,7 @@ local function known_of(row)
     local null = row.defaults[name] == nil and OPTIONAL[name] or row.optional and row.optional[name]
     known[name] = { kind, row.defaults[name], null = null }
   end
-  known.pad_token_id = { "number|none" }
+  known.pad_token_id, known.architectures = { "number|none" }, { "list", null = true }
   for name, kind in pairs(OF_SOME) do
     if row.defaults[name] ~= nil then known[name] = { kind, row.defaults[name] } end
   end
@@ -113,6 +115,7 @@ end
 
 local function read(row, known, path, config)
   local problems = new_problems(path)
+  problems:try(architecture.check, row, path, config)
   local values = fields.read(problems, config, known)
   local o, activation = options_of(problems, values), row.activation or "hidden_act"
   problems:try(check_heads, path, values)

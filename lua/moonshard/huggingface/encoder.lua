@@ -2,10 +2,10 @@
 -- parameters. Weights are stored like ours, [out, in]. A family is a row of huggingface/encoders.lua: what comes before
 -- and behind the layers that all have (models/encoder.lua), and the names of a layer's parts.
 
+local architecture = require("moonshard.huggingface.config.architecture")
 local errors = require("moonshard.base.error")
 local fields = require("moonshard.huggingface.fields")
 local new_problems = require("moonshard.huggingface.config.problems").new
-local options = require("moonshard.base.checks.options")
 
 local encoder = {}
 
@@ -13,6 +13,7 @@ local encoder = {}
 ---@field model_type string
 ---@field architecture string
 ---@field also table<string, boolean>? other classes whose folders have its tensors
+---@field base false the head is needed
 ---@field prefix string of names, except of tensors outside
 ---@field head string name of the head's weight
 ---@field buffers string[] patterns of names to skip
@@ -31,15 +32,6 @@ local COMMON = {
   is_decoder = { only = false, why = "a decoder of this family is not built" },
 }
 
--- Folders of other classes lack the head.
-local function check_architecture(row, path, config)
-  local named = type(config.architectures) == "table" and config.architectures[1]
-  if not named or named == row.architecture or row.also and row.also[named] then return end
-  errors.raise("MS_EUNSUPPORTED", "%s: architectures is %s, but of model_type %s only %s is built: load the folder as "
-    .. "that class with the reference library and save it, which adds a head; if the folder has its tensors, give "
-    .. 'ignore = { "architectures" }', path, options.describe(named), row.model_type, row.architecture)
-end
-
 local function check_heads(path, values)
   if values.hidden_size % values.num_attention_heads == 0 then return end
   errors.invalid("%s: hidden_size %d must be a multiple of num_attention_heads %d", path, values.hidden_size,
@@ -54,7 +46,7 @@ local SAME = {
 
 local function read(row, known, path, config)
   local problems, o = new_problems(path), {}
-  problems:try(check_architecture, row, path, config)
+  problems:try(architecture.check, row, path, config)
   local values = fields.read(problems, config, known)
   for option, field in pairs(SAME) do o[option] = rawget(values, field) end
   problems:guard(o, SAME)

@@ -110,6 +110,6 @@ families.vit = {
   end,
 }
 
-for model_type, row in pairs(families) do row.model_type = model_type end
+for model_type, row in pairs(families) do row.model_type, row.base = model_type, false end
 
 return families

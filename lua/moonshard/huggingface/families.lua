@@ -211,7 +211,7 @@ families.gemma2 = {
 }
 
 families.gemma3_text = {
-  architecture = "Gemma3ForCausalLM", activation = "hidden_activation",
+  architecture = "Gemma3ForCausalLM", base = "Gemma3TextModel", activation = "hidden_activation",
   defaults = with(GEMMA_SIZES, { vocab_size = 262208, max_position_embeddings = 131072 }),
   known = {
     query_pre_attn_scalar = { "positive", 256 }, sliding_window = { "size", 4096 },

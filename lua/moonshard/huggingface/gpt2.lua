@@ -3,18 +3,23 @@
 -- Its layers are "Conv1D": weights are stored as [in, out], ours as [out, in]; queries, keys and values are adjacent
 -- columns of one tensor. In a folder of the base model, names have no "transformer." prefix.
 
+local architecture = require("moonshard.huggingface.config.architecture")
 local describe = require("moonshard.base.checks.options").describe
 local errors = require("moonshard.base.error")
 local fields = require("moonshard.huggingface.fields")
 local new_problems = require("moonshard.huggingface.config.problems").new
 
-local gpt2 = { prefix = "transformer.", architecture = "GPT2LMHeadModel", head = "lm_head.weight", transposed = true }
+local gpt2 = {
+  model_type = "gpt2", architecture = "GPT2LMHeadModel", base = "GPT2Model", prefix = "transformer.",
+  head = "lm_head.weight", transposed = true,
+}
 
 -- Masks that old versions stored with the weights.
 gpt2.buffers = { "^h%.%d+%.attn%.bias$", "^h%.%d+%.attn%.masked_bias$" }
 
 -- Types and defaults as in GPT2Config.
 local KNOWN = {
+  architectures = { "list", null = true },
   vocab_size = { "size", 50257 }, n_positions = { "size", 1024 }, n_embd = { "size", 768 }, n_layer = { "size", 12 },
   n_head = { "size", 12 }, n_inner = { "size", null = true }, activation_function = { "text", "gelu_new" },
   layer_norm_epsilon = { "positive", 1e-5 }, tie_word_embeddings = { "boolean", true },
@@ -55,6 +60,7 @@ end
 ---@return table
 function gpt2.options(path, config)
   local problems, activation = new_problems(path), nil
+  problems:try(architecture.check, gpt2, path, config)
   local values = fields.read(problems, without_aliases(problems, config), KNOWN)
   problems:try(check_heads, path, values)
   problems:try(function()

@@ -97,7 +97,9 @@ describe("a field without an effect", function()
     { "qwen2", { use_mrope = false }, { use_mrope = true }, "use_mrope | axes" },
     { "mistral", { attention_bias = false, unsloth_version = "2025.1", unsloth_fixed = true },
       { attention_bias = true }, "attention_bias | biases" },
-    { "gemma2", { cache_implementation = "hybrid", hidden_act = "gelu" } },
+    { "gemma2", { cache_implementation = "hybrid", hidden_act = "gelu", sliding_window_size = 4096 },
+      { sliding_window_size = 512 }, "sliding_window_size | 512 | sliding_window" },
+    { "qwen2", { attention_bias = true, tokenizer_padding_side = "right", prefill_chunk_size = 128 } },
     { "bert", { gradient_checkpointing = true, directionality = "bidi", pooler_type = "first_token_transform" },
       { is_encoder_decoder = true }, "is_encoder_decoder" },
     { "vit", { encoder_stride = 16, pooler_act = "tanh" }, { add_cross_attention = true }, "add_cross_attention" },
@@ -109,6 +111,35 @@ describe("a field without an effect", function()
       if refused then has(refusal(family, refused), "config.json | " .. facts) end
     end)
   end
+end)
+
+describe("the class that wrote a folder", function()
+  local TAKEN = {
+    { "llama", { "LlamaForCausalLM" } }, { "llama", { "LLaMAForCausalLM" } }, { "llama", { "LlamaModel" } },
+    { "llama", { "OddModel", "LlamaForCausalLM" } }, { "gpt2", { "GPT2LMHeadModel" } }, { "gpt2", { "GPT2Model" } },
+    { "bert", { "BertForPreTraining" } }, { "qwen3", json.list({}) }, { "phi3", json.null },
+  }
+  for _, case in ipairs(TAKEN) do
+    it(("K6 can be %s of %s"):format(json.encode(case[2]), case[1]), function()
+      assert.equal(options_of(whole(case[1])), options_of(whole(case[1], { architectures = case[2] })))
+    end)
+  end
+
+  it("K4 says which model_type is missing", function()
+    local given = whole("llama", { architectures = { "Olmo2ForCausalLM" } })
+    given.model_type = nil
+    has(message(config.parse, given, "config.json"), "model_type | missing | architectures | \"olmo2\"")
+    given.architectures = nil
+    has(message(config.parse, given, "config.json"), "model_type | missing | olmo2, phi3")
+  end)
+
+  it("K4 is named where it has another head, or reads the tensors in another way", function()
+    for family, name in pairs({ llama = "LlamaForSequenceClassification", qwen2 = "Qwen2ForRewardModel",
+      mistral = "BidirectionalMistralModel", gpt2 = "GPT2ForTokenClassification", bert = "BertModel", vit = "ViTModel",
+    }) do
+      has(refusal(family, { architectures = { name } }), name .. " | " .. config.family(family).architecture)
+    end
+  end)
 end)
 
 describe("several faults of a config.json", function()

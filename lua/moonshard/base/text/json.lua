@@ -266,7 +266,7 @@ local function read_object(at, kept)
   while more do
     if bytes[at] ~= QUOTE then fail(at, "expected a key in quotes") end
     local key, after = read_string(at)
-    if object[key] ~= nil then fail(at, "a duplicate key") end
+    if object[key] ~= nil then fail(at, ("key %s is there twice"):format(string_text(key))) end
     at = skip_space(after)
     if bytes[at] ~= COLON then fail(at, "expected a colon after a key") end
     local from = skip_space(at + 1)

@@ -21,6 +21,9 @@ local function is_empty(value) return type(value) == "table" and next(value) == 
 -- A window that the config says not to use.
 local function is_unused_window(_, config) return config.use_sliding_window == false end
 
+-- Another name of the window, which the class does not read.
+local function is_same_window(value, config) return value == config.sliding_window end
+
 local function all_attend_fully(value)
   for _, kind in ipairs(type(value) == "table" and value or { value }) do
     if kind ~= "full_attention" then return false end
@@ -36,7 +39,7 @@ local WINDOW = "attention in a sliding window is not built for this family"
 local ROWS = {
   -- Who wrote the file, for what, and with which program.
   { any = true, fields = [[
-    _commit_hash _name_or_path architectures base_model finetuning_task internal_version is_llama_config language license
+    _commit_hash _name_or_path base_model finetuning_task internal_version is_llama_config language license
     model_name model_type name name_or_path task_specific_params transformers.js_config transformers_version
     unsloth_fixed unsloth_version _num_labels problem_type
   ]] },
@@ -46,7 +49,8 @@ local ROWS = {
   -- Tokens and texts; pad_token_id is read where a family has it.
   { any = true, fields = [[
     bos_token bos_token_id decoder_start_token_id eos_token eos_token_id max_sequence_length model_max_length n_ctx
-    n_special pad_token pad_token_id predict_special_tokens prefix sep_token_id tokenizer_class unk_token_id
+    n_special pad_token pad_token_id predict_special_tokens prefix sep_token_id tokenizer_class
+    tokenizer_model_max_length tokenizer_padding_side unk_token_id
   ]] },
   -- How texts are generated, which generation_config.json and the caller say.
   { any = true, fields = [[
@@ -55,6 +59,8 @@ local ROWS = {
     max_length max_new_tokens min_length no_repeat_ngram_size num_beam_groups num_beams num_return_sequences
     remove_invalid_values repetition_penalty suppress_tokens temperature top_k top_p typical_p use_cache
   ]] },
+  -- How much at once other programs compute and keep.
+  { any = true, fields = "context_window_size max_cache_length prefill_chunk_size" },
   -- What a call of the reference library returns, and how it computes.
   { any = true, fields = [[
     _attn_implementation _attn_implementation_autoset _attn_implementation_internal _flash_attn_2_enabled
@@ -102,6 +108,9 @@ local ROWS = {
 
   -- Of single families: what their classes do not read, or what all of their models have.
   { any = true, families = "gemma gemma2 gemma3_text", fields = "hidden_act" },
+  { fits = is_same_window, families = "gemma2", fields = "sliding_window_size",
+    why = "the class reads sliding_window instead, which differs: correct one of them" },
+  { any = true, families = "qwen2", fields = "attention_bias" }, -- of queries, keys and values, in all of its models
   { off = { true }, families = "qwen3 qwen3_moe", fields = "use_qk_norm", why = "the family always has these norms" },
   { off = { false }, fields = "qk_norm use_qk_norm", why = "norms of queries and keys are not built for this family" },
   { off = { 0 }, families = "qwen3_moe", fields = "shared_expert_intermediate_size",
