@@ -6,10 +6,12 @@ local file_kind = require("moonshard.data.files.file_kind")
 local input_file = require("moonshard.base.files.input_file")
 local json = require("moonshard.base.text.json")
 local listing = require("moonshard.data.files.listing")
+local options = require("moonshard.base.checks.options")
 
 local faults = {}
 
-local HEAD_BYTES, LISTED = 512, 4
+local HEAD_BYTES, LISTED, SHOWN = 512, 4, 60
+local MARK = "\239\187\191" -- UTF-8's byte order mark
 local FETCH = "fetch it again, as with hf download NAME --local-dir FOLDER"
 
 -- The first bytes of a file; nil if it cannot be read, which its reader reports.
@@ -29,6 +31,7 @@ local INSTEAD = {
   ["a pointer of Git LFS to the data"] = "fetch the data with git lfs pull",
   ["a zip archive (torch.save makes such files)"] = TORCH, ["a pickle"] = TORCH,
   ["a GGUF model"] = "get the folder in Hugging Face's layout that it was made from",
+  ["UTF-16 text"] = "convert it to UTF-8 with iconv",
   zstd = "unpack it: zstd -d", gzip = "unpack it: gunzip", xz = "unpack it: unxz",
 }
 
@@ -43,10 +46,18 @@ local function check_kind(path, head, format)
   end
 end
 
----Raises for a text that is no JSON but a file of another kind.
+---Raises for a text that is no JSON object from its beginning on.
 ---@param path string
 ---@param text string
-function faults.check_json(path, text) check_kind(path, text:sub(1, HEAD_BYTES), "JSON") end
+function faults.check_json(path, text)
+  check_kind(path, text:sub(1, HEAD_BYTES), "JSON")
+  if text:sub(1, #MARK) == MARK then
+    errors.invalid("%s: it begins with a byte order mark, which JSON does not have: save it as UTF-8 without one", path)
+  elseif text:find("^%s*[^%s{]") then
+    errors.invalid("%s: it must be a JSON object, and begins with %s; if that is the answer of a server, %s", path,
+      options.describe(text:match("^%s*([^\r\n]*)"):sub(1, SHOWN)), FETCH)
+  end
+end
 
 -- ---- weights in other formats -----------------------------------------------------------------------------------
 
