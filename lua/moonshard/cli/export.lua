@@ -19,6 +19,7 @@ local OPTIONS = {
   ["--huggingface"] = { name = "huggingface", value = "flag" },
   ["--adapters"] = { name = "adapters", value = "flag" },
   ["--optimizer"] = { name = "optimizer", value = "flag" },
+  ["--tokenizer"] = { name = "tokenizer", value = "text", what = "a folder" },
 }
 
 local AT_ONCE = 2 ^ 21 -- elements per read
@@ -97,10 +98,11 @@ end
 ---@param source moonshard.Checkpoint
 ---@param folder string created
 ---@param averages boolean? write the averages of the weights instead of the weights
+---@param companions string? folder whose tokenizer, chat template and generation_config.json are copied
 ---@return string path
 ---@return number bytes
 ---@return integer tensors
-function export.run_huggingface(source, folder, averages)
+function export.run_huggingface(source, folder, averages, companions)
   local noted = source.manifest.model or {}
   local layout = layout_of(source)
   if not layout then
@@ -115,7 +117,9 @@ function export.run_huggingface(source, folder, averages)
     return param.name, param.shape, function(first, count) return read(param.name, first, count) end
   end
   local merged = require("moonshard.huggingface.merged")(parameters, noted.lora or {})
-  local written = require("moonshard.huggingface.write").write(folder, { config = layout, parameters = merged })
+  local written = require("moonshard.huggingface.write").write(folder, {
+    config = layout, parameters = merged, folder = companions,
+  })
   return folder, written.bytes, written.tensors
 end
 
@@ -168,12 +172,17 @@ function export.main(arguments)
     refuse("MS_EINVAL", "moonshard export: --optimizer writes what belongs to the weights, not to their averages: "
       .. "omit --ema")
   end
+  if line.tokenizer and not line.huggingface then
+    refuse("MS_EINVAL", "moonshard export: --tokenizer copies files into a folder of Hugging Face's layout: add "
+      .. "--huggingface")
+  end
+  if line.tokenizer then require("moonshard.huggingface.write").check_companions(line.tokenizer) end
   local source = checkpoint.open(line.files[1])
   if line.ema then source:check_averages() end
   if line.optimizer then export_optimizer.check(source) end
   if not line.no_checksums then source:verify() end
   local to_folder = line.huggingface and export.run_huggingface or line.adapters and export.run_adapters or export.run
-  local path, bytes, tensors = to_folder(source, line.files[2], line.ema)
+  local path, bytes, tensors = to_folder(source, line.files[2], line.ema, line.tokenizer)
   local state = line.optimizer and run_optimizer(source, line.files[2])
   source:close()
   print(("%s: %d tensors, %s, of %s%s, step %d"):format(path, tensors, progress.size(bytes),

@@ -94,10 +94,12 @@ moonshard trains neural networks whose parameters, gradients and optimizer state
                          describe a safetensors file or an indexed folder of them (shapes, sizes, checksums), a
                          checkpoint (step, mesh, parameters and files, with checksums verified), a token file (--end:
                          the id that ends documents), a text file, or a tokenizer.json
-  moonshard export CHECKPOINT OUT [--huggingface | --adapters] [--ema | --optimizer] [--no-checksums]
+  moonshard export CHECKPOINT OUT [--huggingface [--tokenizer FOLDER] | --adapters] [--ema | --optimizer]
+                   [--no-checksums]
                          write the full parameters of a checkpoint, or the averages of its weights (--ema), to
                          OUT/model.safetensors; --huggingface: make OUT a folder that Hugging Face's library loads,
-                         with the adapters of ms.lora merged; --adapters: write these alone, as a folder for PEFT;
+                         with the adapters of ms.lora merged, and copy the tokenizer, the chat template and
+                         generation_config.json of FOLDER; --adapters: write these alone, as a folder for PEFT;
                          --optimizer: add its state, in OUT/optimizer.safetensors, in f32 under PyTorch's names
   moonshard generate RECIPE.lua --checkpoint DIR | FOLDER [-n RANKS] [--prompt TEXT] [--tokenizer tokenizer.json]
                      [--no-special] [--tokens N] [--temperature T] [--top-k K] [--top-p P] [--stop TOKEN] [--seed S]

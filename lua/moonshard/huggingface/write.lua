@@ -157,6 +157,16 @@ local COMPANIONS = {
   "added_tokens.json", "tokenizer.model", "vocab.json", "merges.txt", "vocab.txt",
 }
 
+---Refuses a folder that has none of these files.
+---@param folder string
+local function check_companions(folder)
+  for _, name in ipairs(COMPANIONS) do
+    if input_file.exists(folder .. "/" .. name) then return end
+  end
+  errors.invalid("%s: there is no tokenizer and no generation_config.json to copy: give the folder of a model, with "
+    .. "one of %s", folder, table.concat(COMPANIONS, ", "))
+end
+
 -- A file that is already there stays: it was put there for this model.
 local function copy_companions(from, to)
   for _, name in ipairs(COMPANIONS) do
@@ -228,4 +238,7 @@ local function vocabulary_shapes(layout)
   return found
 end
 
-return { write = write, check_folder = check_folder, vocabulary_shapes = vocabulary_shapes }
+return {
+  write = write, check_folder = check_folder, check_companions = check_companions,
+  vocabulary_shapes = vocabulary_shapes,
+}

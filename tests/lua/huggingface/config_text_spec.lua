@@ -2,6 +2,7 @@
 
 local config = require("moonshard.huggingface.config")
 local huggingface = require("lua.support.huggingface")
+local has = require("lua.support.message").has
 local json = require("moonshard.base.text.json")
 local ms = require("moonshard")
 local program = require("lua.support.program")
@@ -42,6 +43,16 @@ local function fields_with(more)
   end
   for i, field in ipairs(more) do table.insert(list, (i * 2) % (#list + 1) + 1, field) end
   return list
+end
+
+-- A checkpoint of a folder's model after a step that changes nothing.
+local function checkpoint_of(folder)
+  local train = ms.trainer {
+    model = ms.huggingface.model(folder), optimizer = ms.optim.sgd { lr = 0 }, loss = ms.loss.cross_entropy,
+  }
+  local tokens = ms.tensor { { 1, 2, 3, 4 }, dtype = "i32" }
+  train:step { tokens = tokens, targets = tokens }
+  return ms.checkpoint.save(train, scratch.path())
 end
 
 describe("a config.json that was read", function()
@@ -102,17 +113,28 @@ describe("a config.json that was read", function()
   it("U10 K6 is exported from a checkpoint with the same bytes", function()
     local list = fields_with(ODD)
     list[#list + 1] = '"dtype": "float32"'
-    local folder, checkpoint, exported = huggingface.copy_of("llama"), scratch.path(), scratch.path()
+    local folder, exported = huggingface.copy_of("llama"), scratch.path()
     local text = FORMS["indented by 4, without a last line end"](list)
     scratch.write(folder .. "/config.json", text)
-    local train = ms.trainer {
-      model = ms.huggingface.model(folder), optimizer = ms.optim.sgd { lr = 0 }, loss = ms.loss.cross_entropy,
-    }
-    local tokens = ms.tensor { { 1, 2, 3, 4 }, dtype = "i32" }
-    train:step { tokens = tokens, targets = tokens }
-    local ended = program.run({ "export", ms.checkpoint.save(train, checkpoint), exported, "--huggingface" })
+    local ended = program.run({ "export", checkpoint_of(folder), exported, "--huggingface" })
     assert.equal("", ended.err)
     assert.equal(text, scratch.read(exported .. "/config.json"))
+  end)
+
+  it("U10 K6 is exported from a checkpoint with the companions of a folder that is named", function()
+    local folder, bare, exported = huggingface.copy_of("llama"), huggingface.copy_of("llama"), scratch.path()
+    local texts = { ["generation_config.json"] = '{"temperature":0.60}', ["vocab.txt"] = "a\r\n\xff\0b" }
+    for name, text in pairs(texts) do scratch.write(folder .. "/" .. name, text) end
+    local path = checkpoint_of(folder)
+    local ended = program.run({ "export", path, exported, "--huggingface", "--tokenizer", folder })
+    assert.equal("", ended.err)
+    for name, text in pairs(texts) do assert.equal(text, scratch.read(exported .. "/" .. name), name) end
+    local alone = program.run({ "export", path, scratch.path(), "--tokenizer", folder })
+    assert.equal(2, alone.status)
+    has(alone.err, "--tokenizer | --huggingface")
+    local none = program.run({ "export", path, scratch.path(), "--huggingface", "--tokenizer", bare })
+    assert.equal(2, none.status)
+    has(none.err, bare .. ": | tokenizer.json | generation_config.json")
   end)
 
   it("U10 K6 has its companions copied byte for byte", function()
