@@ -8,6 +8,7 @@ local options = require("moonshard.base.checks.options")
 local text_lines = require("moonshard.base.text.text_lines")
 local without_effect = require("moonshard.huggingface.config.without_effect")
 
+local LISTED = require("moonshard.huggingface.config.problems").LISTED
 local SHOWN = 60 -- bytes of a list or an object in a message
 
 local fields = {
@@ -60,7 +61,7 @@ local function add_unknown(problems, model_type, name, value, known)
   for _, source in ipairs({ known, without_effect.names(model_type) }) do
     for key in pairs(source) do names[#names + 1] = key end
   end
-  local near = nearest.name(name, names)
+  local near = #problems.unknown < LISTED and nearest.name(name, names)
   table.insert(problems.unknown, name)
   problems:add("MS_EUNSUPPORTED", name, "field %s, which is %s, is unknown, and so is its effect on the results%s",
     text_lines.escape(name), shown(value), near and (" (did you mean %s?)"):format(near) or "")

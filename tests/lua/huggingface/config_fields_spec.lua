@@ -181,6 +181,14 @@ describe("several faults of a config.json", function()
     assert.equal("MS_EINVAL", status({ zeta = 1, vocab_size = 0 }))
   end)
 
+  it("K4 are listed up to a hundred", function()
+    local many = {}
+    for i = 1, 10000 do many["odd_" .. i] = i end
+    local text = refusal("llama", many)
+    has(text, "10000 | and 9900 more | ignore")
+    assert.equal(102, select(2, text:gsub("\n  ", "")))
+  end)
+
   it("K4 a long value is not printed", function()
     local long = {}
     for i = 1, 500 do long[i] = i end

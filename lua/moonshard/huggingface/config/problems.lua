@@ -5,6 +5,9 @@ local errors = require("moonshard.base.error")
 
 local problems = {}
 
+---Most problems that an error lists, and most fields that it looks near names up for.
+problems.LISTED = 100
+
 ---@class moonshard.ConfigProblems
 ---@field path string of the config.json
 ---@field faulty table<string, true> names of fields
@@ -65,6 +68,7 @@ end
 local function advice_of(names)
   if not names[1] then return nil end
   table.sort(names)
+  if #names > problems.LISTED then return "name those that have no effect on the results in ignore = { ... }" end
   local quoted = {}
   for i, name in ipairs(names) do quoted[i] = ("%q"):format(name) end
   local short = table.concat(names, ","):find("^[%w_.,-]+$")
@@ -82,12 +86,14 @@ function Problems:raise()
     if problem.status ~= status then status = "MS_EINVAL" end
   end
   table.sort(texts)
-  local advice = advice_of(self.unknown)
-  if #texts == 1 then
+  local advice, most = advice_of(self.unknown), problems.LISTED
+  if #list == 1 then
     errors.raise(status, advice and "%s: %s; %s" or "%s: %s", self.path, texts[1], advice)
   end
-  texts[#texts + 1] = advice
-  errors.raise(status, "%s: %d things are to be mended:" .. ("\n  %s"):rep(#texts), self.path, #list, unpack(texts))
+  local shown = { unpack(texts, 1, most) }
+  if #list > most then shown[most + 1] = ("and %d more"):format(#list - most) end
+  shown[#shown + 1] = advice
+  errors.raise(status, "%s: %d things are to be mended:" .. ("\n  %s"):rep(#shown), self.path, #list, unpack(shown))
 end
 
 return problems
