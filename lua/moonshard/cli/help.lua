@@ -108,7 +108,8 @@ moonshard trains neural networks whose parameters, gradients and optimizer state
                          continue a prompt with the recipe's model and the checkpoint's weights, or their averages
                          (--ema), or with the model in a Hugging Face folder; it computes in the folder's dtype: f32 for
                          float32, and for bfloat16 and float16 bf16 where the CPU computes in it, else f32; dtype=f32
-                         or dtype=bf16 chooses another; the text ends at the folder's eos_token_id, and at --stop;
+                         or dtype=bf16 chooses another, and ignore=a,b reads it without these fields of its
+                         config.json; the text ends at the folder's eos_token_id, and at --stop;
                          temperature, top_k, top_p and do_sample of its generation_config.json are the defaults; the
                          prompt gets the tokens around it that the tokenizer's files name, such as a BOS, unless
                          --no-special is given

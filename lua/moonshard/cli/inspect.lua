@@ -32,6 +32,7 @@ local function new_totals() return { tensors = 0, elements = 0, bytes = 0 } end
 ---@param checksums boolean reads every byte
 ---@return table
 function inspect.read(path, checksums)
+  if path:find("%.safetensors$") then require("moonshard.huggingface.folder.faults").check_safetensors(path) end
   local file = safetensors.open(path)
   local found = { path = path, files = {}, tensors = {}, totals = new_totals(), dtypes = {}, metadata = file.metadata }
   local known = {}

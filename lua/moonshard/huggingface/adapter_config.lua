@@ -2,6 +2,7 @@
 -- it. A field that would change the numbers and is not implemented is an error, and so is an unknown one that is set.
 
 local errors = require("moonshard.base.error")
+local faults = require("moonshard.huggingface.folder.faults")
 local input_file = require("moonshard.base.files.input_file")
 local json = require("moonshard.base.text.json")
 local options = require("moonshard.base.checks.options")
@@ -197,6 +198,7 @@ end
 function adapter_config.read(folder)
   local path = folder:gsub("(.)/+$", "%1") .. "/" .. adapter_config.NAME
   local text = input_file.read(path, "a folder of adapters needs an adapter_config.json")
+  faults.check_json(path, text)
   local members, problem = json.fields(text)
   if not members then errors.invalid("%s: %s", path, problem) end
   local given, patterns = {}, {}

@@ -5,6 +5,7 @@ local adapter = require("moonshard.nn.adapter")
 local adapter_config = require("moonshard.huggingface.adapter_config")
 local adapter_names = require("moonshard.huggingface.adapter_names")
 local errors = require("moonshard.base.error")
+local faults = require("moonshard.huggingface.folder.faults")
 local input_file = require("moonshard.base.files.input_file")
 local layouts = require("moonshard.huggingface.layout")
 local nearest = require("moonshard.base.names.nearest")
@@ -114,7 +115,10 @@ end
 -- Says what a folder without adapters is, where it is something else.
 local function open_file(folder)
   local path = folder .. "/adapter_model.safetensors"
-  if input_file.exists(path) then return safetensors.open(path) end
+  if input_file.exists(path) then
+    faults.check_safetensors(path)
+    return safetensors.open(path)
+  end
   local hint = ""
   if input_file.exists(folder .. "/adapter_model.bin") then
     hint = "; adapter_model.bin cannot be read: save with PEFT's safe_serialization = True"

@@ -4,6 +4,7 @@ local huggingface = require("lua.support.huggingface")
 local has = require("lua.support.message").has
 local message = require("lua.support.fixture").message
 local ms = require("moonshard")
+local program = require("lua.support.program")
 local scratch = require("lua.support.scratch")
 
 local POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:" .. ("0"):rep(64) .. "\nsize 548105171\n"
@@ -107,6 +108,24 @@ describe("a folder that has", function()
     scratch.write(folder .. "/config.json", scratch.read(huggingface.FIXTURES .. "llama/config.json"))
     scratch.write(folder .. "/x.gguf", "GGUF")
     has(message(ms.huggingface.model, folder), "a[1]* | x.gguf")
+  end)
+end)
+
+describe("adapters, and a file that is inspected,", function()
+  teardown(scratch.clear)
+
+  it("K4 are refused with what is there, too", function()
+    local folder = scratch.folder()
+    scratch.write(folder .. "/adapter_config.json", PAGE)
+    scratch.write(folder .. "/adapter_model.safetensors",
+      scratch.read(huggingface.FIXTURES .. "llama_tied/model.safetensors"))
+    local model = ms.huggingface.model(huggingface.FIXTURES .. "llama")
+    has(message(ms.lora.load, model, folder), "adapter_config.json: | HTML")
+    scratch.write(folder .. "/adapter_model.safetensors", PAGE)
+    has(message(ms.lora.load, model, folder), "adapter_model.safetensors: | HTML")
+    local ended = program.run({ "inspect", folder .. "/adapter_model.safetensors" })
+    assert.equal(2, ended.status)
+    has(ended.err, "adapter_model.safetensors: | HTML | hf download")
   end)
 end)
 

@@ -59,6 +59,13 @@ function faults.check_json(path, text)
   end
 end
 
+---Raises for a file under the name of safetensors that is of another kind. What cannot be read its reader reports.
+---@param path string
+function faults.check_safetensors(path)
+  local head = head_of(path)
+  if head then check_kind(path, head, "a safetensors file") end
+end
+
 -- ---- weights in other formats -----------------------------------------------------------------------------------
 
 -- By the reference library, with the class of the model.
@@ -144,10 +151,7 @@ function faults.check_weights(folder, family)
     paths = listing.match(listing.literal(folder) .. "/*.safetensors")
     if not paths[1] then refuse_others(folder, family) end
   end
-  for _, path in ipairs(paths) do
-    local head = head_of(path)
-    if head then check_kind(path, head, "a safetensors file") end
-  end
+  for _, path in ipairs(paths) do faults.check_safetensors(path) end
 end
 
 return faults
