@@ -93,7 +93,7 @@ function Problems:raise()
   local shown = { unpack(texts, 1, most) }
   if #list > most then shown[most + 1] = ("and %d more"):format(#list - most) end
   shown[#shown + 1] = advice
-  errors.raise(status, "%s: %d things are to be mended:" .. ("\n  %s"):rep(#shown), self.path, #list, unpack(shown))
+  errors.raise(status, "%s: %d problems:" .. ("\n  %s"):rep(#shown), self.path, #list, unpack(shown))
 end
 
 return problems

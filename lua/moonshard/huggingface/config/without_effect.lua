@@ -31,8 +31,8 @@ local function all_attend_fully(value)
   return true
 end
 
-local QUANTISED = "the weights are quantised, and such are not read: load the folder with the reference library, "
-  .. "model.dequantize(), model.save_pretrained(FOLDER), and read that; or take the weights it was made from"
+local QUANTISED = "the weights are quantised, which Moonshard does not read: load the folder with the reference "
+  .. "library, model.dequantize(), model.save_pretrained(FOLDER), and read that; or take the weights it was made from"
 local WINDOW = "attention in a sliding window is not built for this family"
 
 ---@type moonshard.FieldWithoutEffect[]
