@@ -279,7 +279,7 @@ int64_t ms_plan_peak(const ms_plan *plan);
  * count once for each copy. */
 int ms_plan_node_bytes(const ms_plan *plan, int node, int64_t *bytes);
 /* The most bytes of each category, [MS_CATEGORIES], in use at one time; each category reaches its maximum at a
- * different instruction (cost_report.c). */
+ * different instruction (memory_in_use.c). */
 int ms_plan_category_peaks(const ms_plan *plan, int64_t *bytes);
 
 /* Creates an empty plan of a model (plan.c). */
