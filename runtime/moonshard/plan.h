@@ -145,7 +145,10 @@ enum ms_plan_rows {
   MS_PLAN_PASSES = 0,         /* ms_plan_pass: the passes that made it, in order */
   MS_PLAN_CONVERSIONS = 1,    /* ms_plan_conversion: of a training step, in program order */
   MS_PLAN_CHUNKED_LOSSES = 2, /* ms_chunked_loss: of a training step, in program order */
-  MS_PLAN_PEAK = 3            /* ms_peak_buffer: those in use at ms_plan_summary.peak */
+  MS_PLAN_PEAK = 3,           /* ms_peak_buffer: those in use at ms_plan_summary.peak */
+  /* struct ms_peak: what is in use from an instruction on, until that of the next row, in program order: of the first
+   * instruction of each phase, and of those at which a category changes. least_bytes is 0. */
+  MS_PLAN_MEMORY = 4
 };
 
 /* A pass of the compiler: its time, and the plan's size before [0] and after [1] it. nodes: of the graphs for training

@@ -50,7 +50,7 @@ moonshard trains neural networks whose parameters, gradients and optimizer state
                          cluster: a name like h100x8-400g (`moonshard price` alone lists them), or the path of a file;
                          --mesh-list "1x512,64x8": a table of meshes, divided among P processes (default: one per core
                          for a long list); --trace: the predicted step as a trace; --page: as a page with its
-                         timeline
+                         timeline and its memory
                   --cluster C --constants [--json]
                          list the constants of a cluster with their sources
   moonshard calibrate [-n RANKS] [--device D] [--out FILE.lua] [--quick]

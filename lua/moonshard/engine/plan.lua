@@ -196,6 +196,30 @@ function Plan:conversions()
   return list
 end
 
+---@class moonshard.MemoryInUse
+---@field phase string
+---@field instruction integer from this one on, until that of the next item; numbered as in `moonshard plan`
+---@field op string
+---@field scope string module, or unit of a collective
+---@field backward boolean
+---@field bytes table<string, number> by category
+---@field total number of all categories
+
+---What this rank has in use, in program order: an item for the first instruction of each phase, and for each at which a
+---category changes.
+---@return moonshard.MemoryInUse[]
+function Plan:memory_in_use()
+  local rows, n = plan.rows_of(self, "MS_PLAN_MEMORY", "struct ms_peak")
+  local list = {}
+  for i = 1, n do
+    local row, bytes = rows[i - 1], {}
+    for c, name in ipairs(plan.CATEGORIES) do bytes[name] = tonumber(row.bytes[c - 1]) end
+    list[i] = { phase = plan.PHASES[row.phase + 1], instruction = row.instruction, op = ffi.string(row.op),
+      scope = ffi.string(row.scope), backward = row.backward ~= 0, bytes = bytes, total = tonumber(row.total_bytes) }
+  end
+  return list
+end
+
 ---@class moonshard.ChunkedLoss a loss that makes the logits of a linear layer for some rows at a time
 ---@field rows integer of this rank, in a micro-batch
 ---@field classes integer

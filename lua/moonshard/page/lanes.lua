@@ -55,28 +55,49 @@ local function draw_lane(out, lane, y, to_x, near)
   end
 end
 
+---Draws the axis of time, and lines upwards from it.
+---@param out string[]
+---@param chart { finish: number } milliseconds
+---@param to_x fun(ms: number): number per cent
+---@param top number pixels, of the lines
+---@param bottom number pixels
+function lanes.time_axis(out, chart, to_x, top, bottom)
+  local unit = units.plain("ms")
+  for _, tick in ipairs(axis.ticks(0, chart.finish, 6)) do
+    local x = to_x(tick.value)
+    out[#out + 1] = ('<line class="grid" x1="%.3f%%" x2="%.3f%%" y1="%d" y2="%d"/>'):format(x, x, top, bottom)
+    out[#out + 1] = ('<text class="tick" x="%.3f%%" y="%d" text-anchor="middle">%s</text>'):format(x, bottom + 16,
+      escape(units.tick(unit, tick)))
+  end
+  out[#out + 1] = ('<text class="axis-title" x="0" y="%d">time in a step, ms</text>'):format(bottom + 34)
+end
+
+---Draws where phases begin, and the names of those that have room for one.
+---@param out string[]
+---@param chart { finish: number, phases: { name: string, begin: number, finish: number }[] }
+---@param to_x fun(ms: number): number per cent
+---@param y number pixels: the names' base line
+---@param bottom number pixels
+function lanes.phases(out, chart, to_x, y, bottom)
+  for _, phase in ipairs(chart.phases) do
+    local x = to_x(phase.begin)
+    out[#out + 1] = ('<line class="phase" x1="%.3f%%" x2="%.3f%%" y1="%d" y2="%d"/>'):format(x, x, y - 8, bottom)
+    if phase.finish - phase.begin > NAMED * chart.finish then
+      out[#out + 1] = ('<text class="tick" x="%.3f%%" dx="4" y="%d">%s</text>'):format(x, y, escape(phase.name))
+    end
+  end
+end
+
 ---@param chart moonshard.LaneChart
 ---@return string
 function lanes.svg(chart)
   local function to_x(ms) return LEFT + (RIGHT - LEFT) * ms / chart.finish end
-  local bottom, unit = TOP + LANE * #chart.lanes, units.plain("ms")
+  local bottom = TOP + LANE * #chart.lanes
   local out = { ('<svg width="100%%" height="%d" role="img" aria-label="%s">'):format(bottom + AXIS,
     escape(chart.title)) }
-  for _, tick in ipairs(axis.ticks(0, chart.finish, 6)) do
-    local x = to_x(tick.value)
-    out[#out + 1] = ('<line class="grid" x1="%.3f%%" x2="%.3f%%" y1="%d" y2="%d"/>'):format(x, x, TOP, bottom)
-    out[#out + 1] = ('<text class="tick" x="%.3f%%" y="%d" text-anchor="middle">%s</text>'):format(x, bottom + 16,
-      escape(units.tick(unit, tick)))
-  end
-  for _, phase in ipairs(chart.phases) do
-    local x = to_x(phase.begin)
-    out[#out + 1] = ('<line class="phase" x1="%.3f%%" x2="%.3f%%" y1="8" y2="%d"/>'):format(x, x, bottom)
-    if phase.finish - phase.begin > NAMED * chart.finish then
-      out[#out + 1] = ('<text class="tick" x="%.3f%%" dx="4" y="16">%s</text>'):format(x, escape(phase.name))
-    end
-  end
+  lanes.time_axis(out, chart, to_x, TOP, bottom)
+  lanes.phases(out, chart, to_x, 16, bottom)
   for i, lane in ipairs(chart.lanes) do draw_lane(out, lane, TOP + LANE * (i - 1), to_x, NEAR * chart.finish) end
-  out[#out + 1] = ('<text class="axis-title" x="0" y="%d">time in a step, ms</text>'):format(bottom + 34)
   out[#out + 1] = "</svg>"
   return table.concat(out, "\n")
 end

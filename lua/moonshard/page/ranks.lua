@@ -14,6 +14,7 @@ local ranks = {}
 
 local LEFT, TOP, COLUMN, ROW, RADIUS, BOX = 8, 8, 84, 58, 15, 40 -- pixels
 local OFFSET = 9                                                 -- between lines of a column
+local NODE = 80                                                  -- right of the ranks, for the name of their node
 local MOST_COLUMNS, MOST_ROWS = 8, 16
 
 local function rows_and_columns(chart)
@@ -53,8 +54,10 @@ end
 ---@return string
 function ranks.svg(chart)
   local rows, columns = rows_and_columns(chart)
-  local out = { ('<svg width="100%%" height="%d" role="img" aria-label="%s">'):format(2 * TOP + ROW * rows,
-    escape(chart.title)) }
+  local height = 2 * TOP + ROW * rows
+  -- With a view box the drawing shrinks where a page is narrower.
+  local out = { ('<svg width="100%%" height="%d" viewBox="0 0 %d %d" preserveAspectRatio="xMinYMin" role="img" '
+    .. 'aria-label="%s">'):format(height, LEFT + COLUMN * columns + NODE, height, escape(chart.title)) }
   for row = 0, rows - 1 do
     local x, y = centre(row, 0)
     out[#out + 1] = ('<rect class="box %s" x="%g" y="%g" width="%g" height="%d" rx="12"/>'):format(

@@ -1,5 +1,5 @@
--- A price as a self-contained page: the step as a timeline with a lane for each stream, its memory by category, the
--- mesh with its groups, and the text of `moonshard price`.
+-- A price as a self-contained page: the step as a timeline with a lane for each stream, its memory by category over the
+-- same time, the mesh with its groups, and the text of `moonshard price`.
 
 local bars = require("moonshard.page.bars")
 local document = require("moonshard.page.document")
@@ -7,13 +7,12 @@ local ffi = require("ffi")
 local frame = require("moonshard.page.frame")
 local json = require("moonshard.base.text.json")
 local lanes = require("moonshard.page.lanes")
-local plans = require("moonshard.engine.plan")
+local memory = require("moonshard.price.memory")
 local price = require("moonshard.price.price")
 local progress = require("moonshard.base.text.progress")
 local ranks = require("moonshard.page.ranks")
 local show = require("moonshard.price.show")
 local style = require("moonshard.page.style")
-local units = require("moonshard.page.units")
 
 local page = {}
 
@@ -99,19 +98,6 @@ end
 
 -- ---- the page ---------------------------------------------------------------------------------------------------
 
-local function memory(self)
-  local bytes, segments, entries = self.plan:summary().bytes, {}, {}
-  for i, name in ipairs(plans.CATEGORIES) do
-    segments[i] = { value = bytes[name], class = "c" .. i, title = name .. ": " .. progress.size(bytes[name]) }
-    entries[i] = { class = "c" .. i, name = ("%s %s"):format(name, progress.size(bytes[name])) }
-  end
-  local unit = units.bytes(self.bytes)
-  return frame.figure("Memory by category", ("Peak of a rank; it may have %s."):format(progress.size(self.room)), {
-    title = "Memory by category", unit = unit, axis = "peak memory of rank 0", groups = { { rows = {
-      { label = "mesh " .. self.plan.mesh:label(), segments = segments, text = units.text(unit, self.bytes) } } } },
-  }, entries)
-end
-
 -- The mesh with its groups, where it is small enough.
 local function mesh_of(self)
   local mesh, sizes = self.plan.mesh, {}
@@ -145,7 +131,7 @@ function page.of(self, recipe)
     '<p class="about">' .. bars.escape(about) .. "</p>", tiles(self, price.limit(self, price.critical(self))),
     frame.framed(timeline.title, "Rank 0: kernels, and collectives by the stream that runs them. Where the first lane "
       .. "is empty, kernels wait." .. which, lanes.svg(timeline), page.legend(self)),
-    memory(self), mesh_of(self),
+    memory.figure(self, timeline), mesh_of(self),
     "<section><h2>In words</h2><pre>" .. bars.escape(show.text(self)) .. "</pre></section>",
   }, "\n"))
 end

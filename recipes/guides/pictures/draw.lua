@@ -41,6 +41,7 @@ run(("price recipes/llama.lua -n 16 --cluster h100x8-400g mesh=2x8 size=1B seq=1
   .. "--page '%s/price.html'"):format(folder))
 local price = read(folder .. "/price.html")
 write(out .. "/timeline.svg", download(price, "timeline-of-a-step.svg"))
+write(out .. "/memory.svg", download(price, "memory-over-a-step.svg"))
 write(out .. "/mesh.svg", download(price, "the-mesh-and-its-groups.svg"))
 
 run(("run recipes/guides/pictures/loss.lua svg='%s/loss.svg'"):format(out))

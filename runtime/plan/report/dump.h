@@ -24,6 +24,7 @@ int ms_plan_listed_losses(const ms_plan *plan, ms_chunked_loss loss[MS_LISTED_LO
 void ms_plan_unit_traffic(const ms_plan *plan, int phase, int unit, ms_unit_cost *cost);
 /* Add the rows of ms_plan_list. */
 int ms_plan_add_losses(const ms_plan *plan, ms_row_list *rows);
+int ms_plan_add_memory(const ms_plan *plan, ms_row_list *rows);
 int ms_plan_add_peak_buffers(const ms_plan *plan, ms_row_list *rows);
 /* Finds where the most bytes are in use. */
 int ms_plan_find_peak(const ms_plan *plan, struct ms_peak *peak);

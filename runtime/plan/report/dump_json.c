@@ -1,4 +1,8 @@
-/* dump_json.c - a finished plan as one JSON object, for programs: the facts of the text (dump.c). */
+/* dump_json.c - a finished plan as one JSON object, for programs: the facts of the text (dump.c), and the memory in use
+ * at each instruction.
+ */
+#include <stdlib.h>
+
 #include "base/numbers/dtype.h"
 #include "plan/layout/state_layout.h"
 #include "plan/report/dump.h"
@@ -94,7 +98,22 @@ static void json_instruction(const ms_plan *plan, const ms_instr *instr, ms_text
   ms_text_append(text, "}");
 }
 
-static void json_phase(const ms_plan *plan, int id, ms_text *text) {
+/* Appends the bytes in use at a phase's first instruction, and what has changed at later ones. */
+static void json_memory(const struct ms_peak *row, int rows, int phase, ms_text *text) {
+  const struct ms_peak *before = NULL;
+  ms_text_append(text, ",\"memory\":[");
+  for (int i = 0; i < rows; i++) {
+    if (row[i].phase != phase) continue;
+    ms_text_append(text, "%s{\"instruction\":%d", before ? "," : "", row[i].instruction);
+    for (int c = 0; c < MS_CATEGORIES; c++)
+      if (!before || row[i].bytes[c] != before->bytes[c]) json_bytes(text, ms_category_name(c), row[i].bytes[c], 0);
+    ms_text_append(text, "}");
+    before = &row[i];
+  }
+  ms_text_append(text, "]");
+}
+
+static void json_phase(const ms_plan *plan, int id, const struct ms_peak *row, int rows, ms_text *text) {
   const ms_plan_phase *p = &plan->phase[id];
   ms_text_append(text, "{\"name\":\"%s\",\"events\":%d,\"collectives\":%d,\"flops\":%.0f,\"instructions\":[",
                  ms_phase_name(id), p->events, p->colls, p->flops);
@@ -102,7 +121,27 @@ static void json_phase(const ms_plan *plan, int id, ms_text *text) {
     if (i) ms_text_append(text, ",");
     json_instruction(plan, &p->instr[i], text);
   }
-  ms_text_append(text, "]}");
+  ms_text_append(text, "]");
+  json_memory(row, rows, id, text);
+  ms_text_append(text, "}");
+}
+
+static int json_phases(const ms_plan *plan, ms_text *text) {
+  int n = 0, first = 1;
+  MS_TRY(ms_plan_list(plan, MS_PLAN_MEMORY, NULL, 0, 0, &n));
+  struct ms_peak *row = ms_calloc(n, sizeof *row);
+  if (!row) return MS_ENOMEM;
+  int rc = ms_plan_list(plan, MS_PLAN_MEMORY, row, sizeof *row, n, &n);
+  ms_text_append(text, ",\"phases\":[");
+  for (int p = 0; p < MS_PHASES && !rc; p++) {
+    if (!plan->phase[p].present) continue;
+    if (!first) ms_text_append(text, ",");
+    json_phase(plan, p, row, n, text);
+    first = 0;
+  }
+  ms_text_append(text, "]");
+  free(row);
+  return rc;
 }
 
 static int json_losses(const ms_plan *plan, ms_text *text) {
@@ -155,14 +194,7 @@ int ms_plan_json(const ms_plan *plan, ms_text *text) {
   MS_TRY(json_nodes(plan, text));
   MS_TRY(json_losses(plan, text));
   json_overlapped(plan, text);
-  ms_text_append(text, ",\"phases\":[");
-  int first = 1;
-  for (int p = 0; p < MS_PHASES; p++) {
-    if (!plan->phase[p].present) continue;
-    if (!first) ms_text_append(text, ",");
-    json_phase(plan, p, text);
-    first = 0;
-  }
-  ms_text_append(text, "]}\n");
+  MS_TRY(json_phases(plan, text));
+  ms_text_append(text, "}\n");
   return ms_text_status(text);
 }

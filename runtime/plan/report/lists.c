@@ -16,6 +16,7 @@ static int (*const lists[])(const ms_plan *plan, ms_row_list *rows) = {
     [MS_PLAN_CONVERSIONS] = add_conversions,
     [MS_PLAN_CHUNKED_LOSSES] = ms_plan_add_losses,
     [MS_PLAN_PEAK] = ms_plan_add_peak_buffers,
+    [MS_PLAN_MEMORY] = ms_plan_add_memory,
 };
 enum { LISTS = sizeof lists / sizeof *lists };
 

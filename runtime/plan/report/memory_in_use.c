@@ -1,5 +1,5 @@
-/* memory_in_use.c - the buffers in use when memory use peaks, and the peak of each category, from the lifetimes of the
- * buffers of a finished plan.
+/* memory_in_use.c - the bytes of each category that are in use at each instruction, the buffers in use where that
+ * peaks, and the peak of each category by itself, from the lifetimes of the buffers of a finished plan.
  */
 #include <limits.h>
 #include <stdlib.h>
@@ -116,6 +116,73 @@ int ms_plan_category_peaks(const ms_plan *plan, int64_t *bytes) {
   return rc;
 }
 
+/* ---- at each instruction ---------------------------------------------------------------------------------------- */
+
+/* Adds what each buffer changes at the position where it begins to hold data, and at the one after it ends. change:
+ * [MS_CATEGORIES][n + 1], of zeros. */
+static void add_changes(const ms_plan *plan, int phase, int n, const int *begin, int64_t *change) {
+  for (int i = 0; i < plan->buffers; i++) {
+    const ms_buffer *b = &plan->buffer[i];
+    int first, last;
+    if (!memory_of(b, 0) || !in_use_of(plan, i, phase, begin, &first, &last)) continue;
+    int64_t *of = change + (int64_t)b->category * (n + 1);
+    of[first] += b->bytes;
+    of[last >= n ? n : last + 1] -= b->bytes;
+  }
+}
+
+static void describe(const ms_phase_program *p, int position, struct ms_peak *row) {
+  const ms_instr *instr = &p->phase->instr[p->at[position]];
+  row->instruction = p->at[position];
+  row->backward = instr->backward;
+  row->op = instr->kind == MS_INSTR_KERNEL ? ms_op_row_of(instr->call->op)->name : ms_coll_name(instr->coll->kind);
+  row->scope = instr->scope;
+}
+
+/* Adds a row for the first instruction of a phase, and one for each at which a category changes. */
+static void add_phase(const ms_phase_program *p, int phase, const int64_t *state, const int64_t *change,
+                      ms_row_list *rows) {
+  struct ms_peak row;
+  memset(&row, 0, sizeof row); /* what is between its fields, too: programs compare rows */
+  row.phase = phase;
+  memcpy(row.bytes, state, sizeof row.bytes);
+  for (int c = 0; c < MS_CATEGORIES; c++) row.total_bytes += state[c];
+  for (int i = 0; i < p->n; i++) {
+    int differs = i == 0;
+    for (int c = 0; c < MS_CATEGORIES; c++) {
+      const int64_t more = change[(int64_t)c * (p->n + 1) + i];
+      row.bytes[c] += more;
+      row.total_bytes += more;
+      differs |= more != 0;
+    }
+    describe(p, i, &row);
+    if (differs) ms_rows_add(rows, &row, sizeof row);
+  }
+}
+
+int ms_plan_add_memory(const ms_plan *plan, ms_row_list *rows) {
+  int rc = MS_OK, *begin = ms_calloc(plan->model->units, sizeof *begin);
+  struct ms_peak state = {0};
+  if (!begin) return MS_ENOMEM;
+  add_state(plan, &state);
+  for (int phase = 0; phase < MS_PHASES && !rc; phase++) {
+    ms_phase_program p = {0};
+    if (!plan->phase[phase].present) continue;
+    rc = ms_phase_program_read(plan, phase, &p);
+    int64_t *change = rc ? NULL : ms_calloc(MS_CATEGORIES * (p.n + (int64_t)1), sizeof *change);
+    if (!rc && !change) rc = MS_ENOMEM;
+    ms_gradients_begin(plan, phase, begin);
+    if (!rc) add_changes(plan, phase, p.n, begin, change);
+    if (!rc) add_phase(&p, phase, state.bytes, change, rows);
+    free(change);
+    free(p.at);
+  }
+  free(begin);
+  return rc;
+}
+
+/* ---- the peak --------------------------------------------------------------------------------------------------- */
+
 static const char *maker_of(const ms_phase_program *p, const ms_buffer *b) {
   if (b->phase < 0) return b->label;
   return p->phase->instr[p->at[b->first]].scope;
@@ -155,11 +222,7 @@ static int find_peak_phase(const ms_plan *plan, int *begin, int *phase, int *pos
 /* rows: those of its buffers, or NULL. */
 static void describe_peak(const ms_plan *plan, const ms_phase_program *p, int position, const int *begin,
                           struct ms_peak *peak, ms_row_list *rows) {
-  const ms_instr *instr = &p->phase->instr[p->at[position]];
-  peak->instruction = p->at[position];
-  peak->backward = instr->backward;
-  peak->op = instr->kind == MS_INSTR_KERNEL ? ms_op_row_of(instr->call->op)->name : ms_coll_name(instr->coll->kind);
-  peak->scope = instr->scope;
+  describe(p, position, peak);
   for (int i = 0; i < plan->buffers; i++) {
     const ms_buffer *b = &plan->buffer[i];
     int first, last;

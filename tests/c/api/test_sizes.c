@@ -65,6 +65,10 @@ static int peak(const void *plan, void *rows, int size, int capacity, int *n) {
   return ms_plan_list(plan, MS_PLAN_PEAK, rows, size, capacity, n);
 }
 
+static int memory(const void *plan, void *rows, int size, int capacity, int *n) {
+  return ms_plan_list(plan, MS_PLAN_MEMORY, rows, size, capacity, n);
+}
+
 static int timeline(const void *plan, void *rows, int size, int capacity, int *n) {
   return ms_plan_timeline(plan, NULL, MS_PHASE_FIRST, rows, size, capacity, n);
 }
@@ -76,11 +80,10 @@ static int priced(const void *plan, void *rows, int size, int capacity, int *n) 
 
 static void rows_of_a_plan_have_the_size_of_the_program(void **state) {
   (void)state;
-  static const list lists[] = {{"passes", passes, sizeof(ms_plan_pass)},
-                               {"conversions", conversions, sizeof(ms_plan_conversion)},
-                               {"peak", peak, sizeof(ms_peak_buffer)},
-                               {"timeline", timeline, sizeof(ms_price_event)},
-                               {"priced", priced, sizeof(ms_price_event)}};
+  static const list lists[] = {
+      {"passes", passes, sizeof(ms_plan_pass)},       {"conversions", conversions, sizeof(ms_plan_conversion)},
+      {"peak", peak, sizeof(ms_peak_buffer)},         {"memory", memory, sizeof(struct ms_peak)},
+      {"timeline", timeline, sizeof(ms_price_event)}, {"priced", priced, sizeof(ms_price_event)}};
   mlp_config c = mlp_on_mesh(&(mesh_case){.replicate = 1, .shard = 2, .tensor = 2}, 0, 0);
   const ms_plan_config config = planned_config();
   planned p = plan_with(&c, &config);

@@ -1,10 +1,13 @@
 -- The pages of `moonshard price` and `moonshard tune`: a step's timeline, and the plans that were tried.
 
+local areas = require("moonshard.page.areas")
 local has = require("lua.support.message").has
 local lanes = require("moonshard.page.lanes")
 local points = require("moonshard.page.points")
 local program = require("lua.support.program")
+local ranks = require("moonshard.page.ranks")
 local scratch = require("lua.support.scratch")
+local units = require("moonshard.page.units")
 
 local LLAMA = { "recipes/llama.lua", "-n", "8", "--cluster", "h100x8-400g", "seq=32", "files=recipes", "dtype=bf16" }
 
@@ -33,7 +36,9 @@ describe("moonshard price --page", function()
     has(timeline, ">compute< | >gather< | >reduce< | >replicate< | step, ms<")
     has(timeline, "forward | backward | update | over replicate | over shard")
     has(page, text:match("step ([%d.]+ ms)") .. " | " .. text:match("[%d.k]+ tokens/s"))
-    has(page, "Memory by category | activations")
+    local memory = page:match("<h2>Memory over a step</h2>.-</figure>")
+    has(memory, "activations | memory in use on rank 0, MiB | time in a step, ms | peak | backward")
+    assert.equal(text:match("FITS: ([%d.]+ %a+)"), memory:match("reserves ([%d.]+ %a+)"))
     local mesh = page:match("<h2>The mesh and its groups</h2>.-</figure>")
     has(mesh, "replicate: 4 groups of 2 | shard: 2 groups of 4 | node 0")
     assert.equal(8, select(2, mesh:gsub('<circle class="rank"', "")))
@@ -87,6 +92,42 @@ describe("a timeline", function()
       { begin = 40, finish = 50, class = "c2", title = "d" } })
     assert.equal(3, select(2, svg:gsub("<rect ", "")))
     has(svg, ">40 ms< | first | >2 from a | >c, 20.000 | >d, 40.000")
+  end)
+end)
+
+describe("areas over time", function()
+  local function paths_of(list)
+    local svg = areas.svg({ title = "t", axis = "memory", unit = units.bytes(100), finish = 100, points = list,
+      phases = { { name = "first", begin = 0, finish = 100 } }, peak = { x = 70, value = 100, text = "peak" },
+      areas = { { name = "a", class = "c1" }, { name = "b", class = "c2" }, { name = "c", class = "c3" } } })
+    local paths = {}
+    for class, d in svg:gmatch('<path class="(c%d)" d="([^"]*)"') do paths[class] = d end
+    return paths, svg
+  end
+
+  it("lie on each other, step where a value changes, and are left out where they have none", function()
+    local paths, svg = paths_of({ { x = 0, values = { 51, 0, 0 } }, { x = 50, values = { 51, 25.5, 0 } },
+      { x = 75, values = { 51, 0, 0 } } })
+    assert.same({ c1 = "M0.0 240.00V120.00H4000.0V240.00H0.0Z",
+      c2 = "M0.0 120.00V120.00H2000.0V60.00H3000.0V120.00H4000.0V120.00H0.0Z" }, paths)
+    -- The label ends at the line of the peak, which is on the right.
+    has(svg, '<text class="value" x="68.200%" y="32.0" dx="-7" text-anchor="end">peak</text>')
+  end)
+
+  it("keep the most of points that nearly touch", function()
+    local paths = paths_of({ { x = 0, values = { 0, 0, 0 } }, { x = 50, values = { 51, 0, 0 } },
+      { x = 50.01, values = { 102, 0, 0 } }, { x = 50.02, values = { 51, 0, 0 } }, { x = 60, values = { 0, 0, 0 } } })
+    assert.equal("M0.0 240.00V240.00H2000.0V0.00H2400.0V240.00H4000.0V240.00H0.0Z", paths.c1)
+  end)
+end)
+
+describe("a mesh", function()
+  it("shrinks on a narrow page, with room for the names of nodes", function()
+    local svg = ranks.svg({ title = "t", sizes = { 2, 8 }, names = { "replicate", "shard" }, ranks_per_node = 8 })
+    local width = tonumber(svg:match('viewBox="0 0 (%d+) '))
+    for x, text in svg:gmatch('<text class="tick" x="(%d+)"[^>]*>([^<]*)') do
+      assert.is_true(x + 7 * #text <= width, text)
+    end
   end)
 end)
 

@@ -3,7 +3,7 @@
 local scratch = require("lua.support.scratch")
 
 local FOLDER = "recipes/guides/pictures/"
-local GUIDES = { sweep = "sweeps", timeline = "pricing", mesh = "fsdp_or_hsdp", loss = "running" }
+local GUIDES = { sweep = "sweeps", timeline = "pricing", memory = "pricing", mesh = "fsdp_or_hsdp", loss = "running" }
 local MOST_BYTES = 16 * 1024
 
 describe("the pictures of the guides", function()
