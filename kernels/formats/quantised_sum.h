@@ -16,7 +16,7 @@
  * step. The rest of a block that is not finite is 0, or no later step would be.
  *
  * Pieces have `stride` elements of the vector each. If that is not given, it is as many as there are for each rank,
- * rounded up to a multiple of 8. A piece has a multiple of 8 elements; those behind its stride, or behind the vector,
+ * rounded up to a multiple of 8. A piece has a multiple of 8 elements; those after its stride, or after the vector,
  * are 0. Blocks of 256 of them have an f32 scale each (MS_SCALE_BLOCK of quantise.h); the last one can be
  * shorter. A piece consists of 32-bit words: the scales, then the codes. The CPU and CUDA give the same bits.
  *

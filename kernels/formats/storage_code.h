@@ -7,7 +7,7 @@
 #include "kernels/formats/quantise_code.h"
 #include "kernels/formats/storage.h"
 
-/* Bytes from the start of a record of so many elements: its scales, behind the codes; and behind so many mapped ones
+/* Bytes from the start of a record of so many elements: its scales, after the codes; and after so many mapped ones
  * their f32 scale, then the offset. */
 MS_QUANTISE_FUNCTION int64_t ms_record_scales(int dtype, int64_t elements) {
   return ms_code_is_packed(dtype) ? elements / 2 : elements;

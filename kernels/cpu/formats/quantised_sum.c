@@ -84,8 +84,8 @@ MS_CLONES static void quantise_part(const ms_kernel_call *call, int part, int64_
     const int64_t piece = i / of.blocks, within = i % of.blocks * MS_PIECE_BLOCK;
     const int64_t among = ms_piece_place(piece, call->attrs.pieces.pieces, call->attrs.pieces.group);
     const place to = place_of(&of, dtype, call->out_data[0], among, i % of.blocks);
-    const int64_t first = piece * of.stride + within, behind = ms_least(n, (piece + 1) * of.stride);
-    const int64_t here = first < behind ? ms_least(to.n, behind - first) : 0;
+    const int64_t first = piece * of.stride + within, stop = ms_least(n, (piece + 1) * of.stride);
+    const int64_t here = first < stop ? ms_least(to.n, stop - first) : 0;
     ms_widen(call->in_data[0], call->in[0].dtype, first, here, x);
     memset(x + here, 0, (size_t)(to.n - here) * sizeof *x);
     if (call->outputs == 1) encode(dtype, x, to);

@@ -131,7 +131,7 @@ static void copy_fragment(const ms_storage *from, const uint8_t *record, int64_t
          (size_t)ms_record_scales(dtype, n + half));
   memcpy(out + to->scales + at / to->block * each, record + from->scales + first / from->block * each,
          (size_t)(blocks * each));
-  if (from->late) memcpy(out + to->late, record + from->late, 2 * sizeof(float)); /* and the offset behind it */
+  if (from->late) memcpy(out + to->late, record + from->late, 2 * sizeof(float)); /* and the offset after it */
 }
 
 void ms_storage_convert(const ms_storage *from, const void *records, int64_t first, int64_t n, const ms_storage *to,

@@ -17,7 +17,7 @@ typedef struct grouped {
   int bits;                              /* products have 1 to 2^(bits - 1) rows */
   ms_kernel_call first[BITS], add[BITS]; /* of 2^bit rows; add: only of the gradient */
   ms_kernel_call cast;                   /* of the gradient's sums; without inputs if they are the result */
-  int64_t scratch;                       /* workspace of these, behind the sums */
+  int64_t scratch;                       /* workspace of these, after the sums */
 } grouped;
 
 static int is_gradient(const ms_kernel_call *call) { return call->op != MS_OP_grouped_matmul; }

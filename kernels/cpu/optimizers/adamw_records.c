@@ -4,7 +4,7 @@
 #include "kernels/cpu/optimizers/adamw.h"
 #include "kernels/cpu/optimizers/moments.h"
 
-/* Updates the n elements of a record. m and v are [MS_MOMENT_BLOCK]; what is behind the elements becomes 0. */
+/* Updates the n elements of a record. m and v are [MS_MOMENT_BLOCK]; what follows the elements becomes 0. */
 MS_INLINE void update_record(const ms_adamw *s, int64_t n, const float *restrict gradient, float *restrict p,
                              float *restrict m, float *restrict v) {
 #pragma omp simd

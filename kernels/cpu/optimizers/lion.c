@@ -30,7 +30,7 @@ MS_INLINE lion lion_of(const ms_kernel_call *call) {
                 .most = ms_clip_of(call->attrs.update.clip)};
 }
 
-/* rate times the sign of c. Without branches, so that compilers contract the update alike in vectors and behind them.
+/* rate times the sign of c. Without branches, so that compilers contract the update alike in vectors and after them.
  */
 MS_INLINE float with_sign_of(float rate, float c) {
   uint32_t of_rate, of_c;

@@ -183,9 +183,9 @@ static descriptor turn(ms_dnn_graph *g, descriptor x, descriptor y) {
 /* Query positions, i32, plus s - t: the last query is aligned with the last key. */
 static descriptor moved(ms_dnn_graph *g, const ms_dnn_attention *a, descriptor query) {
   if (a->t == a->s) return query;
-  const descriptor behind = pointwise(g, MS_DNN_ADD, MS_DNN_I32, 0, query, number_of(g, MS_DNN_KEYS, MS_DNN_I32), NULL,
+  const descriptor offset = pointwise(g, MS_DNN_ADD, MS_DNN_I32, 0, query, number_of(g, MS_DNN_KEYS, MS_DNN_I32), NULL,
                                       scores(g, a, MS_DNN_I32));
-  return pointwise(g, MS_DNN_SUB, MS_DNN_I32, 0, behind, number_of(g, MS_DNN_QUERIES, MS_DNN_I32), NULL,
+  return pointwise(g, MS_DNN_SUB, MS_DNN_I32, 0, offset, number_of(g, MS_DNN_QUERIES, MS_DNN_I32), NULL,
                    scores(g, a, MS_DNN_I32));
 }
 
@@ -206,8 +206,8 @@ static void build_forward(ms_dnn_graph *g, const ms_dnn_attention *a) {
   const descriptor scaled = binary(g, MS_DNN_MUL, product, number(g, MS_DNN_SCALE), scores(g, a, MS_DNN_F32));
   const descriptor score = masked(g, a, scaled);
   const descriptor largest = reduce(g, MS_DNN_REDUCE_MAX, score, rows(g, a, 0));
-  const descriptor shifted = binary(g, MS_DNN_SUB, score, largest, scores(g, a, MS_DNN_F32));
-  const descriptor power = unary(g, MS_DNN_EXP, shifted, scores(g, a, MS_DNN_F32));
+  const descriptor offset = binary(g, MS_DNN_SUB, score, largest, scores(g, a, MS_DNN_F32));
+  const descriptor power = unary(g, MS_DNN_EXP, offset, scores(g, a, MS_DNN_F32));
   const descriptor sum = reduce(g, MS_DNN_REDUCE_ADD, power, rows(g, a, 0));
   const descriptor logarithm = unary(g, MS_DNN_LOG, sum, rows(g, a, 0));
   binary(g, MS_DNN_ADD, largest, logarithm, rows(g, a, MS_DNN_LSE));
@@ -236,8 +236,8 @@ static void build_backward(ms_dnn_graph *g, const ms_dnn_attention *a) {
 
   const descriptor product = multiply(g, q, k, scores(g, a, MS_DNN_F32));
   const descriptor scaled = binary(g, MS_DNN_MUL, product, scale, scores(g, a, MS_DNN_F32));
-  const descriptor shifted = binary(g, MS_DNN_SUB, scaled, lse, scores(g, a, MS_DNN_F32));
-  const descriptor p = unary(g, MS_DNN_EXP, masked(g, a, shifted), scores(g, a, MS_DNN_F32));
+  const descriptor offset = binary(g, MS_DNN_SUB, scaled, lse, scores(g, a, MS_DNN_F32));
+  const descriptor p = unary(g, MS_DNN_EXP, masked(g, a, offset), scores(g, a, MS_DNN_F32));
   add_key_gradient(g, a, turn(g, p, turned_scores(g, a)), d_o, MS_DNN_DV);
 
   const descriptor dp = multiply(g, d_o, turned_keys(g, a, MS_DNN_V), scores(g, a, MS_DNN_F32));

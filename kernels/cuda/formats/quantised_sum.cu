@@ -93,8 +93,8 @@ __global__ void __launch_bounds__(THREADS)
   const int64_t number = static_cast<int64_t>(blockIdx.x) * WARPS + threadIdx.x / MS_WARP;
   if (number >= of.blocks * ranks) return;
   const int64_t piece = number / of.blocks, element = number % of.blocks * MS_PIECE_BLOCK + lane * EACH;
-  const int64_t first = piece * of.stride + element, behind = (piece + 1) * of.stride;
-  const int64_t left = (n < behind ? n : behind) - first;
+  const int64_t first = piece * of.stride + element, stop = (piece + 1) * of.stride;
+  const int64_t left = (n < stop ? n : stop) - first;
   const place to = place_of<DTYPE>(of, ms_piece_place(piece, ranks, group), element);
   const int here = static_cast<int>(left < 0 ? 0 : left < EACH ? left : EACH);
   float own[EACH];

@@ -41,7 +41,7 @@ struct group_rows {
 };
 
 /* Where groups begin and end, of 32 at a time: a lane has one. Section 0 are the rows before the first group, section
- * `groups` + 1 those behind the last. All lanes of a warp must call it with the same arguments. */
+ * `groups` + 1 those after the last. All lanes of a warp must call it with the same arguments. */
 struct section {
   int begin, end;
 };
@@ -63,7 +63,7 @@ __device__ __forceinline__ section find_section(const task &t, int at, int befor
 }
 
 /* The tile of ROWS rows with this number: tiles of the rows before the first group come first, then those of each
- * group, then those behind the last. */
+ * group, then those after the last. */
 template <int ROWS> __device__ __forceinline__ group_rows find_tile(const task &t, int tile) {
   const int lane = static_cast<int>(threadIdx.x) % MS_WARP, groups = static_cast<int>(t.groups);
   for (int first = 0, before = 0; first <= groups + 1; first += MS_WARP) {
@@ -190,7 +190,7 @@ unsigned tiles_of(int64_t n, int tile) { return static_cast<unsigned>(ms_cuda_ce
 /* Whole squares of `down` x `across` tiles. */
 unsigned blocks_of(unsigned down, unsigned across) { return (down + SQUARE - 1) / SQUARE * SQUARE * across; }
 
-/* Tiles of rows: groups, and the rows before and behind them, have one each that is not full. */
+/* Tiles of rows: groups, and the rows before and after them, have one each that is not full. */
 unsigned row_tiles_of(const task &t, int rows) { return tiles_of(t.rows, rows) + static_cast<unsigned>(t.groups) + 1; }
 
 template <class S> int run_multiply_cores(const ms_kernel_call *call, task t) {

@@ -81,7 +81,7 @@ template <class T> __device__ __forceinline__ void store(T *at, int64_t i, int64
     if (i + l < n) ms_element_store(at + i + l, x[l]);
 }
 
-/* gradient, p [n] f32; copy [n] bf16, or NULL; m, v: records. Behind the elements of the last record, moments become 0.
+/* gradient, p [n] f32; copy [n] bf16, or NULL; m, v: records. After the elements of the last record, moments become 0.
  */
 __global__ void __launch_bounds__(THREADS)
     adamw_records(const float *gradient, float *p, ms_b16 *copy, uint32_t *m, uint32_t *v, int64_t n, bool aligned,

@@ -1,7 +1,7 @@
 /* embedding_backward.cu - the gradient of an embedding's table. Memory traffic: s bytes per element of dy, and twice
  * the table, which is zeroed before rows that have tokens are written. If there is another gradient of the table, rows
  * that have tokens are added to it and the others are left alone. Tokens of other parts of a divided table are sorted
- * behind the last row, and no block writes them. There are no atomic additions, so the bits are the same in every run.
+ * after the last row, and no block writes them. There are no atomic additions, so the bits are the same in every run.
  *
  * Positions are sorted by token (sort.h). A block processes 32 consecutive sorted positions and a strip of columns, and
  * sums runs of equal tokens in f32, in the order of positions. A run that is complete within the block is a row of the

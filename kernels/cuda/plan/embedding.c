@@ -16,7 +16,7 @@ int64_t ms_sort_bytes(int64_t n) {
 
 int64_t ms_embedding_blocks(int64_t n) { return ms_cuda_ceil(n, MS_EMBEDDING_RUN); }
 
-/* Behind the sort's workspace, f32 [blocks][2][columns]. */
+/* After the sort's workspace, f32 [blocks][2][columns]. */
 int ms_cuda_prepare_embedding_backward(ms_kernel_call *call) {
   const int64_t n = ms_numel(&call->in[0]), rows = call->out[0].dims[0], columns = call->out[0].dims[1];
   if (n >= INT64_C(4294967296) || rows >= INT64_C(4294967295))
