@@ -154,7 +154,7 @@ static int set_given(int op, const ms_attribute *attribute, double value, ms_op_
 
 _Static_assert(sizeof(ms_op_attrs) <= 32 * 8, "a bit for each word");
 
-/* Reads one "name=value" at *text, and moves *text behind it. given: the words of ms_op_attrs that were set. */
+/* Reads one "name=value" at *text, and moves *text after it. given: the words of ms_op_attrs that were set. */
 static int read_given(int op, const char **text, uint32_t *given, ms_op_attrs *attrs) {
   const char *name = *text, *row = ms_op_row_of(op)->name;
   const int n = (int)strcspn(name, "= ");

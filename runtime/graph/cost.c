@@ -40,10 +40,10 @@ ms_work ms_work_joined(const ms_cost_case *c) {
 }
 
 /* 2 M N K per leading index, plus `flops` per element of the result for gelu or its gradient */
-static ms_work product(const ms_cost_case *c, int behind) {
+static ms_work product(const ms_cost_case *c, int after) {
   const ms_value_info *a = &c->in[0];
   double inner = (double)a->dims[a->ndim - (c->attrs->product.trans_a ? 2 : 1)];
-  return (ms_work){elements(&c->out[0]) * (2 * inner + behind), bytes_once(c)};
+  return (ms_work){elements(&c->out[0]) * (2 * inner + after), bytes_once(c)};
 }
 
 ms_work ms_work_product(const ms_cost_case *c) { return product(c, flops_of(c)); }

@@ -55,7 +55,7 @@ enum ms_category {
 /* What a plan does for units with a fragment (ms_unit_config.fragment), besides their local steps: parts of the outer
  * step of the units with ms_plan_config.outer_fragment. SEND sums what the replicas' weights moved since the last sync;
  * APPLY takes the outer optimizer's step with the sum. Without outer_delay a plan does both or none, in OUTER. With
- * outer_delay SEND is in FIRST, behind its kernels, for the weights as the step before left them; the state keeps the
+ * outer_delay SEND is in FIRST, after its kernels, for the weights as the step before left them; the state keeps the
  * sum until a later step, or the same one, applies it. */
 enum ms_outer { MS_OUTER_NONE = 0, MS_OUTER_SEND = 1, MS_OUTER_APPLY = 2 };
 

@@ -84,8 +84,7 @@ typedef struct attribute_source {
 static const ms_optimizer *const others[] = {&ms_balance, &ms_ema, &ms_outer_difference, &ms_outer_step};
 enum { OTHERS = sizeof others / sizeof *others };
 
-static attribute_source sources[MS_OPTIMIZER_KINDS + OTHERS][MOST_STEPS]
-                               [MOST_ATTRIBUTES + 1]; /* NULL behind the last */
+static attribute_source sources[MS_OPTIMIZER_KINDS + OTHERS][MOST_STEPS][MOST_ATTRIBUTES + 1]; /* NULL after the last */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static const ms_setting *plan_setting(const char *name) {

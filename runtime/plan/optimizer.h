@@ -29,7 +29,7 @@ enum ms_operand {
   MS_OF_NOTHING = 0, /* ends a list */
   /* This rank's elements, f32 [n]; moments in their format. */
   MS_OF_GRADIENT,
-  MS_OF_WEIGHT, /* the master. Behind a kernel that writes a parameter's, its copy in bf16 is written if it has one */
+  MS_OF_WEIGHT, /* the master. After a kernel that writes a parameter's, its copy in bf16 is written if it has one */
   MS_OF_MOMENT, /* the first of MS_MOMENTS; empty where it is not kept */
   MS_OF_EMA = MS_OF_MOMENT + MS_MOMENTS,
   MS_OF_SYNCED,

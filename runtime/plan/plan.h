@@ -31,7 +31,7 @@ enum ms_stream {
   MS_STREAM_REPLICATE = 3,
   MS_STREAM_TENSOR = 4,
   MS_STREAM_CONTEXT = 5,
-  MS_NAMED_STREAMS = 6 /* those that lowering uses and an exec runs; the passes behind it take any number */
+  MS_NAMED_STREAMS = 6 /* those that lowering uses and an exec runs; the passes after it take any number */
 };
 
 /* Arenas. STATE, MASTERS, REPLICATED and CHUNKS live as long as the training state; every phase reuses the others.

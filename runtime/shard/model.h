@@ -13,7 +13,7 @@
  *   reduce           reduce_dtype, [W*chunk] per trainable segment; what weight-gradient kernels write
  *   copy             bf16 [chunk] per segment that is gathered in bf16; only with ms_unit_keeps_copies
  *
- * A parameter that is stored in another dtype than f32 (ms_param_config.storage_dtype) is a segment of its own, behind
+ * A parameter that is stored in another dtype than f32 (ms_param_config.storage_dtype) is a segment of its own, after
  * all others. Its master and its gathered form are the same: words of records (kernels/formats/storage.h), which chunks
  * do not cut. Kernels read it through the op `dequantise`, or in place if it is stored in its param_dtype.
  *

@@ -2,7 +2,7 @@
  *
  * Parameters are ordered trainable before frozen, masters before what is stored otherwise, then divided by the tensor
  * dimension before whole, those with a gradient norm before what is balanced, then by the form of their moments, Muon's
- * before others, and by optimizer group, then codes behind others, then in the order of addition. Gradients and
+ * before others, and by optimizer group, then codes after others, then in the order of addition. Gradients and
  * optimizer state therefore cover a prefix of the master buffer, and an optimizer pass over a unit needs one kernel per
  * group.
  */
@@ -126,7 +126,7 @@ static void cut(ms_model *model, ms_unit *unit, ms_segment *segment, int first, 
 }
 
 /* Elements between a segment, with its padding, and the next one, which begins with a record if it has records of
- * moments. Behind the trainable ones of a unit with records there are as many as it takes for the slices of replicas to
+ * moments. After the trainable ones of a unit with records there are as many as it takes for the slices of replicas to
  * be whole records (base/slice.h divides evenly what can be). */
 static int64_t gap_behind(const ms_model *model, const ms_unit *unit, const ms_segment *segment) {
   const int next = segment->first_param + segment->params;
@@ -141,7 +141,7 @@ static int has_copy(const ms_unit *unit, const ms_segment *segment) {
   return ms_unit_keeps_copies(unit) && !ms_segment_is_as_gathered(segment) && segment->wire == segment->param_dtype;
 }
 
-/* Places a segment behind the previous ones in all buffers, and sets what this rank owns of its parameters. With one
+/* Places a segment after the previous ones in all buffers, and sets what this rank owns of its parameters. With one
  * rank, all buffers have equal element offsets. */
 static void place(ms_model *model, ms_unit *unit, ms_segment *segment, int index) {
   segment->local = unit->master_count;

@@ -1,5 +1,5 @@
 /* each_setting.h - the rows of settings.def for a file that wants some kinds of them: define their macros and include
- * this, without a guard. Rows of all other kinds are nothing. All macros are undefined behind it.
+ * this, without a guard. Rows of all other kinds are nothing. All macros are undefined after it.
  */
 #ifndef MS_CONFIG
   #define MS_CONFIG(...)

@@ -2,7 +2,7 @@
  *
  * A collective is a state machine that never blocks, so one thread can advance all streams: after each kernel it checks
  * the heads of the other streams, starts collectives that are ready and tests those in flight. Between hosts it also
- * starts those behind them, so that the link is in use while a kernel takes long. It sleeps only when compute must wait
+ * starts those after them, so that the link is in use while a kernel takes long. It sleeps only when compute must wait
  * and no stream can advance.
  */
 #include <math.h>

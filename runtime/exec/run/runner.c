@@ -135,7 +135,7 @@ static int delay_has_passed(ms_exec *exec, int stream) {
   return 1;
 }
 
-/* Behind a collective in flight, the next one can be started on the same communicator, which executes what it is given
+/* After a collective in flight, the next one can be started on the same communicator, which executes what it is given
  * strictly in order. A delay on purpose is one after the other. */
 static int may_start(ms_exec *exec, int stream, const ms_exec_instr *instr) {
   const ms_exec_cursor *cursor = &exec->cursor[stream];
@@ -159,7 +159,7 @@ static int start_collective(ms_exec *exec, ms_exec_cursor *cursor, const ms_exec
 
 /* What is started ahead is entered while collectives before it in the stream are not complete. That is in order:
  * - What other streams do before it is ordered by events, and its waits are over. One for an event that this stream
- *   records itself, behind what is in flight, is not over before that is complete.
+ *   records itself, after what is in flight, is not over before that is complete.
  * - What its own stream does before it is ordered by the stream alone, such as two gathers into the same buffer. The
  *   communicator enters it only when the collective before it is done on this rank, and moves no byte before all ranks
  *   of the host have entered it, and so have done the one before it, too.

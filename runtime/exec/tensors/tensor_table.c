@@ -129,7 +129,7 @@ int ms_params_find_weights(const ms_state *state, const ms_param *p, ms_elements
   return has;
 }
 
-/* What ranks have whole, behind what the slot has of the parameter before it. */
+/* What ranks have whole, after what the slot has of the parameter before it. */
 static void find_whole(const ms_state *state, const ms_param *p, int what, ms_elements *at) {
   const ms_model *model = state->model;
   const int slot = ms_tensor_rows[what].slot;

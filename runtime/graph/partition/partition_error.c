@@ -87,10 +87,10 @@ int ms_walk_disagree(const ms_walk *w, const ms_placed_node *c, int i, int j) {
                  ms_placement_text(ms_walk_input(w, c, j)->place, place_j));
 }
 
-/* 1 when the division can land on the axis behind so many indices, `behind`: whole blocks begin there. Folded ones come
+/* 1 when the division can land on the axis after so many indices, `after`: whole blocks begin there. Folded ones come
  * in pairs, which stay together. */
-static int passes(ms_placement p, int64_t blocks, int64_t behind) {
-  return behind <= blocks && !(p.folded && blocks % behind == 0 && blocks / behind % 2);
+static int passes(ms_placement p, int64_t blocks, int64_t after) {
+  return after <= blocks && !(p.folded && blocks % after == 0 && blocks / after % 2);
 }
 
 /* Names the axis of the result within which the division's blocks end, and the size that it would need. */

@@ -65,7 +65,7 @@ static int count_targets(const step *s) {
   return MS_OK;
 }
 
-/* The node of both: the gradient's, without the log-sums. The loss is its output behind all gradients, before a linear
+/* The node of both: the gradient's, without the log-sums. The loss is its output after all gradients, before a linear
  * layer's latest logits. */
 static ms_node step_node(const step *s) {
   ms_graph *graph = s->graph;

@@ -109,7 +109,7 @@ int ms_frame_next(ms_frame_reader *reader, int *kind, char **bytes, size_t *n) {
   *n = header[1] | (size_t)header[2] << 8 | (size_t)header[3] << 16 | (size_t)header[4] << 24;
   if (*kind < MS_FRAME_SETUP || *kind > MS_FRAME_ALIVE || *n > MS_FRAME_LARGEST) return -1;
   if (there < HEADER + *n) return 0;
-  /* Moved over the header, so that a NUL fits behind it without touching the next frame. */
+  /* Moved over the header, so that a NUL fits after it without touching the next frame. */
   *bytes = reader->text.data + reader->begin;
   memmove(*bytes, *bytes + HEADER, *n);
   (*bytes)[*n] = '\0';

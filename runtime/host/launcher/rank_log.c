@@ -133,7 +133,7 @@ static void drop_older_half(ms_rank_log *log) {
   memmove(log->text, log->text + dropped, log->used);
 }
 
-/* Bytes lie behind the text. */
+/* Bytes lie after the text. */
 static void keep(ms_rank_log *log, size_t bytes) {
   log->used += bytes;
   take_lines(log);

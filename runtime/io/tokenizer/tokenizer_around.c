@@ -34,7 +34,7 @@ static int insert(ms_tokenizer *t, int side, int64_t at, const json_t *value, co
   return MS_OK;
 }
 
-/* The ids of one special token of a template; *at moves behind them. */
+/* The ids of one special token of a template; *at moves after them. */
 static int read_special(ms_tokenizer *t, const json_t *known, const json_t *special, int side, int64_t *at) {
   const char *name = json_string_value(json_object_get(special, "id"));
   const json_t *ids = json_object_get(json_object_get(known, name ? name : ""), "ids");

@@ -16,7 +16,7 @@ static inline int ms_param_has_factors(const ms_state_layout *layout, const ms_p
 ms_factored ms_factored_param(const ms_model *model, const ms_param *p);
 /* The averages that a state keeps of a unit. */
 int64_t ms_unit_factors(const ms_model *model, const ms_state_layout *layout, const ms_unit *unit);
-/* The first average of a parameter's among its unit's: of rows, or elements. Those of columns are behind them. */
+/* The first average of a parameter's among its unit's: of rows, or elements. Those of columns are after them. */
 int64_t ms_param_factors_first(const ms_model *model, const ms_state_layout *layout, const ms_param *p);
 /* Fails when a model has units that take local steps: replicas would have other averages. */
 int ms_factors_check(const ms_model *model);

@@ -24,8 +24,8 @@ static int64_t bytes_of(const ms_state_layout *layout, const ms_unit *unit, int 
   for (int s = 0; s < unit->segments && !unit->segment[s].frozen; s++) {
     const ms_segment *segment = &unit->segment[s];
     const int last = s + 1 == unit->segments || unit->segment[s + 1].frozen;
-    const int64_t behind = last ? unit->trainable_count : unit->segment[s + 1].local;
-    const int64_t n = ms_least(end, behind) - most(begin, segment->local);
+    const int64_t after = last ? unit->trainable_count : unit->segment[s + 1].local;
+    const int64_t n = ms_least(end, after) - most(begin, segment->local);
     if (n > 0) bytes += bytes_in(layout, segment, index, n);
   }
   return bytes;

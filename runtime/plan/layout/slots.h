@@ -61,7 +61,7 @@ typedef struct ms_slot_form {
 
 typedef struct ms_slot_row {
   int category; /* enum ms_category */
-  /* Slots of one turn lie side by side, unit by unit; those of the next turn behind them. */
+  /* Slots of one turn lie side by side, unit by unit; those of the next turn after them. */
   int turn;
   int rank_has; /* enum ms_slot_rank_has */
   /* The arena that it is in. */

@@ -120,7 +120,7 @@ typedef struct ms_lowering {
   int phase;
   const ms_graph *graph;
   const ms_model *model;
-  const ms_node *reader; /* the node that is lowered; NULL behind the last one */
+  const ms_node *reader; /* the node that is lowered; NULL after the last one */
   int *root;             /* [values] the value that owns its bytes */
   int *last_use;         /* [values] last node that reads it; INT_MAX: kept until the end of the phase */
   ms_place *at;          /* [values] place of each root */

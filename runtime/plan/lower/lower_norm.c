@@ -105,7 +105,7 @@ typedef struct run {
   int first, end;
 } run;
 
-/* The run behind another one; empty at the end of the parameters that count, behind which come those of balances. */
+/* The run after another one; empty at the end of the parameters that count, after which come those of balances. */
 static run next_run(const ms_plan *plan, const ms_unit *u, int first) {
   const ms_model *model = plan->model;
   run r = {first, first};

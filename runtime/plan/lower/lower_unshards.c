@@ -7,7 +7,7 @@
 #include "plan/lower/lower.h"
 
 /* Returns the end of the run of segments from `first` on with the same dtype. With one shard these are contiguous,
- * at the same element offsets in all buffers; except in the chunks of a sliced unit, frozen ones behind others. What is
+ * at the same element offsets in all buffers; except in the chunks of a sliced unit, frozen ones after others. What is
  * stored comes last; codes have a scale of their own, and blocks are words. */
 static int same_dtype_run(const ms_unit *u, int first) {
   int end = first + 1;

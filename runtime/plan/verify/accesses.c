@@ -38,10 +38,10 @@ static int add_gathered(const ms_plan *plan, const ms_plan_coll *coll, const ms_
                         int n, int capacity) {
   const int64_t chunk = part->count * ms_dtype_size(part->shared.info.dtype), place = plan->model->dim[coll->dim].place;
   const ms_place all = {part->shared.buffer, part->shared.offset}, own = {all.buffer, all.offset + place * chunk};
-  const ms_place behind = {own.buffer, own.offset + chunk};
+  const ms_place after = {own.buffer, own.offset + chunk};
   n = add_bytes(plan, all, place * chunk, 1, access, n, capacity);
   n = add_bytes(plan, own, chunk, 0, access, n, capacity);
-  return add_bytes(plan, behind, (coll->ranks - 1 - place) * chunk, 1, access, n, capacity);
+  return add_bytes(plan, after, (coll->ranks - 1 - place) * chunk, 1, access, n, capacity);
 }
 
 /* An all-gather writes the shared buffer. What a collective hands over counts as written by it: so it waits for earlier

@@ -5,10 +5,10 @@
  * take part (a meeting) orders them, since a rank enters it when its own earlier accesses are done. From one rank's
  * streams, events and byte ranges this file proves:
  *
- *   behind   a write to memory that replicas have together is followed by a meeting of them in the same phase
- *   before   such a write, or one to masters that the shards have together, comes behind a meeting of those ranks, in
- *            the same phase or in NORM, behind all reads of forward and backward
- *   reading  in a phase that can follow an update, masters of other shards are read behind a meeting of the shards,
+ *   after    a write to memory that replicas have together is followed by a meeting of them in the same phase
+ *   before   such a write, or one to masters that the shards have together, comes after a meeting of those ranks, in
+ *            the same phase or in NORM, after all reads of forward and backward
+ *   reading  in a phase that can follow an update, masters of other shards are read after a meeting of the shards,
  *            unless they are resident: these meet in GATHER, and no update writes them
  *   handed   a kernel writes to what ranks gather together only where the latest access was a meeting, which handed
  *            the bytes over
@@ -30,7 +30,7 @@ typedef struct peers {
   int *place;        /* [instr] position on its stream, from 1 */
   ms_access *access; /* of all instructions, in program order */
   int *first;        /* [instr + 1] index of the instruction's first access */
-  int *behind;       /* [streams] instructions that a meeting of the block of replicas is known to be behind */
+  int *after;        /* [streams] instructions that a meeting of the block of replicas is known to be after */
   int *chunks;       /* [streams] ... of all replicas of this node */
 } peers;
 
@@ -65,11 +65,11 @@ static void extend(const peers *v, int i, int *done) {
   if (v->place[i] > done[v->phase->instr[i].stream]) done[v->phase->instr[i].stream] = v->place[i];
 }
 
-/* Chunks: behind a meeting of the copies, which is behind them, and with several replicas a copy one of the block
- * behind that. */
+/* Chunks: after a meeting of the copies, which is after them, and with several replicas a copy one of the block
+ * after that. */
 static void find_meetings(const peers *v) {
   for (int b = 0; b < v->phase->n; b++) {
-    if (meeting(v, b, BLOCK)) extend(v, b, v->behind);
+    if (meeting(v, b, BLOCK)) extend(v, b, v->after);
     if (!meeting(v, b, v->plan->layout->replicas > 1 ? BLOCK : ALL_REPLICAS)) continue;
     if (meeting(v, b, ALL_REPLICAS)) extend(v, b, v->chunks);
     for (int c = 0; c < b && v->plan->layout->sliced; c++)
@@ -77,7 +77,7 @@ static void find_meetings(const peers *v) {
   }
 }
 
-/* 1 when an instruction starts behind a meeting in its phase. */
+/* 1 when an instruction starts after a meeting in its phase. */
 static int is_behind_meeting(const peers *v, int i, int who) {
   for (int m = 0; m < i; m++)
     if (meeting(v, m, who) && v->place[m] <= clock_of(v, i)[v->phase->instr[m].stream]) return 1;
@@ -123,7 +123,7 @@ static int is_own(const ms_plan *plan, const ms_access *a) {
   return 0;
 }
 
-/* 1 for masters that are resident: no step writes them, and GATHER is a meeting behind whatever else did. */
+/* 1 for masters that are resident: no step writes them, and GATHER is a meeting after whatever else did. */
 static int is_resident(const ms_plan *plan, const ms_access *a) {
   const int unit = a->buffer / MS_SLOTS;
   const ms_unit *u = &plan->model->unit[unit];
@@ -146,7 +146,7 @@ static int moves_nothing(const ms_instr *instr, const ms_access *a) {
 }
 
 static int check_behind(const peers *v, int i, const ms_access *a) {
-  const int *done = a->arena == MS_ARENA_CHUNKS ? v->chunks : v->behind;
+  const int *done = a->arena == MS_ARENA_CHUNKS ? v->chunks : v->after;
   if (moves_nothing(&v->phase->instr[i], a)) return MS_OK;
   if (!replicas_share(v->plan, a->arena) || v->place[i] <= done[v->phase->instr[i].stream]) return MS_OK;
   return fail(v, i, a, "writes", "other replicas read after the phase, but nothing makes them wait for it");
@@ -223,9 +223,9 @@ int ms_plan_verify_peers(const ms_plan *plan, int phase, const int *clock) {
   v.place = ms_calloc(v.phase->n, sizeof *v.place);
   v.first = ms_calloc(v.phase->n + 1, sizeof *v.first);
   v.access = ms_calloc(most, sizeof *v.access);
-  v.behind = ms_calloc(plan->streams, sizeof *v.behind);
+  v.after = ms_calloc(plan->streams, sizeof *v.after);
   v.chunks = ms_calloc(plan->streams, sizeof *v.chunks);
-  if (!count || !v.place || !v.first || !v.access || !v.behind || !v.chunks) goto fail;
+  if (!count || !v.place || !v.first || !v.access || !v.after || !v.chunks) goto fail;
   rc = MS_OK;
   number(&v, count);
   collect(&v, most);
@@ -236,7 +236,7 @@ fail:
   free(v.place);
   free(v.first);
   free(v.access);
-  free(v.behind);
+  free(v.after);
   free(v.chunks);
   return rc;
 }

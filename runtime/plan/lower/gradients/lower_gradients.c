@@ -105,7 +105,7 @@ int ms_lower_zero_between_segments(ms_lowering *l, int unit) {
     if (seg->local + seg->chunk > end) end = seg->local + seg->chunk;
   }
   const int64_t room = ms_unit_slice_room(l->model, u, l->plan->layout->replicas);
-  if (end > first + n) end = first + n; /* the reserved bytes behind a shorter or empty slice are cleared as well */
+  if (end > first + n) end = first + n; /* the reserved bytes after a shorter or empty slice are cleared as well */
   return ms_lower_fill_zero(l, gradient, 4 * (end - first), MS_F32, first + room - end, u->name);
 }
 

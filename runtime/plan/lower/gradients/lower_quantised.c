@@ -8,7 +8,7 @@
  *   restore_pieces   -> the state's gradients, or the slice of them that this rank updates
  *
  * Which replicas share a host does not matter, so the numbers depend on the mesh alone. Compute would wait for each
- * collective if the kernel behind it came at once. So a unit goes one step further whenever another one has its
+ * collective if the kernel after it came at once. So a unit goes one step further whenever another one has its
  * gradients: its bytes move while those are computed. What is left at the end of backward follows there.
  */
 #include "plan/lower/gradients/lower_pieces.h"

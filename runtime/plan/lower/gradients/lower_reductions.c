@@ -66,7 +66,7 @@ static int accumulate_range(ms_lowering *l, int unit, const ms_segment *seg, con
   return ms_plan_kernel(l->plan, l->phase, MS_OP_accumulate, &attrs, 1, &in, 1, &out, l->model->unit[unit].name, 1);
 }
 
-/* Skips the gradients that their matrix products have already added, and the padding behind the last such gradient. */
+/* Skips the gradients that their matrix products have already added, and the padding after the last such gradient. */
 static int accumulate_segment(ms_lowering *l, int unit, const ms_segment *seg, const ms_gradients *to) {
   const ms_unit *u = &l->model->unit[unit];
   int64_t begin = 0, end = seg->chunk * ms_unit_shards(u);

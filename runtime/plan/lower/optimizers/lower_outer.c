@@ -4,7 +4,7 @@
  * A rank's chunk of what its weights moved since the last sync, synced - local, is summed over the replicas; then one
  * pass takes the outer optimizer's step with it, and sets the local weights. OUTER does this unit by unit, so that one
  * sum runs while the next difference is computed, and two buffers suffice. With a delay FIRST computes the differences,
- * before any update changes the weights, and their sums run behind its kernels; the state keeps them until OUTER.
+ * before any update changes the weights, and their sums run after its kernels; the state keeps them until OUTER.
  *
  * All replicas compute the same bits from the same sums, so the synced weights and the outer momentum stay equal.
  */

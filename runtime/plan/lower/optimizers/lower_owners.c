@@ -5,9 +5,9 @@
  *   OUT     all_to_all over replicate: the owner's replica receives the slices of a chunk, and JOINs them
  *   OUT     all_to_all over shard: the owner's shard receives the chunks, and JOINs them
  *   OUT     all_to_all over tensor: the owner receives the parts
- *   OWN     the kernels behind it, on the owner
+ *   OWN     the kernels after it, on the owner
  *   BACK    over tensor, over shard, over replicate, and a SPLIT before each
- *   APPLY   the kernels behind FROM_OWNER: of this rank's elements
+ *   APPLY   the kernels after FROM_OWNER: of this rank's elements
  *
  * A dimension with one rank has no exchange, and where replicas have copies of the state, each has all of
  * its chunk, so that only the results are exchanged over replicate. Which elements a rank sends depends on its place,
@@ -52,7 +52,7 @@ static ms_ref vector(int buffer, int64_t first, int64_t n) { return ms_ref_vecto
 /* ---- places ------------------------------------------------------------------------------------------------------ */
 
 /* Where elements [first, first + n) of this rank's part of a matrix are before the exchanges over `dim` and what
- * follows it, and where their results are found behind those: where the next exchange sends them from, or in `whole`,
+ * follows it, and where their results are found after those: where the next exchange sends them from, or in `whole`,
  * the matrix on its owner. */
 static ms_ref place(const owners *m, const ms_owner_bucket *b, int param, int dim, int whole, int64_t first,
                     int64_t n) {
@@ -89,7 +89,7 @@ static int is_turned(const ms_model *model, const ms_param *p) {
 
 /* ---- kernels ----------------------------------------------------------------------------------------------------- */
 
-/* Lowers the kernels of the program's section before TO_OWNER, behind it, or behind FROM_OWNER. whole: the matrix on
+/* Lowers the kernels of the program's section before TO_OWNER, after it, or after FROM_OWNER. whole: the matrix on
  * its owner, and what becomes of it there; else -1. */
 enum { BEFORE, ON_OWNER, AFTER };
 static int kernels(const owners *m, const ms_owner_bucket *b, int param, int section, int matrix, int result) {
@@ -279,7 +279,7 @@ static int do_stage(const owners *m, int bucket, int stage, int part) {
 /* ---- the pipeline ------------------------------------------------------------------------------------------------ */
 
 /* All ranks must give their buffers the same lifetimes, whatever kernels they have. So buffers begin with what follows
- * the last exchange of a tick, and end with such an exchange: every rank has those. The last ones, behind which no
+ * the last exchange of a tick, and end with such an exchange: every rank has those. The last ones, after which no
  * others begin, end with the update. */
 static int open_buffers(const owners *m, int tick) {
   for (int d = 0; d < MS_GRID_DIMS; d++) {
