@@ -11,7 +11,7 @@ local cfg = ms.args {
   folder = "",                     -- Hugging Face folder with config.json and weights; "": a small model
   ignore = {},                     -- fields of its config.json to load it without: a,b
   tokens = "",                     -- token files of the folder's tokenizer; "": the text of `files`, by bytes
-  mask = -1,                       -- the token that hides others; -1: 256, the one behind the bytes
+  mask = -1,                       -- the token that hides others; -1: 256, the one after the bytes
   layers = 0, dim = 0, heads = 0,  -- of the small model; 0: 2, 128 and 4
   seq = 32, batch = 16, steps = 1000, lr = 3e-3, mesh = "2x2", seed = 1,
   eval_every = 200, eval_steps = 8,

@@ -48,7 +48,7 @@ end
 
 -- ---- U-Net ------------------------------------------------------------------------------------------------------
 
--- Two convolutions, each behind a norm; the block's input is added, as in diffusion models.
+-- Two convolutions, each after a norm; the block's input is added, as in diffusion models.
 local UNetBlock = ms.module "UNetBlock"
 
 function UNetBlock:init(inputs, outputs, groups)

@@ -2,7 +2,7 @@
 --
 --   clip_grad_norm = 1.0,                                              one norm of all parameters
 --   clip_grad_norm = { { "embed", 0.5 }, { re[[^layers]], 1.0 } },     one norm for each rule; others are not clipped
---   clip_grad_value = 0.5,                                             each element, behind the norms
+--   clip_grad_value = 0.5,                                             each element, after the norms
 
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")

@@ -1,4 +1,4 @@
--- Questions with several answers: the model's answer is the one to which it gives the largest likelihood behind the
+-- Questions with several answers: the model's answer is the one to which it gives the largest likelihood after the
 -- question, in total or per character. As in EleutherAI's lm-evaluation-harness, whose acc and acc_norm these are.
 --
 --   { "context": "The capital of France is", "choices": ["Paris", "Rome"], "label": 0 }       one a line; labels from 0
@@ -86,8 +86,8 @@ local function read_questions(o)
   return questions
 end
 
--- The tokens of a context, and of it with an answer behind it. Blanks at the end of a context are tokenized with the
--- answer, and the answer's tokens are those behind the context's own: the two together can have other tokens than each
+-- The tokens of a context, and of it with an answer after it. Blanks at the end of a context are tokenized with the
+-- answer, and the answer's tokens are those after the context's own: the two together can have other tokens than each
 -- alone. In a conversation each is encoded for itself, as in training.
 local function encode(question, choice, o, subject)
   if question.asked then
@@ -103,7 +103,7 @@ local function encode(question, choice, o, subject)
   return subject.tokenizer:begun(before), subject.tokenizer:begun(whole)
 end
 
--- An answer behind its context, as one row.
+-- An answer after its context, as one row.
 local function row_of(question, choice, o, subject)
   local before, whole = encode(question, choice, o, subject)
   local answer = #whole - #before
@@ -115,7 +115,7 @@ local function row_of(question, choice, o, subject)
       .. "delimiter than %s, or a template", question.where, options.describe(choice:sub(1, 40)),
       options.describe(o.delimiter))
   elseif answer > subject.seq then
-    errors.invalid("%s: the answer %s has %d tokens behind its context, more than a row of %d: give a larger seq, or a "
+    errors.invalid("%s: the answer %s has %d tokens after its context, more than a row of %d: give a larger seq, or a "
       .. "shorter answer", question.where, options.describe(choice:sub(1, 40)), answer, subject.seq)
   end
   local count = math.min(#whole - 1, subject.seq)

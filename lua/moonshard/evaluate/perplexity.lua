@@ -26,7 +26,7 @@ local WHO = "ms.evaluate.perplexity"
 ---@field perplexity number exp of nll
 ---@field nll number mean of -log p over the tokens, nats
 ---@field tokens integer that were scored: all but the first, which has no context
----@field bits_per_byte number? of the text behind its first token; nil for tokens
+---@field bits_per_byte number? of the text after its first token; nil for tokens
 ---@field windows integer
 
 local function read_text(o)

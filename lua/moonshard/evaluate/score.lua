@@ -47,7 +47,7 @@ score.OPTIONS = {
 
 ---@class moonshard.EvaluatedTokenizer
 ---@field encode fun(self: table, text: string, o: moonshard.EncodeOptions?): integer[]
----@field begun fun(self: table, ids: integer[]): integer[] the tokens behind those that begin a text
+---@field begun fun(self: table, ids: integer[]): integer[] the tokens after those that begin a text
 ---@field of_bytes boolean?
 ---@field path string?
 

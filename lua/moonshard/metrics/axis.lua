@@ -74,7 +74,7 @@ function axis.log_ticks(low, high, base)
   return values
 end
 
--- Sums of a list's values and weights from one end, each value counting less the further behind it is.
+-- Sums of a list's values and weights from one end, each value counting less the further back it is.
 local function decayed(values, keep, first, last, step)
   local sum, weight, list = 0, 0, {}
   for i = first, last, step do
@@ -94,9 +94,9 @@ function axis.smooth(points, half_life)
   for _, point in ipairs(points) do
     if point[2] - point[2] == 0 then finite[#finite + 1] = point end
   end
-  local before, behind = decayed(finite, keep, 1, #finite, 1), decayed(finite, keep, #finite, 1, -1)
+  local before, after = decayed(finite, keep, 1, #finite, 1), decayed(finite, keep, #finite, 1, -1)
   for i, point in ipairs(finite) do
-    local a, b = before[i], behind[i]
+    local a, b = before[i], after[i]
     smoothed[i] = { point[1], (a[1] + b[1] - point[2]) / (a[2] + b[2] - 1) }
   end
   return smoothed

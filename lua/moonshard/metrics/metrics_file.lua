@@ -107,7 +107,7 @@ local function without_abandoned(list)
 end
 
 -- The lines that stay when a trainer goes on after a step, those of others among them; the size in bytes of those
--- before the first that goes; and the number of lines that go. Behind an incomplete line nothing stays. Lua drops zero
+-- before the first that goes; and the number of lines that go. After an incomplete line nothing stays. Lua drops zero
 -- bytes (after a power cut) from the lines that it reads, so a line shorter than the number of bytes read is one, too.
 local function lines_up_to(path, step, trainer)
   local list, read, rest, whole = {}, 0, 0, true

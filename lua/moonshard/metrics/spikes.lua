@@ -21,7 +21,7 @@ local WATCHED = { { key = "grad_norm", name = "gradient norm" }, { key = "loss",
 ---@field loss number? threshold for the loss, as a multiple of the median; 1.5
 
 ---@class moonshard.Spikes
----@field found { step: integer, what: string, value: number, ratio: number }[] trainer: its number, behind the first
+---@field found { step: integer, what: string, value: number, ratio: number }[] trainer: its number, after the first
 ---@field windows table<integer, { at: integer, grad_norm: number[], loss: number[] }> the last values, by trainer
 local Spikes = {}
 Spikes.__index = Spikes

@@ -144,7 +144,7 @@ local function pool_arguments(who, kernel, o)
   end
   local given = {}
   if o ~= nil and type(o) ~= "table" then
-    errors.invalid("%s takes a table of options behind its kernel, not %s", who, options.describe(o))
+    errors.invalid("%s takes a table of options after its kernel, not %s", who, options.describe(o))
   end
   for key, value in pairs(named and kernel or o or {}) do given[key] = value end
   if not named then given[1] = kernel end

@@ -17,7 +17,7 @@ local bars = {}
 ---@field low number? start of a range that is marked on the bar
 ---@field high number? its end
 ---@field faint boolean? draw the row faintly, because it was not measured
----@field mark string? what is special about the row, behind its label: "fastest"
+---@field mark string? what is special about the row, after its label: "fastest"
 
 ---@class moonshard.BarChart
 ---@field title string description for screen readers
@@ -57,7 +57,7 @@ local function range_of(chart)
   return low, high > low and high or low + chart.unit.size
 end
 
--- What is drawn of a mark behind a label; the script does the same.
+-- What is drawn of a mark after a label; the script does the same.
 local function marked(row) return row.mark and ("  \226\151\130 " .. row.mark) or "" end
 
 -- Each row is drawn at 0 and translated to its position, so that the script can move it.

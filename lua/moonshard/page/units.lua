@@ -5,7 +5,7 @@ local units = {}
 
 ---@class moonshard.Unit
 ---@field size number of it in values of the chart
----@field suffix string behind numbers: " GiB", "k"
+---@field suffix string after numbers: " GiB", "k"
 ---@field name string for the title of an axis: "GiB", "tokens/s"
 
 local BYTES = { "B", "KiB", "MiB", "GiB", "TiB" }

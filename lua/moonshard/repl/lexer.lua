@@ -163,7 +163,7 @@ function lexer.is_incomplete(message)
   return message:find("near '<eof>'", 1, true) ~= nil and not message:find("unfinished string", 1, true)
 end
 
----Whether a colon has white space behind it, as the one that begins a block in Python. In Lua a method's name is there,
+---Whether a colon has white space after it, as the one that begins a block in Python. In Lua a method's name is there,
 ---and what a user of Python types next would complete nothing.
 ---@param text string
 ---@return boolean

@@ -114,7 +114,7 @@ local function source_of(pieces)
   for _, piece in ipairs(pieces) do
     local text = piece.text
     if with_result and piece.result then
-      -- Behind a comment the bracket needs a line of its own.
+      -- After a comment the bracket needs a line of its own.
       text = ("result(%s%s)"):format(piece.result, piece.result:find("--", 1, true) and "\n" or "")
     end
     if text and piece.only then text = ("if rank == %d then\n%s\nend"):format(piece.only, text) end

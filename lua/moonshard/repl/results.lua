@@ -35,7 +35,7 @@ local function name_ranks(ranks)
   return (#ranks == 1 and "rank " or "ranks ") .. table.concat(parts, ", ")
 end
 
--- Groups ranks with the same text, and the same values behind it, ordered by first rank. shown: the text is also that
+-- Groups ranks with the same text, made of the same values, ordered by first rank. shown: the text is also that
 -- of an earlier group.
 local function group(outcomes, ranks, field)
   local groups, by_key, texts = {}, {}, {}

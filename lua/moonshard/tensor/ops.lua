@@ -110,7 +110,7 @@ end
 local ids = ffi.new("int[?]", MAX_INPUTS)
 local results = ffi.new("int[?]", MAX_OUTPUTS)
 
--- What is behind a value that is no tensor: a field that init did not set is nil, and so is what x.sum() gives sum.
+-- Why a value is no tensor: a field that init did not set is nil, and so is what x.sum() gives sum.
 local function described(row, position, input)
   if input ~= nil then return options.describe(input) end
   return "nil: it was never assigned, or has another name"

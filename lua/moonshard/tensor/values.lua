@@ -75,7 +75,7 @@ function values.scale(data, count, factor)
   for i = 0, count - 1 do data[i] = data[i] * factor end
 end
 
--- Bits of f32: minus infinity, behind which are the negative NaNs, and the NaN that processors make.
+-- Bits of f32: minus infinity, after which come the negative NaNs, and the NaN that processors make.
 local MINUS_INFINITY, NAN = 0xff800000, 0xffc00000
 
 -- x, or a copy if it has other negative NaNs, as damaged files do: their bits are those by which LuaJIT marks nil,

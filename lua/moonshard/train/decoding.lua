@@ -1,7 +1,7 @@
 -- Passes of a model over texts that grow by a token each: with the keys and values of earlier tokens kept, or, for
 -- models that do not take a cache and for texts beyond the model's length, over the last tokens again.
 --
--- The first pass takes whole texts, padded behind to a power of two, and gives keys and values of all their tokens.
+-- The first pass takes whole texts, padded at the end to a power of two, and gives keys and values of all their tokens.
 -- They are kept on the host, and are inputs of the later passes, together with a mask of those that a text has: its own
 -- in front of the new token, within the layer's window and the document. Their number is a power of two as well, so
 -- that a few plans serve texts of all lengths.
@@ -83,7 +83,7 @@ local function only_one() return 0 end
 
 -- ---- over the last tokens again ----------------------------------------------------------------------------------
 
--- The last tokens of each text, padded behind, i32 [B,length].
+-- The last tokens of each text, padded at the end, i32 [B,length].
 local function last_tokens(self, length)
   local array = array_of("i32", #self.texts * length)
   for i, text in ipairs(self.texts) do

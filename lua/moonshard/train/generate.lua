@@ -220,7 +220,7 @@ local function require_same(running, o, lists, count)
     :require(running, "of what is generated")
 end
 
--- seed + number - 1; behind the largest seed comes 0.
+-- seed + number - 1; after the largest seed comes 0.
 local function seed_of(seed, number)
   return seed + number - 1 < 2 ^ 53 and seed + number - 1 or seed - 2 ^ 53 + number - 1
 end

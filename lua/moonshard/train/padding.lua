@@ -1,7 +1,7 @@
 -- Batches whose rows each rank pads to its own longest, padded further to the longest of all ranks: the ranks of a step
 -- run one plan, which has one shape. The option `pad` of ms.trainer says which fields are padded, and with what.
 --
--- It is an option because only the recipe knows what leaves its results unchanged. Behind causal attention any token
+-- It is an option because only the recipe knows what leaves its results unchanged. Under causal attention any token
 -- does, where the targets are ignored; a model that sees all tokens needs a mask, too.
 
 local batch_of = require("moonshard.engine.batch")

@@ -49,7 +49,7 @@ local function checked(call, format)
     local loss, more = call(...)
     if not tensor.is(loss) then errors.invalid("train:step: " .. format, options.describe(loss)) end
     if more ~= nil then
-      errors.invalid("train:step: what forward returns behind the loss is not computed: return the loss alone, and "
+      errors.invalid("train:step: what forward returns after the loss is not computed: return the loss alone, and "
         .. "call the model for its other results")
     end
     return loss

@@ -111,7 +111,7 @@ sealed.class(Trainer, {
 ---  clipping (PyTorch's function would make gradients 0). Or rules over parameters, { { pattern, limit }, ... }: the
 ---  parameters of each rule are clipped by their own norm, and those that no rule matches are not. Norms are those of
 ---  the whole mesh, in one all-reduce; the order of their sums follows the mesh, the units and their layout
----@field clip_grad_value? number clip each element of the mean gradient to -value to value, behind the norms, as
+---@field clip_grad_value? number clip each element of the mean gradient to -value to value, after the norms, as
 ---  torch.nn.utils.clip_grad_value_; 0 (the default): no clipping
 ---@field micro_batches? integer divide the rows of a batch into this many and add their gradients; default 1
 ---@field prefetch? integer units gathered ahead; default 1

@@ -14,7 +14,7 @@ local report = {}
 local size = progress.size
 local OTHERS = 6 -- meshes
 local COLUMNS = 120 -- of a line
-local RULES = 64 -- of them for the rules of another mesh, behind its numbers
+local RULES = 64 -- of them for the rules of another mesh, after its numbers
 
 ---@class moonshard.TuneReport
 ---@field survey moonshard.Survey

@@ -63,7 +63,7 @@ end
 
 local function text_of(lines) return #lines > 0 and table.concat(lines, "\n") .. "\n" or "" end
 
--- Adds a comment behind the first line, or above it.
+-- Adds a comment after the first line, or above it.
 local function note(lines, text)
   if #lines[1] + #text + 5 <= COLUMNS then lines[1] = lines[1] .. "  -- " .. text
   else table.insert(lines, 1, "-- " .. text) end

@@ -1,4 +1,4 @@
--- What recipes call looks at its arguments first. Arguments behind the last one that a function takes are errors: Lua
+-- What recipes call looks at its arguments first. Arguments after the last one that a function takes are errors: Lua
 -- drops them, and x:transpose(0, 1, 2) or train:step(batch, 3) would do something other than what was asked. So are
 -- lists with a nil among their items (checks/lists.lua), whose rest Lua drops.
 --
@@ -68,7 +68,7 @@ local function replaced(func, called, names)
   return replacement
 end
 
----A function that takes no more arguments than this one, and no list with a nil among its items; nil behind the last
+---A function that takes no more arguments than this one, and no list with a nil among its items; nil after the last
 ---argument is no argument.
 ---@generic F: function
 ---@param holder string "ms", or an object as guides call it: "train"

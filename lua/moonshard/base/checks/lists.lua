@@ -1,5 +1,5 @@
 -- Lists that recipes give. A nil among items, as `condition and value or nil` leaves it, would end the list for # and
--- ipairs, so that what comes behind it is dropped; so would a field next to items. Every public function checks its
+-- ipairs, so that what comes after it is dropped; so would a field next to items. Every public function checks its
 -- arguments here before it reads them (checks/arguments.lua), and the options among them (checks/options.lua).
 --
 -- Tables with a metatable are objects, and so are those with a method, which can have fields next to items; those
@@ -35,9 +35,9 @@ end
 local function text_of_hole(list)
   local at = 1
   while list[at] ~= nil do at = at + 1 end
-  local behind = at + 1
-  while list[behind] == nil do behind = behind + 1 end
-  return ("item %d is nil, and item %d comes behind it: leave nil out of the list"):format(at, behind)
+  local after = at + 1
+  while list[after] == nil do after = after + 1 end
+  return ("item %d is nil, and item %d comes after it: leave nil out of the list"):format(at, after)
 end
 
 local NO_FIELD = "a list has no field %s: leave it out, or write it into the table of an item"

@@ -97,7 +97,7 @@ function options.folder(who, folder)
   errors.invalid("%s: give a folder, not %s", who, describe(folder))
 end
 
----Refuses arguments behind the last one, which Lua drops.
+---Refuses arguments after the last one, which Lua drops.
 ---@param who string the function, as the user wrote it
 ---@param ... any what follows
 function options.no_more(who, ...)

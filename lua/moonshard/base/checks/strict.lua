@@ -31,7 +31,7 @@ local function called_with_a_dot(object)
     if not info then break end
     local name, value = debug.getlocal(level, 1)
     if name == "self" and rawequal(value, object) then
-      -- A function that no recipe can name is behind the call of a layer.
+      -- The call of a layer runs a function that no recipe can name.
       local own = info.namewhat == "method" or info.namewhat == "field" or info.namewhat == "global"
       found = own and info.name or "forward"
     end

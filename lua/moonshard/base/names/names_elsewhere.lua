@@ -126,7 +126,7 @@ local ABSENT = {
   ["bf16 needs no scaling of the loss"] = "loss_scale initial_scale_power dynamic_loss_scale grad_scaler "
     .. "keep_low_precision_grads",
   ["it is not there: adamw keeps the averages of the squares, not their maxima"] = "amsgrad",
-  ["write the calls into the recipe's loop, behind train:step(batch)"] = "callbacks plugins hooks",
+  ["write the calls into the recipe's loop, after train:step(batch)"] = "callbacks plugins hooks",
   ["the rows of a batch are made by the data: ms.data.random, or a Lua table { inputs = x, targets = y }"] =
     "collate_fn data_collator batch_sampler",
   [STARTED] = "init_process_group destroy_process_group init_distributed initialize initialize_megatron "

@@ -29,9 +29,9 @@ end
 ---@param names table<string, string>
 ---@return string
 function recipe_names.rename(message, names)
-  return (message:gsub("()%f[%w_]([%w_]+%.?[%w_]*)()", function(at, name, behind)
+  return (message:gsub("()%f[%w_]([%w_]+%.?[%w_]*)()", function(at, name, after)
     local word = names[name] and name or name:match("^(.-)%.$") or name
-    local is_part = is_of_a_name(message:sub(1, at - 1), message:sub(at + #word, behind + 1))
+    local is_part = is_of_a_name(message:sub(1, at - 1), message:sub(at + #word, after + 1))
     return names[word] and not is_part and names[word] .. name:sub(#word + 1) or nil
   end))
 end

@@ -64,7 +64,7 @@ end
 
 local visit
 
--- A place, and what can be read behind it.
+-- A place, and what can be read through it.
 local function add_and_visit(self, holder, key, value, path, name, depth)
   add(self, holder, key, value, path)
   visit(self, value, name, depth)

@@ -21,7 +21,7 @@ local is_planned = measures.is_planned
 
 local function is_measured(record) return record.status == "ok" end
 
--- The columns behind the settings: those of the terminal, and the time in which no kernel ran. Bytes have a text of
+-- The columns after the settings: those of the terminal, and the time in which no kernel ran. Bytes have a text of
 -- their own in each cell.
 local function number_columns(self)
   local list = {}
