@@ -71,10 +71,10 @@ for _, path in ipairs(order) do
   local own, number = {}, 0
   for line in (code[path] .. "\n"):gmatch("(.-)\n") do
     number = number + 1
-    for name, behind in line:gmatch("%f[%w_](ms_[%w_]+)(.?.?)") do
+    for name, after in line:gmatch("%f[%w_](ms_[%w_]+)(.?.?)") do
       local files = defined[name]
-      local is_type = behind:find("^ ?[%a*]")
-      local declares = path:find("%.h$") and (line:find("^extern ") or behind:find("^%(") and not line:find("return"))
+      local is_type = after:find("^ ?[%a*]")
+      local declares = path:find("%.h$") and (line:find("^extern ") or after:find("^%(") and not line:find("return"))
       if files and not files[path] and not private[path][name] and not is_type and not declares then
         for _, other in ipairs(nearest(path, files)) do
           own[other] = own[other] or ("%s, line %d"):format(name, number)

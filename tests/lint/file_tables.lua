@@ -4,7 +4,7 @@
 --                                                  anything is
 --
 -- A name is text between backquotes that ends as a source does; it may begin with folders, and `*` stands for any
--- characters. What links name is there, too, and so is a heading behind `#`. A table of files has a column "file" or
+-- characters. What links name is there, too, and so is a heading after `#`. A table of files has a column "file" or
 -- "files". Each folder of which that column names a file is listed: its document names every source of that folder, in
 -- the table or in its text.
 

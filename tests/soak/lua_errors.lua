@@ -6,7 +6,7 @@ local trial = require("soak.trial")
 
 local STEPS = 6
 
--- What a line about each fault of recipe.lua ends with, behind the place; the rank is named in front of it.
+-- What a line about each fault of recipe.lua ends with, after the place; the rank is named in front of it.
 local SAYS = {
   error = "tests/soak/recipe.lua:%d+: on purpose",
   index = "tests/soak/recipe.lua:%d+: [^\n]*'nothing' %(a nil value%)",

@@ -10,7 +10,7 @@ local trial = {}
 trial.SECONDS = 15
 
 ---@class Trial
----@field run string words of `moonshard run` behind it; $D is the folder of this trial
+---@field run string words of `moonshard run` after it; $D is the folder of this trial
 ---@field shell string? words in front of the bash that does all of this: unshare
 ---@field before string? what is done first in the same shell: a pipe, a mount
 ---@field prefix string? words in front of the executable: prlimit

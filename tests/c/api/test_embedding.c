@@ -95,8 +95,8 @@ static void older_and_newer_programs_are_understood(void **state) {
   (void)state;
   struct {
     older_param_config config;
-    int behind;
-  } older = {.behind = 4711};
+    int after;
+  } older = {.after = 4711};
   newer_unit_config newer;
   ms_model *model;
   int unit, param;
@@ -110,7 +110,7 @@ static void older_and_newer_programs_are_understood(void **state) {
   assert_fails(ms_model_add_unit(model, "other", &newer.known, &unit), MS_EUNSUPPORTED, "ms_unit_config | newer");
 
   must(ms_config_default("ms_param_config", (ms_param_config *)&older.config, sizeof older.config));
-  assert_int_equal(older.behind, 4711);
+  assert_int_equal(older.after, 4711);
   assert_true(older.config.struct_size == sizeof older.config && older.config.init == MS_INIT_NORMAL);
   older.config.frozen = 1;
   must(ms_model_add_param(model, unit, "w", 1, dims, (ms_param_config *)&older.config, &param));

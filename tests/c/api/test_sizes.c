@@ -186,7 +186,7 @@ static void rows_of_an_older_program_are_read_at_their_distance(void **state) {
   _Alignas(8) unsigned char rows[ROOM];
   ms_safetensors_writer *writer;
   char path[64];
-  memset(rows, UNTOUCHED, sizeof rows); /* what is read behind a row is no number of bytes */
+  memset(rows, UNTOUCHED, sizeof rows); /* what is read after a row is no number of bytes */
   for (int i = 0; i < 3; i++) {
     const ms_safetensors_tensor tensor = {
         .name = (const char *[]){"c", "a", "b"}[i], .dtype = "F32", .ndim = 1, .dims = dims};
@@ -250,7 +250,7 @@ static void measured_kernels_are_read_at_their_distance(void **state) {
   assert_fails(ms_cluster_kernel_time(&c, &work, sizeof work, &seconds), MS_EUNSUPPORTED, "newer");
 }
 
-/* Behind the settings of an older program lies what is none. */
+/* After the settings of an older program lies what is none. */
 static void settings_of_an_older_program_are_checked_alone(void **state) {
   (void)state;
   struct {

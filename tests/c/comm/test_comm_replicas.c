@@ -18,7 +18,7 @@ typedef struct grid {
   void *shared[MOST_RANKS];
 } grid;
 
-/* A rank's sum lies behind its sources. */
+/* A rank's sum lies after its sources. */
 static void *sum_of(const replicas_case *c, int rank) { return c->memory->rank[rank] + 4 * 3 * MOST_COUNT; }
 
 /* One result and one chunk a shard for all replicas. */
@@ -76,8 +76,8 @@ static int reduce_once(grid *g, int kind) {
     float got = read_element(sum_of(c, g->me), c->dst_dtype, i);
     EXPECT(got == want, "sum[%lld] is %g, not %g", (long long)i, (double)got, (double)want);
   }
-  const unsigned char *behind = (unsigned char *)sum_of(c, g->me) + part.n * ms_dtype_size(c->dst_dtype);
-  EXPECT(*behind == 0x55, "what lies behind the slice of %lld elements was written", (long long)part.n);
+  const unsigned char *after = (unsigned char *)sum_of(c, g->me) + part.n * ms_dtype_size(c->dst_dtype);
+  EXPECT(*after == 0x55, "what lies after the slice of %lld elements was written", (long long)part.n);
   return MS_OK;
 }
 

@@ -1,4 +1,4 @@
-/* test_exec_ahead.c - streams of collectives that run ahead: between hosts, what is behind a collective in flight is
+/* test_exec_ahead.c - streams of collectives that run ahead: between hosts, what is after a collective in flight is
  * started, too, so it can complete while a kernel runs. The exec is made by hand: three all-reduces, of which the last
  * waits for a kernel.
  */

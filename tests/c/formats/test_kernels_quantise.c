@@ -102,7 +102,7 @@ static void assert_same_numbers(const char *what, const float *got, const float 
       fail_msg("%s: element %d is %a, not %a", what, (int)i, (double)got[i], (double)expected[i]);
 }
 
-/* One case on one tensor of the fixture, with guard bytes behind all that is written. */
+/* One case on one tensor of the fixture, with guard bytes after all that is written. */
 static void assert_case(const ms_safetensors *file, const char *data, const char *name, const ms_quantisation *q) {
   char what[64];
   int64_t n, code_bytes, scales_n, back_n;

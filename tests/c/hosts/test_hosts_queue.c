@@ -49,7 +49,7 @@ static int start_and_sleep(ms_world *world, void *context) {
     const uint64_t before = head_of(comm);
     EXPECT(ms_comm_room(comm) == MS_COMM_QUEUE, "room for %d", ms_comm_room(comm));
     MS_TRY(start_all(world, comm, r, THREE, COUNT >> 2 * round, round));
-    EXPECT(ms_comm_room(comm) == MS_COMM_QUEUE - THREE, "room for %d behind three", ms_comm_room(comm));
+    EXPECT(ms_comm_room(comm) == MS_COMM_QUEUE - THREE, "room for %d after three", ms_comm_room(comm));
     MS_TRY(await_left(comm, before, THREE));
     for (int b = 0; b < THREE; b++) MS_TRY(check(&r[b], everyone, b, round));
     for (int b = 0; b < THREE; b++) {
@@ -190,9 +190,9 @@ static int lose_rank_1(ms_world *world, void *context) {
   MS_TRY(check(&r[0], everyone, 0, 1));
   EXPECT_FAILS(ms_comm_wait(comm), MS_EPEER, "all_reduce layers.1 | rank 0 | rank 1 | unreachable");
   EXPECT_FAILS(ms_comm_wait(comm), MS_EPEER, "rank 1");
-  EXPECT(ms_comm_room(comm) == 0, "room for %d behind one that failed", ms_comm_room(comm));
+  EXPECT(ms_comm_room(comm) == 0, "room for %d after one that failed", ms_comm_room(comm));
   EXPECT_FAILS(ms_comm_start(comm, &r[0].coll), MS_EINTERNAL, "in flight");
-  EXPECT(head_of(comm) == 2, "an operation behind one that failed was entered");
+  EXPECT(head_of(comm) == 2, "an operation after one that failed was entered");
   reached++;
   ms_comm_close(comm);
   return MS_OK;
@@ -204,7 +204,7 @@ static void H4_operations_before_one_that_fails_are_done_and_those_behind_it_are
   run_ranks_on_hosts(&two_by_one, &threads_transport, lose_rank_1, NULL);
 }
 
-/* Rank 3 starts fewer operations than the others, so they are in one that cannot complete, with others behind it. */
+/* Rank 3 starts fewer operations than the others, so they are in one that cannot complete, with others after it. */
 static int give_up_and_recover(ms_world *world, void *context) {
   (void)context;
   const int me = ms_world_rank(world);
@@ -258,7 +258,7 @@ static int differ_in_the_second(ms_world *world, void *context) {
   if (lacks && me != differs) lacks = message_lacks(ms_error_message(), "disagree | 600 elements | 500 elements");
   if (lacks) return ms_error_prefix("expected \"%s\" in", lacks);
   ms_error_clear();
-  EXPECT(head_of(comm) == 2, "the operation behind it was entered");
+  EXPECT(head_of(comm) == 2, "the operation after it was entered");
   reached++;
   await_reached(2 * ms_world_size(world));
   ms_comm_close(comm);

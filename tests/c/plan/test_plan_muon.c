@@ -90,7 +90,7 @@ static int computed_during(const ms_plan_phase *update, int exchange) {
   return n;
 }
 
-/* Each rank owns a matrix of each block. Only the first bucket has nothing before it, and the last one nothing behind.
+/* Each rank owns a matrix of each block. Only the first bucket has nothing before it, and the last one nothing after.
  */
 static void Q9_a_matrix_is_orthogonalised_while_others_are_exchanged(void **state) {
   (void)state;

@@ -178,7 +178,7 @@ static void M4_an_update_without_a_meeting_before_it_is_refused(void **state) {
   if (tried < 100) fail_msg("only %d were tried", tried);
 }
 
-/* ---- forward, behind an update ------------------------------------------------------------------------------- */
+/* ---- forward, after an update ------------------------------------------------------------------------------- */
 
 /* Takes all gathers of units out of a phase, with the events that they record. */
 static int without_gathers(ms_plan *plan, int phase) {

@@ -7,12 +7,12 @@
 static int without_wait(ms_plan *plan, int phase, int at) {
   ms_plan_phase *p = &plan->phase[phase];
   ms_instr wait = p->instr[at];
-  size_t behind = (size_t)(p->n - at - 1) * sizeof wait;
-  memmove(&p->instr[at], &p->instr[at + 1], behind);
+  size_t after = (size_t)(p->n - at - 1) * sizeof wait;
+  memmove(&p->instr[at], &p->instr[at + 1], after);
   p->n--;
   int rc = ms_plan_verify(plan, phase);
   ms_error_clear();
-  memmove(&p->instr[at + 1], &p->instr[at], behind);
+  memmove(&p->instr[at + 1], &p->instr[at], after);
   p->instr[at] = wait;
   p->n++;
   return rc;
@@ -219,7 +219,7 @@ static void M4_every_wait_of_an_outer_step_is_needed(void **state) {
 }
 
 /* A phase without communication has one stream, and so nothing to wait for; replicas that update slices of one
- * copy meet behind the last. */
+ * copy meet after the last. */
 static void M4_the_update_waits_once_for_replicas_with_one_copy(void **state) {
   (void)state;
   static const struct {

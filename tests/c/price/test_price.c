@@ -157,7 +157,7 @@ static void E2_gathers_and_sums_end_when_they_do_by_hand(void **state) {
   /* From there on kernels never wait, so the last one ends after one second for each. */
   const int rest = kernels_before(phase, phase->n) - kernels_before(phase, first_of_block);
   assert_true(simulated.moment[last_kernel].end == 20 + rest);
-  /* The first sum begins behind the kernel that completes the block's gradients; the second one follows. */
+  /* The first sum begins after the kernel that completes the block's gradients; the second one follows. */
   double begin = -1;
   for (int i = 0; i < phase->n; i++)
     if (phase->instr[i].kind == MS_INSTR_COLLECTIVE && phase->instr[i].coll->kind != MS_COLL_ALL_GATHER) {

@@ -183,7 +183,7 @@ static const groups some_groups[] = {
     {65, 66, 33, 2, {0, 0, 65}},
     /* several steps of whole units along every axis */
     {100, 136, 72, 3, {0, 70, 71, 100}},
-    /* rows of no group, before and behind */
+    /* rows of no group, before and after */
     {90, 7, 12, 5, {3, 3, 67, 80, 81, 81}},
     {20, 4, 6, 2, {0, 0, 0}},
     /* many rows a group: more steps than stages, and sizes that divide by nothing */

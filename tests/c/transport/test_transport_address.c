@@ -170,7 +170,7 @@ static void H6_addresses_that_no_transport_made_are_refused(void **state) {
       random = random * 1664525 + 1013904223;
       address[i] = (uint8_t)(random >> 24);
     }
-    if (round % 2) memcpy(address, all.addresses[0], 24); /* the places behind it are random */
+    if (round % 2) memcpy(address, all.addresses[0], 24); /* the places after it are random */
     if (round % 2) address[7] = (uint8_t)(1 + round % 255);
     for (int i = 0; i < 50; i++) place_text(all.addresses[0], address, i);
     ms_tcp_check_address(address);

@@ -1,5 +1,5 @@
 -- What a run's last checkpoint has: the trainer as it is at the end, with all that was trained, also by a trainer that
--- saves nothing itself; with what the recipe drew or read behind its last step; and at the step to which it went back.
+-- saves nothing itself; with what the recipe drew or read after its last step; and at the step to which it went back.
 
 local program = require("lua.support.program")
 local scratch = require("lua.support.scratch")
@@ -23,7 +23,7 @@ end
 print("weights", table.concat(model:parameter("0.weight"):reshape(-1):tolist(), " "))
 ]]
 
--- Steps with inputs that are drawn or read, and something more of both behind every fourth step.
+-- Steps with inputs that are drawn or read, and something more of both after every fourth step.
 local MOVED = [[
 local ms = require "moonshard"
 local cfg = ms.args { dir = "", text = "", steps = 8, every = 4, how = "draw", hand = false }
@@ -127,7 +127,7 @@ describe("the last checkpoint of a run", function()
     os.remove(recipe)
   end)
 
-  it("keeps what was drawn or read behind the last step, whether that was saved or not", function()
+  it("keeps what was drawn or read after the last step, whether that was saved or not", function()
     local run, text = runner(MOVED), scratch.path()
     scratch.write(text, ("some text. "):rep(99))
     for _, how in ipairs { "draw", "read", "own" } do

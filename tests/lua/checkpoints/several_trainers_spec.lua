@@ -103,7 +103,7 @@ describe("two trainers of a model", function()
   end)
 end)
 
--- Two trainers take turns. A rank ends itself by `signal` behind the step `at` of one of them.
+-- Two trainers take turns. A rank ends itself by `signal` after the step `at` of one of them.
 local TURNS = [[
 local ms = require "moonshard"
 local ffi = require "ffi"

@@ -5,7 +5,7 @@ local program = require("lua.support.program")
 local TOY = "recipes/toy_hsdp.lua"
 local LIMIT = 64 * 2 ^ 20 -- bytes; the ranks' control segment is smaller
 
--- Runs the program behind shell words (limits, redirections); only standard error is given.
+-- Runs the program after shell words (limits, redirections); only standard error is given.
 local function command(arguments, before, after)
   local path = os.tmpname()
   local status = os.execute(("(%s timeout -k 5 60 %s %s) 2>%s %s"):format(before or "",

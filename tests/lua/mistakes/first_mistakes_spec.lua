@@ -125,7 +125,7 @@ describe("a first recipe", function()
     for i, mistake in ipairs(MISTAKES) do
       os.remove(paths[i])
       local err = ended[i].err:gsub(paths[i]:gsub("%p", "%%%0"), "RECIPE")
-      -- Line 12 stands behind the first step.
+      -- Line 12 comes after the first step.
       assert.equal(mistake[1] == 12 and 3 or 2, ended[i].status, mistake[4] .. "\n" .. err)
       local place = ("moonshard: RECIPE:%d: "):format(mistake.at or mistake[1])
       assert.equal(place, err:sub(1, #place), err)

@@ -1,4 +1,4 @@
--- Arguments behind the last one that a function takes, which Lua would drop: an error that names the call.
+-- Arguments after the last one that a function takes, which Lua would drop: an error that names the call.
 
 local has = require("lua.support.message").has
 local message = require("lua.support.fixture").message
@@ -47,7 +47,7 @@ local CALLS = {
   ["data:batches(steps)"] = function() data():batches(3, 4) end,
 }
 
-describe("arguments behind the last", function()
+describe("arguments after the last", function()
   teardown(scratch.clear)
 
   for called, call in pairs(CALLS) do

@@ -72,7 +72,7 @@ local function must(status)
   if status ~= 0 then error(ffi.string(C.ms_error_message()), 2) end
 end
 
--- They also say how much there is, behind the handle.
+-- They also say how much there is, after the handle.
 local counted = { ms_safetensors_open = true, ms_tokens_open = true }
 
 local function new(kind, call, ...)

@@ -14,7 +14,7 @@ local data = ms.data.random { inputs = 4, targets = 2 }
 local train = ms.trainer { model = model, loss = ms.loss.mse, optimizer = ms.optim.sgd { lr = 0.1 } }
 local function step() return train:step(data:read { 0, 1 }) end
 ]]
-local FIRST_LINE = 8 -- of what stands behind it
+local FIRST_LINE = 8 -- of what follows it
 
 -- Runs a recipe; its path in what it printed is RECIPE.
 local function run(source, ranks, command)

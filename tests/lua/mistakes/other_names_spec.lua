@@ -137,7 +137,7 @@ describe("the table of other names", function()
     has(message(PLACES["ms.fully_shard"], "recomptue"), "mean recompute")
   end)
 
-  it("is not that of a function behind the call of a layer", function()
+  it("is not that of the function that the call of a layer runs", function()
     local Net = ms.module "Net"
     function Net:init() self.fc = ms.nn.linear(2, 2) end
     function Net:forward(x) return self.fc.forward(x) end

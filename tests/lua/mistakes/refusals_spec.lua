@@ -57,13 +57,13 @@ describe("refused are", function()
     ["R2 a group's rate of an optimizer whose rate is 0"] = { function()
       trainer { optimizer = ms.optim.adamw { lr = 0, groups = { { "0", { lr = 0.1 } } } } }
     end, "lr | which is 0 | lr_scale = 0" },
-    ["U10 what a forward returns behind the loss"] = { function()
+    ["U10 what a forward returns after the loss"] = { function()
       local function forward(net, b)
         local y = net(b.inputs)
         return ms.loss.mse(y, b.targets), y
       end
       ms.trainer { model = shard {}, optimizer = ms.optim.sgd { lr = 1 }, forward = forward }:step(batch)
-    end, "behind the loss | alone" },
+    end, "after the loss | alone" },
     ["R2 a negative weight decay of a group"] = { function()
       trainer { optimizer = ms.optim.sgd { lr = 1, groups = { { "2", { weight_decay = -1 } } } } }
     end, "optimizer | rule 1 (2) | weight_decay | 0" },

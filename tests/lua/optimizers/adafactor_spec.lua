@@ -105,7 +105,7 @@ describe("Adafactor", function()
     equals_one_rank("experts", "divided experts", "sliced experts")
   end)
 
-  it("S13 averages matrices behind whichever axis is divided", function()
+  it("S13 averages matrices after whichever axis is divided", function()
     local recipe = program.recipe(MANY_AXES)
     for mesh, ranks in pairs { ["1x2"] = 2, ["2x2"] = 4 } do
       local ended = program.run { "check", recipe, "-n", tostring(ranks), "mesh=" .. mesh }

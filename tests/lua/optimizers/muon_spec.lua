@@ -200,7 +200,7 @@ describe("Muon", function()
     has(text.out, "muon, lr x 1, weight decay 0.1")
   end)
 
-  it("Q9 exchanges a part of the matrices at a time, behind the work on others, in less memory than all of them take",
+  it("Q9 exchanges a part of the matrices at a time, while others are computed, in less memory than all of them take",
     function()
       local function read(command, ...)
         local ended = program.run { command, "--json", "mesh=2x2", "optimizer=muon", ... }

@@ -83,11 +83,11 @@ describe("Muon with a tensor dimension", function()
     function()
       for _, model in ipairs { "gpt2", "mixer" } do
         local function moves(mesh)
-          local first, behind, all = contents(saved(mesh, "model=" .. model, "steps=0")),
+          local first, after, all = contents(saved(mesh, "model=" .. model, "steps=0")),
             contents(saved(mesh, "model=" .. model, "steps=1")), {}
-          for name, has in pairs(behind) do
+          for name, has in pairs(after) do
             local fqn = name:match("^param (.*)")
-            if fqn and behind["momentum " .. fqn] then
+            if fqn and after["momentum " .. fqn] then
               all[fqn] = { largest = compare.largest(has.values, 0, has.numel) } -- a stored weight rounds
               for i = 1, has.numel do all[fqn][i] = has.values[i - 1] - first[name].values[i - 1] end
             end

@@ -4,7 +4,7 @@ local program = require("lua.support.program")
 local pty = require("lua.support.pty")
 local scratch = require("lua.support.scratch")
 
--- The nth program of a section, which can be a whole page, and the indented lines behind it.
+-- The nth program of a section, which can be a whole page, and the indented lines after it.
 local function program_and_output(path, section, n)
   local rest, source = ("\n" .. scratch.read(path)):match("\n#+ " .. section .. "\n(.*)"), nil
   for _ = 1, n or 1 do source, rest = rest:match("```lua\n(.-)```\n(.*)") end
@@ -139,7 +139,7 @@ describe("the guide to a fine-tune", function()
   end)
 end)
 
--- Lines that are typed at the prompt in a page, with what is shown behind each; ^C is a key.
+-- Lines that are typed at the prompt in a page, with what is shown after each; ^C is a key.
 local function typed_and_shown(path)
   local entries, entry = {}, nil
   for line in scratch.read(path):gmatch("([^\n]*)\n") do

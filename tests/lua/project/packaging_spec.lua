@@ -30,7 +30,7 @@ describe("the build, for packagers", function()
 
   teardown(scratch.clear)
 
-  it("puts the caller's flags behind its own, and makes errors of warnings only on request", function()
+  it("puts the caller's flags after its own, and makes errors of warnings only on request", function()
     local all, strict = making("CFLAGS='-O0 -DMINE' CPPFLAGS=-DBEFORE LDFLAGS=-Wl,-z,now CC=my-cc"), making("WERROR=1")
     for file, own in pairs({ ["runtime/engine.c"] = "-O2", ["kernels/cpu/reductions/reduce.c"] = "-O3",
       ["runtime/host/main.c"] = "-O2" }) do

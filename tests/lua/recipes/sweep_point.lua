@@ -2,7 +2,7 @@
 --
 -- `trace` is a file that every run adds a line to: its settings, its process group, its process and the sweep's. `on`
 -- names a setting (key=value) with which the run does not end by itself, but for the first `after` such runs; with
--- `signal` that is sent to the sweep, once: a file named as `trace` with ".sent" behind it tells that it was, and the
+-- `signal` that is sent to the sweep, once: a file named as `trace` with ".sent" after it tells that it was, and the
 -- next run is an ordinary one.
 
 local ms = require "moonshard"

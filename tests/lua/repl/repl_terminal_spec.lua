@@ -127,7 +127,7 @@ describe("moonshard repl in a terminal", function()
       terminal:send("\27[200~text = 'a\tmod\tb'\nfor i = 1, 2 do\n\tif i == 2 then\n\t\tprint(#text,\ti)\n\tend\nend\n"
         .. "\27[201~")
       local shown = terminal:expect("7\t2\n")
-      assert.falsy(shown:find("model", 1, true), shown) -- which Tab behind mod offers
+      assert.falsy(shown:find("model", 1, true), shown) -- which Tab after mod offers
       terminal:expect(FIRST)
       terminal:send("mod" .. TAB) -- the paste has ended
       terminal:expect("module")

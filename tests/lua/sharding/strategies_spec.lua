@@ -45,7 +45,7 @@ describe("replicas of a host", function()
       assert.same(each.plan.comm_bytes, one.plan.comm_bytes)
       assert.equal(each.collectives.first, one.collectives.first)
       assert.equal(0, each.plan.collectives.update)
-      assert.equal(1, one.plan.collectives.update) -- they meet behind it
+      assert.equal(1, one.plan.collectives.update) -- they meet after it
     end
     -- Slices begin on cache lines, and each unit's state does.
     assert(math.abs(sharded.plan.bytes.optimizer - replicated.plan.bytes.optimizer) < 1024)

@@ -9,7 +9,7 @@ local RECIPE = "tests/lua/recipes/tensor_parallel.lua"
 local function check(ranks, ...) return { "check", RECIPE, "-n", ranks, ... } end
 local function run(ranks, ...) return { "run", RECIPE, "-n", ranks, "--timeout", "60", ... } end
 
--- A row of a batch alone: the parts of its columns that ranks gather lie behind one another, as rows would.
+-- A row of a batch alone: the parts of its columns that ranks gather lie after one another, as rows would.
 local ONE_ROW = program.recipe([==[
   local ms = require "moonshard"
   local Net = ms.module "Net"

@@ -26,7 +26,7 @@ describe("parity with one rank", function()
         local in_place, copied = run(mesh[1], settings), run(mesh[1], with(settings, { shared_masters = false }))
         -- Replicas that keep one copy sum gradients in another order.
         if mesh[2] == "2x2" then assert_parity(copied, in_place, 1e-5) else assert_same(copied, in_place) end
-        local meetings = mesh[2] == "2x2" and 1 or 0 -- behind each update
+        local meetings = mesh[2] == "2x2" and 1 or 0 -- after each update
         assert.equal(copied.plan.collectives.update + meetings, in_place.plan.collectives.update)
         for phase, count in pairs(copied.collectives) do
           if phase ~= "update" then assert.equal(count, in_place.collectives[phase], phase) end

@@ -1,4 +1,4 @@
--- The rates of ms.schedule, step by step: warm-ups, the way down, and what is behind the end.
+-- The rates of ms.schedule, step by step: warm-ups, the way down, and what is after the end.
 
 local ms = require("moonshard")
 

@@ -17,7 +17,7 @@ local Part = ms.module "Part"
 
 function Part:init(name)
   self.w = ms.parameter(SHAPES[name])
-  self.still = ms.parameter { 5, frozen = true } -- behind what trains, in all buffers
+  self.still = ms.parameter { 5, frozen = true } -- after what trains, in all buffers
 end
 
 function Part:forward(x) return (self.w * x):sum() + self.still:sum() end

@@ -75,13 +75,13 @@ function ways.exchange(self, x)
   return x + times(y:from_local { tensor = ms.Shard(1) }, self.up):gelu():matmul(self.up) + self.down_bias
 end
 
--- Each position with the one before it and the one behind it: ranks send their neighbours what these need.
+-- Each position with the one before it and the one after it: ranks send their neighbours what these need.
 function ways.neighbours(self, x)
   local own = (x * self.gain):to_local { tensor = ms.Shard(1) }
   local n = own:size(1)
   local before = ms.ops.concat(own:slice(1, n - 1, n):shift("tensor"), own:slice(1, 0, n - 1), { axis = 1 })
-  local behind = ms.ops.concat(own:slice(1, 1, n), own:slice(1, 0, 1):shift("tensor", -1), { axis = 1 })
-  return x + ((own * before):tanh() - before * behind * behind):from_local { tensor = ms.Shard(1) } + self.down_bias
+  local after = ms.ops.concat(own:slice(1, 1, n), own:slice(1, 0, 1):shift("tensor", -1), { axis = 1 })
+  return x + ((own * before):tanh() - before * after * after):from_local { tensor = ms.Shard(1) } + self.down_bias
 end
 
 -- A sum in a ring, of which the engine does not know that it is equal on all ranks.
