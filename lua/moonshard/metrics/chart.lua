@@ -192,9 +192,10 @@ end
 
 -- ---- as SVG ----
 
-local WIDTH, HEIGHT = 720, 400
-local LEFT, RIGHT, TOP, BOTTOM = 56, 16, 40, 44
-local COLOURS = { "#2563eb", "#d97706", "#059669", "#7c3aed" }
+local WIDTH, PLOT = 720, 316                    -- pixels; PLOT: height of what is between the axes
+local LEFT, RIGHT, TOP, BOTTOM = 56, 16, 46, 44 -- TOP: above the first row of the legend
+local ROW = 18                                  -- of the legend
+local COLOURS = { "#2563eb", "#d97706", "#059669", "#7c3aed", "#dc2626", "#0891b2", "#db2777", "#65a30d" }
 
 local function escape(text)
   return (text:gsub("[&<>\"]", { ["&"] = "&amp;", ["<"] = "&lt;", [">"] = "&gt;", ['"'] = "&quot;" }))
@@ -208,7 +209,8 @@ local function svg_points(points, to_x, to_y)
   return table.concat(list, " ")
 end
 
-local function svg_axes(out, range, to_x, to_y)
+-- top, bottom: pixels between which the axis of y is
+local function svg_axes(out, range, to_x, to_y, top, bottom)
   for _, tick in ipairs(axis.ticks(range.y_low, range.y_high, 6)) do
     local y = to_y(tick.value)
     out[#out + 1] = ('<path class="grid" d="M%d %.1fH%d"/><text x="%d" y="%.1f" text-anchor="end">%s</text>')
@@ -217,9 +219,9 @@ local function svg_axes(out, range, to_x, to_y)
   for _, tick in ipairs(axis.ticks(range.x_low, range.x_high, 8, true)) do
     local x = to_x(tick.value)
     out[#out + 1] = ('<path class="axis" d="M%.1f %dv5"/><text x="%.1f" y="%d" text-anchor="middle">%s</text>')
-      :format(x, HEIGHT - BOTTOM, x, HEIGHT - BOTTOM + 19, tick.text)
+      :format(x, bottom, x, bottom + 19, tick.text)
   end
-  out[#out + 1] = ('<path class="axis" d="M%d %dV%dH%d"/>'):format(LEFT, TOP, HEIGHT - BOTTOM, WIDTH - RIGHT)
+  out[#out + 1] = ('<path class="axis" d="M%d %dV%dH%d"/>'):format(LEFT, top, bottom, WIDTH - RIGHT)
 end
 
 local function svg_curve(out, curve, colour, to_x, to_y)
@@ -232,64 +234,69 @@ local function svg_curve(out, curve, colour, to_x, to_y)
     return
   end
   -- The raw values, faint, and their mean over about a fiftieth of the curve to either side.
-  out[#out + 1] = ('<polyline points="%s" stroke="%s" opacity="0.3"/>')
+  out[#out + 1] = ('<polyline points="%s" stroke="%s" opacity="0.4"/>')
     :format(svg_points(curve.points, to_x, to_y), colour)
   local smoothed = axis.smooth(curve.points, math.max(1, #curve.points / 50))
   out[#out + 1] = ('<polyline points="%s" stroke="%s" stroke-width="2"/>')
     :format(svg_points(smoothed, to_x, to_y), colour)
 end
 
--- What is drawn, as it is drawn: a dot for marks; for a line its values, faint, and their mean.
+-- What is drawn, as it is drawn: a dot for marks; for a line its values, faint, and their mean. Wraps below the title.
+-- Returns how many rows it has.
 local function svg_legend(out, curves)
-  local entries, x = {}, WIDTH - RIGHT
+  local x, row = LEFT, 0
+  local function add(text, sign)
+    local length = 24 + 7 * #text
+    if x > LEFT and x + length > WIDTH - RIGHT then x, row = LEFT, row + 1 end
+    local y = TOP + ROW * row
+    out[#out + 1] = sign:format(x + 8, y - 4) .. ('<text x="%d" y="%d">%s</text>'):format(x + 20, y, escape(text))
+    x = x + length + 12
+  end
   for i, curve in ipairs(curves) do
     local colour = COLOURS[(i - 1) % #COLOURS + 1]
-    if curve.marks then
-      entries[#entries + 1] = { text = curve.name, sign = '<circle cx="%d" cy="20" r="4" fill="' .. colour .. '"/>' }
+    if curve.marks then add(curve.name, '<circle cx="%d" cy="%d" r="4" fill="' .. colour .. '"/>')
     else
-      local line = '<path d="M%d 20m-8 0h14" fill="none" stroke="' .. colour .. '" '
-      entries[#entries + 1] = { text = curve.name, sign = line .. 'opacity="0.3"/>' }
-      entries[#entries + 1] = { text = "smoothed", sign = line .. 'stroke-width="2"/>' }
+      local line = '<path d="M%d %dm-8 0h16" fill="none" stroke="' .. colour .. '" '
+      add(curve.name, line .. 'opacity="0.4"/>')
+      add(curve.name .. ", smoothed", line .. 'stroke-width="2"/>')
     end
   end
-  for i = #entries, 1, -1 do
-    x = x - 14 - 7 * #entries[i].text
-    out[#out + 1] = entries[i].sign:format(x)
-      .. ('<text x="%d" y="24">%s</text>'):format(x + 9, escape(entries[i].text))
-    x = x - 18
-  end
+  return row + 1
 end
 
 local STYLE = "<style>text{font:12px sans-serif;fill:#374151}.title{font-size:15px;font-weight:600}"
   .. ".grid{stroke:#e5e7eb}.axis{stroke:#6b7280;fill:none}polyline{fill:none;stroke-linejoin:round}</style>"
 
 ---The curves as a self-contained SVG document.
----@param curves moonshard.Curve[]
----@param labels { title: string, x: string }
+---@param curves moonshard.Curve[] with names
+---@param labels { title: string, x: string, y: string } x, y: titles of the axes
 ---@return string
 function chart.svg(curves, labels)
   local range = axis.range(curves) or { x_low = 0, x_high = 1, y_low = 0, y_high = 1 }
+  local legend_of = {}
+  local top = TOP + ROW * svg_legend(legend_of, curves) + 10
+  local bottom = top + PLOT
+  local height = bottom + BOTTOM
   local function to_x(x)
     return LEFT + (x - range.x_low) / (range.x_high - range.x_low) * (WIDTH - LEFT - RIGHT)
   end
-  local function to_y(y)
-    return TOP + (range.y_high - y) / (range.y_high - range.y_low) * (HEIGHT - TOP - BOTTOM)
-  end
+  local function to_y(y) return top + (range.y_high - y) / (range.y_high - range.y_low) * PLOT end
   local out = {
     ('<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" width="%d" height="%d" role="img">')
-      :format(WIDTH, HEIGHT, WIDTH, HEIGHT),
+      :format(WIDTH, height, WIDTH, height),
     ("<title>%s</title>"):format(escape(labels.title)),
     STYLE,
-    ('<rect width="%d" height="%d" fill="#fff"/>'):format(WIDTH, HEIGHT),
+    ('<rect width="%d" height="%d" fill="#fff"/>'):format(WIDTH, height),
     ('<text class="title" x="%d" y="25">%s</text>'):format(LEFT, escape(labels.title)),
+    table.concat(legend_of, "\n"),
   }
-  svg_axes(out, range, to_x, to_y)
+  svg_axes(out, range, to_x, to_y, top, bottom)
   for i, curve in ipairs(curves) do
     svg_curve(out, curve, COLOURS[(i - 1) % #COLOURS + 1], to_x, to_y)
   end
-  svg_legend(out, curves)
+  out[#out + 1] = ('<text x="8" y="%d">%s</text>'):format(top - 10, escape(labels.y))
   out[#out + 1] = ('<text x="%d" y="%d" text-anchor="middle">%s</text>')
-    :format((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 8, escape(labels.x))
+    :format((LEFT + WIDTH - RIGHT) / 2, height - 8, escape(labels.x))
   out[#out + 1] = "</svg>\n"
   return table.concat(out, "\n")
 end

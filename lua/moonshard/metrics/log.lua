@@ -175,7 +175,7 @@ function log.curve(o)
     if #past.valid > 0 then curves[#curves + 1] = { name = "validation" .. of, points = past.valid, marks = true } end
   end
   if world.rank ~= 0 or not curves[1] then return end
-  local labels = { title = o.title or "loss", x = "step" }
+  local labels = { title = o.title or "loss", x = "step", y = "loss" }
   progress.show_last()
   log.print(chart.text(curves, {
     title = labels.title, x = labels.x, columns = math.min(terminal.columns(), 78), colour = terminal.interactive(),

@@ -102,7 +102,7 @@ describe("chart.svg", function()
   }
 
   it("is one well-formed document that refers to nothing outside", function()
-    local svg = chart.svg(curves, { title = "loss & more", x = "step" })
+    local svg = chart.svg(curves, { title = "loss & more", x = "step", y = "loss" })
     local open = {}
     for closing, name, last in svg:gmatch("<(/?)([%w]+)[^>]-(/?)>") do
       if closing == "/" then
@@ -113,18 +113,35 @@ describe("chart.svg", function()
     end
     assert.same({}, open)
     has(svg, "loss &amp; more")
-    has(svg, 'opacity="0.3"/><text | training &lt;a&gt; | stroke-width="2"/><text | smoothed')
+    has(svg, 'opacity="0.4"/><text | training &lt;a&gt; | stroke-width="2"/><text | training &lt;a&gt;, smoothed')
+    has(svg, ">loss</text> | >step</text>")
     assert.is_nil(svg:find("nan", 1, true))
     assert.is_nil(svg:gsub('xmlns="[^"]*"', ""):find("http", 1, true))
   end)
 
   it("puts the first value above the last, inside the frame", function()
-    local svg = chart.svg(curves, { title = "loss", x = "step" })
+    local svg = chart.svg(curves, { title = "loss", x = "step", y = "loss" })
     local points = svg:match('<polyline points="([^"]*)"')
     local list = {}
     for x, y in points:gmatch("([%d.]+),([%d.]+)") do list[#list + 1] = { tonumber(x), tonumber(y) } end
     assert.equal(3, #list)
     assert.is_true(list[1][1] < list[3][1] and list[1][2] < list[3][2])
     for _, point in ipairs(list) do assert.is_true(point[1] >= 56 and point[1] <= 704 and point[2] >= 40) end
+  end)
+
+  it("wraps a long legend above the chart, and makes the file as much higher", function()
+    local many, heights = {}, {}
+    for i = 1, 6 do
+      many[i] = { name = "training of trainer " .. i, points = { { 0, 4 }, { 1, 2 } } }
+      local svg = chart.svg(many, { title = "loss", x = "step", y = "loss" })
+      local lowest = 0
+      heights[i] = tonumber(svg:match('height="(%d+)"'))
+      for x, y, text in svg:gmatch('<text x="(%d+)" y="(%d+)">(training[^<]*)') do
+        assert.is_true(x + 7 * #text <= 720, text)
+        lowest = math.max(lowest, tonumber(y))
+      end
+      assert.is_true(lowest < tonumber(svg:match('<text x="8" y="(%d+)">loss')))
+    end
+    assert.is_true(heights[6] > heights[1])
   end)
 end)
