@@ -10,6 +10,7 @@ local errors = require("moonshard.base.error")
 local folder = require("moonshard.checkpoint.folders.folder")
 local line = require("moonshard.checkpoint.folders.line")
 local log = require("moonshard.metrics.log")
+local long_wait = require("moonshard.distributed.long_wait")
 local manifest = require("moonshard.checkpoint.manifest")
 local model_options = require("moonshard.checkpoint.model_options")
 local moment_blocks = require("moonshard.engine.moment_blocks")
@@ -85,10 +86,19 @@ local function convert(checkpoint, session, conversion, verify)
   return 4 * owned.count
 end
 
+-- "runs/gpt/step-00000100 (1.2 GiB in 4 files)"
+local function files_of(checkpoint)
+  local paths = {}
+  for i, file in ipairs(checkpoint.manifest.files) do paths[i] = checkpoint.path .. "/" .. file.file end
+  return long_wait.of_files(checkpoint.path, paths)
+end
+
 local function read_all(checkpoint, session, list, verify)
+  local wait = long_wait.begin("loading", function() return files_of(checkpoint) end)
   local bytes, saved = ffi.new("int64_t[1]"), ffi.new("ms_saved_piece")
   for _, range in ipairs(list) do
     local piece = range.piece
+    wait:check()
     saved.file, saved.tensor = checkpoint:file(piece.file).handle, range.tensor.index
     saved.first, saved.checksums = piece.first, verify and piece.xxh3 or nil
     local part = piece.division
@@ -98,8 +108,10 @@ local function read_all(checkpoint, session, list, verify)
   end
   local converted = 0
   for _, conversion in ipairs(list.conversions) do
+    wait:check()
     converted = converted + convert(checkpoint, session, conversion, verify)
   end
+  wait:finish()
   return tonumber(bytes[0]) + converted
 end
 

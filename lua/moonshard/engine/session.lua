@@ -220,7 +220,7 @@ end
 
 local function new_state(self)
   local state = open_state(self)
-  agreement.uninterrupted(function() check(C.ms_state_restart(state, C.MS_TENSOR_PARAM)) end)
+  agreement.uninterrupted(initial_values.draw, self, state)
   return state
 end
 
@@ -270,7 +270,7 @@ function Session:ensure_state(first_plan)
   local state = self:open_state()
   if self.state then return state end
   memory.check_new(self, state, first_plan)
-  agreement.uninterrupted(function() check(C.ms_state_restart(state, C.MS_TENSOR_PARAM)) end)
+  agreement.uninterrupted(initial_values.draw, self, state)
   self.state, self.opened = state, nil
   local ok, read = pcall(initial_values.read, self)
   if not ok then

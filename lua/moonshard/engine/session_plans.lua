@@ -5,6 +5,7 @@ local agreement = require("moonshard.distributed.agreement")
 local context = require("moonshard.base.context")
 local errors = require("moonshard.base.error")
 local exec = require("moonshard.engine.exec")
+local long_wait = require("moonshard.distributed.long_wait")
 local memory = require("moonshard.engine.memory")
 local new_shapes = require("moonshard.engine.trace.new_shapes")
 local reads = require("moonshard.engine.trace.reads")
@@ -109,7 +110,14 @@ end
 local function compile(self, name, inputs, settings, id, trace)
   local shapes = self.compiled[shapes_of(name, settings)] or new_shapes.new(settings.who)
   self.compiled[shapes_of(name, settings)] = shapes
-  local compiled = self:compile(name, self.plans:graph(self:graph_id(id)) or trace(), settings)
+  local wait = long_wait.begin("compiling", function()
+    local units = #self.sharding.units
+    return ("plan %s, %d unit%s on mesh %s"):format(name, units, units == 1 and "" or "s", self.sharding.mesh:label())
+  end)
+  local graph = self.plans:graph(self:graph_id(id)) or trace()
+  wait:check()
+  local compiled = self:compile(name, graph, settings)
+  wait:finish()
   self:ensure_state(compiled) -- can read files, and fail on a single rank
   shapes:note(inputs, compiled:summary().compile_ms, self.plans:was_dropped(id, self.rules))
   return agreement.uninterrupted(function()

@@ -32,7 +32,7 @@ local function merged_source(found)
   local down_param, up_param, inputs, config = layer.lora_A, layer.lora_B, layer.weight.shape[2], found.adapter
   local down, up
   return {
-    path = weight.path .. " and " .. down_param.source.path,
+    path = weight.path .. " and " .. down_param.source.path, paths = { weight.path, down_param.source.path },
     identity = function()
       return table.concat({ weight.identity(), down_param.source.identity(), up_param.source.identity() }, "\n")
     end,

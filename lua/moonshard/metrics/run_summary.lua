@@ -86,12 +86,29 @@ local function memory_line(plan)
   return ("%s per rank: %s"):format(progress.size(summary.peak_bytes), table.concat(parts, ", "))
 end
 
+local COLUMNS, NAME = 120, 8 -- of a line, and of them for what it is about
+
+-- Adds a text, whose lines are broken after commas.
+local function add(lines, name, text)
+  local line = ("%-" .. NAME .. "s"):format(name)
+  local empty = #line
+  for part in (text .. ", "):gmatch("(.-, )") do
+    if #line > empty and #line + #part - 1 > COLUMNS then
+      lines[#lines + 1] = line:sub(1, -2)
+      line, empty = (" "):rep(NAME), NAME
+    end
+    line = line .. part
+  end
+  lines[#lines + 1] = line:sub(1, -3)
+end
+
 local function text_of(train, plan)
-  local lines = {
-    ("model   %s"):format(model_line(train)), ("mesh    %s"):format(mesh_line(train)),
-    ("types   %s"):format(types_line(train)), ("memory  %s"):format(memory_line(plan)),
-  }
-  if state.data then lines[#lines + 1] = "data    " .. state.data:summary() end
+  local lines = {}
+  add(lines, "model", model_line(train))
+  add(lines, "mesh", mesh_line(train))
+  add(lines, "types", types_line(train))
+  add(lines, "memory", memory_line(plan))
+  if state.data then add(lines, "data", state.data:summary()) end
   if train.steps_done > 0 then lines[#lines + 1] = ("resumed after step %d"):format(train.steps_done) end
   return table.concat(lines, "\n")
 end

@@ -43,6 +43,17 @@ describe("a run that logs its steps", function()
     assert.falsy(ended.out:find("tokens/s"))
   end)
 
+  it("breaks lines of more than 120 columns after commas, and loses nothing", function()
+    local ended = run("steps=1", "svg=")
+    assert.equal(0, ended.status, ended.err)
+    local memory = ended.out:match("\n(memory  .-)\ndata ")
+    assert.truthy(memory:find(",\n        %a"), memory)
+    for line in (ended.out:match("^(.-)\nstep 1") .. "\n"):gmatch("(.-)\n") do assert.is_true(#line <= 120, line) end
+    for _, category in ipairs({ "parameters", "optimizer", "gradients", "activations" }) do
+      assert.truthy(memory:find(category .. " [%d.]+ [KM]iB"), category)
+    end
+  end)
+
   it("counts the steps of a recipe that logs without a trainer", function()
     local recipe = scratch.path()
     scratch.write(recipe, [[local ms = require "moonshard"
