@@ -4,11 +4,13 @@
 local arguments = require("moonshard.base.checks.arguments")
 local engine = require("moonshard.base.ffi")
 local input_file = require("moonshard.base.files.input_file")
+local method_help = require("moonshard.tensor.method_help")
 local nearest = require("moonshard.base.names.nearest")
 local ops = require("moonshard.tensor.ops")
 local optimizer_classes = require("moonshard.repl.optimizer_classes")
 local sealed = require("moonshard.base.checks.sealed")
 local show = require("moonshard.display.values")
+local tensor = require("moonshard.tensor")
 local text_lines = require("moonshard.base.text.text_lines")
 local C, ffi = engine.C, engine.ffi
 
@@ -99,12 +101,19 @@ local function describe_function(name, value)
   return table.concat(text, "\n")
 end
 
--- The first sentence of a function's comment, for lists.
+-- The beginning of a function's comment up to the end of a sentence, or of the part before a colon or a semicolon, for
+-- lists.
 local function summary(value)
   if type(value) ~= "function" then return nil end
   local lines, first = source_of(value)
-  local comment = lines and comment_above(lines, first)[1]
-  return comment and comment:sub(1, 1) ~= "@" and comment or nil
+  local text = {}
+  for _, line in ipairs(lines and comment_above(lines, first) or {}) do
+    if line:sub(1, 1) == "@" then break end
+    text[#text + 1] = text_lines.trim(line)
+  end
+  local sentence = table.concat(text, " ")
+  for _, stop in ipairs({ "%.%s+%u", "[:;]%s", "%.$" }) do sentence = sentence:match("^(.-)" .. stop) or sentence end
+  return sentence ~= "" and sentence or nil
 end
 
 -- ---- ops, modules, objects -----------------------------------------------------------------------------------------
@@ -129,10 +138,12 @@ local function describe_op(name, row)
   return table.concat(text, "\n")
 end
 
-local function list_fields(fields)
+-- listed: names that need no line; those of the fields are added.
+local function list_fields(fields, listed)
   local names, width, text = {}, 0, {}
   for name, value in pairs(fields) do
-    if type(name) == "string" and name:match("^%a") and type(value) == "function" then
+    if type(name) == "string" and name:match("^%a") and type(value) == "function" and not listed[name] then
+      listed[name] = true
       names[#names + 1] = name
       width = math.max(width, #name)
     end
@@ -170,8 +181,31 @@ local function describe_table(name, value)
   local lines = path and (lines_of(path .. ".lua") or lines_of(path .. "/init.lua"))
   for _, line in ipairs(lines and comment_of_file(lines) or {}) do text[#text + 1] = line end
   if not module then text[#text + 1] = show.any(value) end
-  for _, fields in ipairs({ value, sealed.methods(value) }) do
-    for _, line in ipairs(list_fields(fields)) do text[#text + 1] = line end
+  local fields, listed = value, { init = not module } -- only a class calls init
+  while fields do
+    for _, line in ipairs(list_fields(fields, listed)) do text[#text + 1] = line end
+    fields = sealed.methods(fields)
+  end
+  return table.concat(text, "\n")
+end
+
+local COLUMNS = 100 -- of a list of names
+
+-- A tensor, its methods, and the ops that are methods, too.
+local function describe_tensor(name, value)
+  local text, names, width, functions = { name, show.any(value) }, {}, 0, {}
+  for method, entry in pairs(method_help) do
+    names[#names + 1], width = method, math.max(width, #entry.takes)
+  end
+  table.sort(names)
+  for _, method in ipairs(names) do
+    text[#text + 1] = ("  %-" .. width .. "s  %s"):format(method_help[method].takes, method_help[method].doc)
+  end
+  for op in pairs(ops.rows) do functions[#functions + 1] = op end
+  table.sort(functions)
+  text[#text + 1] = "  and the ops, x:exp() or ms.ops.exp(x); print(ms.ops.help()) says what each computes:"
+  for _, line in ipairs(text_lines.wrapped(table.concat(functions, ", "), COLUMNS)) do
+    text[#text + 1] = "    " .. line
   end
   return table.concat(text, "\n")
 end
@@ -279,6 +313,7 @@ function documentation.describe(environment, name)
   if type(value) == "function" then
     return describe_function(name, value) or ("%s  %s"):format(name, show.any(value))
   end
+  if tensor.is_eager(value) then return describe_tensor(name, value) end
   if type(value) == "table" then return describe_table(name, value) end
   return ("%s  %s: %s"):format(name, type(value), show.any(value))
 end

@@ -30,8 +30,8 @@ int64_t ms_rows(const ms_value_info *x) {
 int ms_check_float(const ms_node *node, const ms_value_info *x, const char *what) {
   char floats[MS_DTYPE_LIST];
   if (ms_is_float(x->dtype)) return MS_OK;
-  return MS_FAIL(MS_EDTYPE, "%s: %s is %s; it must be %s", ms_node_name(node), what, ms_dtype_name(x->dtype),
-                 ms_dtype_list(MS_DTYPE_FLOAT, floats));
+  return MS_FAIL(MS_EDTYPE, "%s: %s is %s; it must be %s: cast it first", ms_node_name(node), what,
+                 ms_dtype_name(x->dtype), ms_dtype_list(MS_DTYPE_FLOAT, floats));
 }
 
 int ms_check_dtype(const ms_node *node, const ms_value_info *x, int dtype, const char *what) {

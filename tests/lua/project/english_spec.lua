@@ -56,7 +56,8 @@ describe("the lint rule for plain English", function()
     finds("page.md", "The second comes behind\nthe first.", 1) -- prose: input of the rule
     finds("page.lua", "local x\n-- what stands behind\n-- the last one\n", 2)
     finds("page.c", "int x; /* NULL behind the last */\n", 1)
-    passes("page.lua", "-- What it leaves behind. A rank that is behind, or ahead. `behind`\nlocal behind = 1\n")
+    passes("page.lua", "-- It leaves some behind, `behind`.\nlocal behind = 1\n") -- prose: input of the rule
+    -- prose: input of the rule
     passes("page.md", "Nothing is left behind. Sums hide behind kernels. A send waits\nbehind another one. `behind`")
   end)
 

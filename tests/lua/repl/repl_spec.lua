@@ -327,7 +327,7 @@ describe("moonshard repl", function()
     has(ended.out, "configure | ms_plan_config")
     has(ended.out, "f  function (stdin:")
     has(ended.out, "  o moonshard.TrainerOptions\n    model  moonshard.Module\n")
-    has(ended.out, '"last": only in the\n      last one (fewer') -- and what stands behind such a line
+    has(ended.out, '"last": only in the\n      last one (fewer') -- and what follows such a line
     has(ended.out, "\n    memory_limit? | number")
     has(ended.err, "ms.trainr | trainer?")
     has(ended.err, "zzzzzzzzzzzz | :vars | ?ms")
@@ -346,6 +346,20 @@ describe("moonshard repl", function()
     has(ended.err, "zzzzzzzzzzzz | :vars")
     assert.same({ status = 0, out = "", err = "" }, repl(2, { "exit", "1" }))
     assert.same({ status = 0, out = "", err = "" }, repl(2, { "exit()", "1" }))
+  end)
+
+  it("I1 help(object) lists its methods, also those that its class inherits, and for a tensor the ops", function()
+    local ended = repl(1, {
+      "model = ms.nn.sequential { ms.nn.linear(4, 2) }", "help(model)", "x = ms.tensor { 1, 2 }", "help(x)",
+      "train = ms.trainer { model = model, optimizer = ms.optim.sgd { lr = 0.1 }, loss = ms.loss.mse }", "help(train)",
+      "ms.tensor({ 1, 2, dtype = 'i32' }):sum()",
+    })
+    has(ended.out, "forward | named_parameters | each once by its first name\n | parameter | f32 | state_dict")
+    assert.falsy(ended.out:find("\n  init "), ended.out)
+    has(ended.out, "x:expand(sizes ...) | x:view(sizes ...) | print(ms.ops.help()) | add, | softmax,")
+    has(ended.out, "evaluate | forward only\n | step | One optimizer step")
+    for line in ended.out:gmatch("[^\n]+") do assert.is_true(#line <= 140, line) end
+    has(ended.err, "sum: x is i32; it must be f32 or bf16: cast it first")
   end)
 
   it("I3 runs a recipe first and keeps its variables", function()
