@@ -23,7 +23,7 @@ local function draw_cell(out, cell, x, y, width)
       .. "</title></rect>"):format(x + 0.2, y, width - 0.4, ROW - 4, 0.08 + 0.62 * cell.value, escape(cell.title))
   end
   for i, text in ipairs(cell.lines) do
-    out[#out + 1] = ('<text class="%s%s" x="%.3f%%" y="%d" text-anchor="middle">%s</text>'):format(
+    out[#out + 1] = ('<text class="cell %s%s" x="%.3f%%" y="%d" text-anchor="middle">%s</text>'):format(
       i == 1 and "value" or "tick", cell.faint and " faint" or "", x + width / 2, y + 4 + LINE * i, escape(text))
   end
 end

@@ -10,6 +10,7 @@ local labels = {}
 ---@field x number per cent
 ---@field dx number pixels
 ---@field y number baseline, in pixels
+---@field of_y number? of its point
 ---@field anchor "start"|"end"
 ---@field text string
 
@@ -17,6 +18,7 @@ local labels = {}
 ---@field top number pixels between which labels may be
 ---@field bottom number
 ---@field points { x: number, y: number }[] that no label covers; x in per cent, y in pixels
+---@field taken moonshard.PlacedLabel[]? texts that are there already, of 11 pixels
 ---@field segments { [1]: { x: number, y: number }, [2]: { x: number, y: number } }[] that no label crosses
 
 local WIDTHS = { 580, 1120 } -- of charts on a page of 700 pixels and on its widest
@@ -42,15 +44,27 @@ local function meet(a, b)
   return a.left < b.right and b.left < a.right and a.top < b.bottom and b.top < a.bottom
 end
 
+local function distance(box, x, y)
+  local across, down = math.max(box.left - x, 0, x - box.right), math.max(box.top - y, 0, y - box.bottom)
+  return math.sqrt(across * across + down * down)
+end
+
 -- How much a label is in the way, at one width; 0: it is free.
 local function conflicts(label, field, placed, width)
   local box, count = box_of(label, width), 0
+  for _, other in ipairs(field.taken or {}) do
+    if meet(box, box_of(other, width)) then count = count + 10 end
+  end
   if box.left < 0 or box.right > width or box.top < field.top or box.bottom > field.bottom then count = count + 100 end
   for _, other in ipairs(placed) do
     if meet(box, box_of(other, width)) then count = count + 10 end
   end
+  local own = distance(box, width * label.x / 100, label.of_y)
   for _, point in ipairs(field.points) do
-    if holds(box, width * point.x / 100, point.y, RADIUS) then count = count + 1 end
+    local x = width * point.x / 100
+    if holds(box, x, point.y, RADIUS) then count = count + 1 end
+    -- A label is read as that of the point that is next to it.
+    if distance(box, x, point.y) < own - 1 then count = count + 1 end
   end
   for _, segment in ipairs(field.segments) do
     for i = 0, SAMPLES do
@@ -74,7 +88,8 @@ function labels.place(wanted, field)
   for _, point in ipairs(wanted) do
     local best, least
     for _, place in ipairs(PLACES) do
-      local label = { x = point.x, dx = place[1], y = point.y + place[2], anchor = place[3], text = point.text }
+      local label = { x = point.x, dx = place[1], y = point.y + place[2], of_y = point.y, anchor = place[3],
+        text = point.text }
       local count = 0
       for _, width in ipairs(WIDTHS) do count = count + conflicts(label, field, placed, width) end
       if not best or count < least then best, least = label, count end

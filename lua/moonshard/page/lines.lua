@@ -117,7 +117,10 @@ local function draw_ideal(out, ideal, scale)
 end
 
 local function draw_labels(out, chart, scale)
-  local field, wanted = { top = 14, bottom = HEIGHT - BOTTOM + 6, points = {}, segments = {} }, {}
+  local field, wanted = { top = 14, bottom = HEIGHT - BOTTOM + 6, points = {}, segments = {}, taken = {} }, {}
+  for i, tick in ipairs(scale.ys) do
+    field.taken[i] = { x = 0, dx = 0, y = scale.y(tick.value) - 3, anchor = "start", text = tick.text }
+  end
   for _, curve in ipairs(chart.curves) do
     local before
     for _, point in ipairs(curve.points) do

@@ -30,7 +30,7 @@ local points = {}
 ---@field text string? its label, drawn where there is room; that of the highest point always
 ---@field class string? default "c1"
 
-local HEIGHT, TOP, BOTTOM = 320, 34, 50
+local HEIGHT, TOP, BOTTOM = 330, 44, 50
 local LEFT, RIGHT = 9, 91 -- per cent of the width; HEIGHT, TOP and BOTTOM are pixels
 
 local function range_of(chart, as_x)
@@ -61,11 +61,14 @@ local function ticks_of(unit, low, high)
   return ticks
 end
 
+-- Returns the labels that no other may cover.
 local function draw_axes(out, chart, x_ticks, y_ticks, to_x, to_y)
+  local taken = {}
   for _, tick in ipairs(y_ticks) do
     local y = to_y(tick.value)
     out[#out + 1] = ('<line class="grid" x1="0" x2="100%%" y1="%.1f" y2="%.1f"/>'):format(y, y)
     out[#out + 1] = ('<text class="tick" x="0" y="%.1f">%s</text>'):format(y - 3, escape(tick.text))
+    taken[#taken + 1] = { x = 0, dx = 0, y = y - 3, anchor = "start", text = tick.text }
   end
   for _, tick in ipairs(x_ticks) do
     out[#out + 1] = ('<text class="tick" x="%.3f%%" y="%d" text-anchor="middle">%s</text>'):format(to_x(tick.value),
@@ -75,12 +78,16 @@ local function draw_axes(out, chart, x_ticks, y_ticks, to_x, to_y)
     escape(units.title(chart.y_title, chart.y_unit)))
   out[#out + 1] = ('<text class="axis-title" x="100%%" y="%d" text-anchor="end">%s</text>'):format(HEIGHT - 8,
     escape(units.title(chart.x_title, chart.x_unit)))
+  return taken
 end
 
+-- Returns the label, which no other may cover.
 local function draw_mark(out, mark, x)
   out[#out + 1] = ('<line class="limit" x1="%.3f%%" x2="%.3f%%" y1="%d" y2="%d"/>'):format(x, x, TOP, HEIGHT - BOTTOM)
-  out[#out + 1] = ('<text class="limit-text" x="%.3f%%" dx="%d" y="%d" text-anchor="%s">%s</text>'):format(x,
-    x > 50 and -5 or 5, TOP - 6, x > 50 and "end" or "start", escape(mark.text))
+  local label = { x = x, dx = x > 50 and -5 or 5, y = TOP - 16, anchor = x > 50 and "end" or "start", text = mark.text }
+  out[#out + 1] = ('<text class="limit-text" x="%.3f%%" dx="%d" y="%d" text-anchor="%s">%s</text>'):format(x, label.dx,
+    label.y, label.anchor, escape(mark.text))
+  return label
 end
 
 local function draw_range(out, point, x, to_y)
@@ -103,7 +110,7 @@ local function by_importance(list)
   return sorted
 end
 
-local function draw_points(out, chart, place, mark_x, to_y)
+local function draw_points(out, chart, place, mark_x, to_y, taken)
   local places, segments = {}, {}
   for i, point in ipairs(chart.points) do
     local x, y = place(point)
@@ -121,8 +128,8 @@ local function draw_points(out, chart, place, mark_x, to_y)
       point.class or "c1", places[i].x, places[i].y, escape(point.title))
   end
   if mark_x then segments[#segments + 1] = { { x = mark_x, y = TOP }, { x = mark_x, y = HEIGHT - BOTTOM } } end
-  labels.draw(out, labels.place(by_importance(places), { top = TOP - 16, bottom = HEIGHT - BOTTOM + 6, points = places,
-    segments = segments }), escape)
+  labels.draw(out, labels.place(by_importance(places), { top = 16, bottom = HEIGHT - BOTTOM + 6, points = places,
+    segments = segments, taken = taken }), escape)
 end
 
 ---The points that no other beats in both, with the lowest x and the highest y, by x.
@@ -152,11 +159,12 @@ function points.svg(chart)
     return HEIGHT - BOTTOM - 12 - (HEIGHT - TOP - BOTTOM - 24) * (value - r.y_low) / (r.y_high - r.y_low)
   end
   local out = { ('<svg width="100%%" height="%d" role="img" aria-label="%s">'):format(HEIGHT, escape(chart.title)) }
-  draw_axes(out, chart, chart.x_log and decades(r.x_low, r.x_high) or ticks_of(chart.x_unit, r.x_low, r.x_high),
-    ticks_of(chart.y_unit, r.y_low, r.y_high), to_x, to_y)
+  local x_ticks = chart.x_log and decades(r.x_low, r.x_high) or ticks_of(chart.x_unit, r.x_low, r.x_high)
+  local taken = draw_axes(out, chart, x_ticks, ticks_of(chart.y_unit, r.y_low, r.y_high), to_x, to_y)
   local mark_x = chart.mark and to_x(as_x(chart.mark.x))
-  if chart.mark then draw_mark(out, chart.mark, mark_x) end
-  draw_points(out, chart, function(point) return to_x(as_x(point.x)), to_y(point.y) end, mark_x, to_y)
+  if chart.mark then taken[#taken + 1] = draw_mark(out, chart.mark, mark_x) end
+  local function place(point) return to_x(as_x(point.x)), to_y(point.y) end
+  draw_points(out, chart, place, mark_x, to_y, taken)
   out[#out + 1] = "</svg>"
   return table.concat(out, "\n")
 end

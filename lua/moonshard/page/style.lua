@@ -9,6 +9,7 @@ style.drawing = [[
 :root {
   --back: #ffffff; --card: #f6f7f9; --ink: #1c2330; --soft: #5c6675; --line: #dde1e7; --warn: #b42318;
   --c1: #2f6fde; --c2: #7a4fd0; --c3: #c2458f; --c4: #e08a1e; --c5: #1f9d72; --c6: #8a8f98; --c7: #17a2c4;
+  --c8: #8c7a2b;
 }
 svg { display: block; font-family: system-ui, sans-serif; }
 svg text {
@@ -25,6 +26,7 @@ svg .limit { stroke: var(--warn); stroke-dasharray: 5 4; stroke-width: 1.5; }
 svg .limit-text { fill: var(--warn); }
 svg .range line { stroke: var(--ink); stroke-width: 1.5; }
 svg .curve { stroke: var(--c1); stroke-width: 2; }
+svg .cell { stroke: none; fill: var(--ink); }
 svg .faint { opacity: 0.45; }
 svg .behind { fill: var(--card); }
 svg .box { fill-opacity: 0.22; }
@@ -44,6 +46,7 @@ svg .error { stroke-width: 1.5; opacity: 0.6; }
 .c5, .m3 { fill: var(--c5); background: var(--c5); }
 .c6, .m6 { fill: var(--c6); background: var(--c6); }
 .c7, .m4 { fill: var(--c7); background: var(--c7); }
+.c8 { fill: var(--c8); background: var(--c8); }
 ]]
 
 -- Roles of mesh dimensions have a colour each, the same in all charts: m1 to m5; m6 is any other dimension.
@@ -59,6 +62,7 @@ style.page = [[
   :root {
     --back: #12161d; --card: #1b212b; --ink: #e8ebf0; --soft: #a0a9b8; --line: #323a47; --warn: #ff8a7a;
     --c1: #5b93f5; --c2: #9d7bea; --c3: #e06db0; --c4: #f0a94a; --c5: #45c596; --c6: #9aa1ad; --c7: #4cc3e0;
+    --c8: #cbb65c;
   }
 }
 * { box-sizing: border-box; }
@@ -113,8 +117,7 @@ th[aria-sort=descending] button::after { content: " \2193"; }
   main { max-width: none; padding: 0; }
   table { font-size: 8px; white-space: normal; width: 100%; }
   th, td { padding: 2px 3px; }
-  pre { overflow-x: auto; font-size: 12px; background: var(--card); border-radius: 10px; padding: 14px 16px; }
-.scroll { overflow: visible; }
+  pre, .scroll { overflow: visible; }
 }
 ]]
 

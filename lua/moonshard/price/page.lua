@@ -17,7 +17,8 @@ local style = require("moonshard.page.style")
 local page = {}
 
 local KERNEL = 0 -- enum ms_instr_kind
-local FORWARD, BACKWARD, UPDATE, OTHER = "c1", "c2", "c5", "c6"
+-- None of a mesh dimension that has collectives (style.of_dimension).
+local FORWARD, BACKWARD, UPDATE, OTHER = "c1", "c2", "c8", "c6"
 local UPDATES = { update = true, outer = true }
 -- Lanes in the order of a unit's way through a step; other streams follow.
 local LANES = { "compute", "gather", "reduce", "replicate" }

@@ -42,16 +42,24 @@ function page.tried(self)
   return list
 end
 
--- Plans on the frontier have their mesh as a name, where it is another than that of the plan before.
+-- Plans on the frontier have their mesh as a name, where it is another than that of the plan before; with one mesh, the
+-- rules in which they differ.
+local function name_plans(frontier)
+  local before, several
+  for _, tried in ipairs(frontier) do several = several or tried.mesh ~= frontier[1].mesh end
+  for i, tried in ipairs(frontier) do
+    if not several then tried.text = tried.rules
+    elseif tried.mesh ~= before or i == #frontier then tried.text = "mesh " .. tried.mesh end
+    before = tried.mesh
+  end
+end
+
 local function frontier_chart(self, list, frontier)
-  local most, before = { bytes = 0, speed = 0 }, nil
+  local most = { bytes = 0, speed = 0 }
   for _, tried in ipairs(list) do
     most.bytes, most.speed = math.max(most.bytes, tried.x), math.max(most.speed, tried.y)
   end
-  for i, tried in ipairs(frontier) do
-    if tried.mesh ~= before or i == #frontier then tried.text = "mesh " .. tried.mesh end
-    before = tried.mesh
-  end
+  name_plans(frontier)
   local title = "Memory against speed"
   return frame.framed(title, ("%d plans. The table has those that no other beats in both."):format(#list), points.svg({
     title = title, points = list, x_title = "peak memory of a rank", x_unit = units.bytes(most.bytes),

@@ -59,6 +59,7 @@ describe("moonshard tune --page", function()
     local page, text = page_of("tune", "--mesh", "2x4")
     local chart = page:match("<h2>Memory against speed</h2>.-</figure>")
     has(chart, "needs more memory | , tokens/s< | MiB<")
+    has(chart, 'class="point-label" | optimizer') -- rules, as all plans have one mesh
     assert.is_true(select(2, chart:gsub("<circle ", "")) > 1)
     local body = page:match("<tbody>(.-)</tbody>")
     local bytes, speed = {}, {}

@@ -142,6 +142,15 @@ describe("labels of points", function()
       { x = 52, y = 100, text = ("b"):rep(20) } }, field)
     assert.equal(2, #placed)
     assert.is_true(placed[1].anchor ~= placed[2].anchor or math.abs(placed[1].y - placed[2].y) >= 14)
+    local taken = labels.place({ { x = 5, y = 100, text = "fsdp" } }, { top = 0, bottom = 300, points = {},
+      segments = {}, taken = { { x = 5, dx = 9, y = 101, anchor = "start", text = "100k" } } })[1]
+    assert.is_true(taken.anchor == "end" or math.abs(taken.y - 101) > 11)
+    -- All places near the first point are taken, and below it the second one is nearer.
+    local list = labels.place({ { x = 50, y = 100, text = "of the first" } }, { top = 80, bottom = 150,
+      points = { { x = 50, y = 100 }, { x = 50.5, y = 122 } }, segments = {
+        { { x = 0, y = 100 }, { x = 100, y = 100 } }, { { x = 0, y = 90 }, { x = 100, y = 90 } },
+        { { x = 0, y = 114 }, { x = 100, y = 114 } } } })
+    assert.same({}, list)
     local edge = labels.place({ { x = 99, y = 100, text = "name=value" } }, field)[1]
     assert.equal("end", edge.anchor)
     local crossed = labels.place({ { x = 20, y = 100, text = "name=value" } }, { top = 0, bottom = 300, points = {},
