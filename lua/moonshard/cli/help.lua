@@ -35,10 +35,11 @@ moonshard trains neural networks whose parameters, gradients and optimizer state
       --grace S          seconds that ranks may take to finish after SIGTERM (default 30 if they save first, else 5)
       --inject-delay P:T[@R],...   delay operations for testing, e.g. gather:100ms,update:1s@2; results do not change
   moonshard plan RECIPE.lua -n RANKS [--ranks-per-node M] [--rank R] [--device D] [--cluster C] [--json]
-                       [--summary | --passes | --roofline] [--sm-carveout N] [key=value ...]
+                       [--summary | --passes | --memory | --roofline] [--sm-carveout N] [key=value ...]
                          compile the step of rank R (default 0) without running it: memory, collectives, instructions;
-                         --passes: the time of each compiler pass, and what it changed; --cluster: use the device and
-                         the ranks per node of a described cluster, and decide policies that are "auto" for it;
+                         --passes: the time of each compiler pass, and what it changed; --memory: what is in use over
+                         the instructions, as a curve; --cluster: use the device and the ranks per node of a described
+                         cluster, and decide policies that are "auto" for it;
                          --roofline: how long each op would take at the rates of that cluster's devices; --sm-carveout:
                          how many products it concerns (see run)
   moonshard explain RECIPE.lua -n RANKS [--ranks-per-node M] [--rank R] [--device D] [--cluster C] [--all] [--json]

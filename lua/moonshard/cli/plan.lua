@@ -127,9 +127,16 @@ local function roofline_of(compiled, line, trainer, batch)
   return line.json and require("moonshard.base.text.json").encode(roofline.record(found)) or roofline.text(found)
 end
 
+-- What is in use over the instructions of a step. Another text than the plan's, too.
+local function memory_of(compiled, as_json)
+  if as_json then return require("moonshard.base.text.json").encode(compiled:memory_in_use()) end
+  return require("moonshard.explain.memory").text(compiled)
+end
+
 -- Adds notes at the end of the head, if another mesh would send less between nodes.
 local function print_plan(compiled, line, trainer, batch)
   if line.roofline then return roofline_of(compiled, line, trainer, batch) end
+  if line.memory then return memory_of(compiled, line.json) end
   if line.passes then return passes_of(compiled, line.json) end
   local text = line.summary and summary_of(compiled, line.json) or whole_plan(compiled, line, trainer)
   local better_mesh = require("moonshard.explain.better_mesh")
@@ -150,6 +157,7 @@ end
 function plan.main(arguments)
   local options = {
     ["--summary"] = { name = "summary", value = "flag" }, ["--passes"] = { name = "passes", value = "flag" },
+    ["--memory"] = { name = "memory", value = "flag" },
     ["--roofline"] = { name = "roofline", value = "flag" },
     ["--sm-carveout"] = { name = "sm_carveout", value = "index" },
   }

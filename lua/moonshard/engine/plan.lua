@@ -220,6 +220,13 @@ function Plan:memory_in_use()
   return list
 end
 
+---What runs at an instruction.
+---@param item moonshard.MemoryInUse
+---@return string "linear of blocks.3.mlp (backward)"
+function plan.place_of(item)
+  return item.op .. (item.scope ~= "" and " of " .. item.scope or "") .. (item.backward and " (backward)" or "")
+end
+
 ---@class moonshard.ChunkedLoss a loss that makes the logits of a linear layer for some rows at a time
 ---@field rows integer of this rank, in a micro-batch
 ---@field classes integer

@@ -38,8 +38,7 @@ end
 
 -- "peak 7.5 GiB: linear of blocks.3.mlp (backward)"
 local function text_of(item)
-  return ("peak %s: %s%s%s"):format(progress.size(item.total), item.op, item.scope ~= "" and " of " .. item.scope or "",
-    item.backward and " (backward)" or "")
+  return ("peak %s: %s"):format(progress.size(item.total), plans.place_of(item))
 end
 
 ---@class moonshard.MemoryOverStep

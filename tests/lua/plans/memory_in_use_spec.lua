@@ -3,6 +3,7 @@
 
 local breadth = require("lua.support.breadth")
 local decode = require("moonshard.base.text.json").decode
+local has = require("lua.support.message").has
 local plans = require("moonshard.engine.plan")
 local program = require("lua.support.program")
 
@@ -59,5 +60,20 @@ describe("the memory in use at each instruction", function()
       assert.same({ peak.phase, peak.instruction, peak.bytes }, { at.phase, at.instruction, at.bytes })
       assert.is_true(most <= plan.peak_bytes)
     end
+  end)
+
+  it("is a curve and a table of phases with plan --memory, and the list with --json", function()
+    local case = CASES[2]
+    local peak = run("explain", case).peak
+    local ended = program.run({ "plan", "--memory", unpack(case) })
+    assert.equal(0, ended.status, ended.err)
+    has(ended.out, "memory in use, | ┤ | └ | instruction | phase | most | first | next | last | update")
+    local most, at = ended.out:match("\n  " .. peak.phase .. " +(%S+ %a+) +(%d+)  [^\n]+\n")
+    assert.equal(peak.instruction, tonumber(at))
+    has(ended.out, ("peak %s: parameters | activations"):format(most))
+    local list = decode(program.run({ "plan", "--memory", "--json", unpack(case) }).out)
+    local fullest = 0
+    for _, item in ipairs(list) do fullest = math.max(fullest, item.total) end
+    assert.equal(peak.in_use_bytes, fullest)
   end)
 end)
