@@ -354,7 +354,7 @@ describe("moonshard repl", function()
       "train = ms.trainer { model = model, optimizer = ms.optim.sgd { lr = 0.1 }, loss = ms.loss.mse }", "help(train)",
       "ms.tensor({ 1, 2, dtype = 'i32' }):sum()",
     })
-    has(ended.out, "forward | named_parameters | each once by its first name\n | parameter | f32 | state_dict")
+    has(ended.out, "forward | named_parameters | first name\n | parameter | f32 | state_dict")
     assert.falsy(ended.out:find("\n  init "), ended.out)
     has(ended.out, "x:expand(sizes ...) | x:view(sizes ...) | print(ms.ops.help()) | add, | softmax,")
     has(ended.out, "evaluate | forward only\n | step | One optimizer step")
