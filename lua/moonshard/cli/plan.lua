@@ -130,7 +130,7 @@ end
 -- What is in use over the instructions of a step. Another text than the plan's, too.
 local function memory_of(compiled, as_json)
   if as_json then return require("moonshard.base.text.json").encode(compiled:memory_in_use()) end
-  return require("moonshard.explain.memory").text(compiled)
+  return require("moonshard.price.memory_curve").text(compiled)
 end
 
 -- Adds notes at the end of the head, if another mesh would send less between nodes.

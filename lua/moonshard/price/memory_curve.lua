@@ -1,5 +1,5 @@
 -- The memory of a rank over the instructions of a step as text: a curve of what is in use, and where each phase uses
--- most. `moonshard price --page` draws the same by category, over time.
+-- most. memory.lua draws the same by category, over the priced time.
 
 local chart = require("moonshard.metrics.chart")
 local plans = require("moonshard.engine.plan")
@@ -7,7 +7,7 @@ local progress = require("moonshard.base.text.progress")
 local text_columns = require("moonshard.base.text.text_columns")
 local units = require("moonshard.page.units")
 
-local memory = {}
+local memory_curve = {}
 
 local COLUMNS = 100
 local NOT_IN_A_STEP = { evaluate = true, gather = true }
@@ -40,7 +40,7 @@ end
 
 ---@param plan moonshard.Plan
 ---@return string
-function memory.text(plan)
+function memory_curve.text(plan)
   local points, fullest = read(plan)
   local peak = fullest[1]
   if not peak then return "the plan has no step: it only evaluates\n" end
@@ -58,4 +58,4 @@ function memory.text(plan)
   }, "\n")
 end
 
-return memory
+return memory_curve
