@@ -65,6 +65,11 @@ return {
     "const int exponent = (int)(magnitude >> 23) - ms_top_of(dtype);",
     "const int exponent = (int)(magnitude >> 23) - ms_top_of(dtype) + 1;", "formats/test_kernels_quantise" },
 
+  -- ---- products ----
+  { "small products wait for oneDNN's code", "kernels/cpu/matmul/matmul.c",
+    "*by = plain || (by_size && ms_plain_suits(product)) ? PLAIN : ONEDNN;", "*by = plain ? PLAIN : ONEDNN;",
+    "products/test_kernels_matmul_choice" },
+
   -- ---- collectives, slots and policies ----
   { "sums of ranks lack the second one", "runtime/comm/collectives/sum.c",
     "for (int p = 1; p < s->n_src; p++) sum += load_one(s->src[p], s->src_bf16, i);",

@@ -1,9 +1,9 @@
 /* matmul.c - the matrix product: reads the shapes and chooses the implementation. MOONSHARD_MATMUL selects it:
  *
- *   auto     f32 on the bf16 matrix unit (split), if there is one and the product is large enough; otherwise oneDNN
+ *   auto     plain for small products, split for large ones if there is a bf16 matrix unit, and otherwise oneDNN
  *   onednn   always oneDNN, so f32 products use f32 arithmetic
- *   split    f32 on the matrix unit for products of any size, for tests
- *   plain    our own loops, as a reference and for the thread sanitizer, which cannot instrument oneDNN
+ *   split    f32 on the bf16 matrix unit for products of any size, for tests
+ *   plain    always our own loops, as a reference and for the thread sanitizer, which cannot instrument oneDNN
  */
 #include "kernels/cpu/matmul/matmul.h"
 
@@ -27,7 +27,7 @@ static int choose(const ms_product *product, implementation *by) {
   const int by_size = !strcmp(choice, "auto"), split = !strcmp(choice, "split"), plain = !strcmp(choice, "plain");
   if (!by_size && !split && !plain && strcmp(choice, "onednn"))
     return MS_FAIL(MS_EINVAL, "MOONSHARD_MATMUL is \"%s\"; it must be auto, onednn, split or plain", choice);
-  *by = plain ? PLAIN : ONEDNN;
+  *by = plain || (by_size && ms_plain_suits(product)) ? PLAIN : ONEDNN;
   if ((by_size && ms_split_suits(product)) || (split && ms_split_takes(product))) *by = SPLIT;
   return MS_OK;
 }
@@ -43,12 +43,9 @@ static int prepare(ms_kernel_call *call) {
   prepared->by = by;
   if (by == PLAIN) call->workspace_bytes = ms_plain_workspace(&product, call->threads);
   if (by == SPLIT) call->workspace_bytes = ms_split_workspace(&product, call->threads);
-  if (by == ONEDNN) {
-    int rc = ms_onednn_prepare(call, &product, &prepared->onednn);
-    if (rc) {
-      free(prepared);
-      return rc;
-    }
+  if (by == ONEDNN && ms_onednn_prepare(call, &product, &prepared->onednn)) {
+    free(prepared);
+    return ms_error_code();
   }
   call->prepared = prepared;
   return MS_OK;
@@ -64,8 +61,7 @@ static int run(const ms_kernel_call *call) {
 
 static void release(void *data) {
   prepared_product *prepared = data;
-  if (!prepared) return;
-  ms_onednn_release(prepared->onednn);
+  if (prepared) ms_onednn_release(prepared->onednn);
   free(prepared);
 }
 

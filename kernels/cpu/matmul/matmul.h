@@ -17,7 +17,8 @@ int ms_split_suits(const ms_product *product);
 int64_t ms_split_workspace(const ms_product *product, int threads);
 void ms_split_run(const ms_kernel_call *call, const ms_product *product);
 
-/* Plain loops without a library, so that a sanitizer sees every memory access (matmul_plain.c). */
+/* Plain loops, which a sanitizer sees, and which suit small products (matmul_plain.c). */
+int ms_plain_suits(const ms_product *product);
 int64_t ms_plain_workspace(const ms_product *product, int threads);
 void ms_plain_run(const ms_kernel_call *call, const ms_product *product);
 

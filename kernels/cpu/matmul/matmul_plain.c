@@ -1,22 +1,26 @@
-/* matmul_plain.c - the matrix product in plain loops, for builds in which a sanitizer must see every access, and as a
- * reference for oneDNN.
+/* matmul_plain.c - the matrix product in plain loops: for small products, for builds in which a sanitizer must see
+ * every access, and as a reference for oneDNN.
  *
  * op(b) is widened to f32 rows [k][n] in the workspace. Each thread widens MS_ROWS rows of op(a) and adds k scaled rows
- * of b to MS_ROWS rows of results at once. About a tenth of oneDNN's speed.
+ * of b to MS_ROWS rows of results at once. Large products run at a tenth of oneDNN's speed.
  */
 #include "kernels/cpu/elementwise/activation.h"
 #include "kernels/cpu/block.h"
 #include "kernels/cpu/matmul/matmul.h"
+#include "kernels/cpu/matmul/product_cut.h"
 #include "kernels/cpu/team.h"
 
 enum { MS_ROWS = 4 };
 
-static int64_t round_up(int64_t n) { return (n + 15) / 16 * 16; }
+/* A small product takes about 1.5 us, with whole blocks of rows, and b's copy, which takes as long as a block. */
+int ms_plain_suits(const ms_product *p) {
+  return p->batch * ((p->m + MS_ROWS - 1) / MS_ROWS + 1) * MS_ROWS * p->k * p->n <= 1 << 13;
+}
 
-static int64_t thread_floats(const ms_product *p) { return MS_ROWS * (round_up(p->k) + round_up(p->n)); }
+static int64_t thread_floats(const ms_product *p) { return MS_ROWS * (ms_round_up(p->k, 16) + ms_round_up(p->n, 16)); }
 
 int64_t ms_plain_workspace(const ms_product *product, int threads) {
-  return (round_up(product->k * product->n) + threads * thread_floats(product)) * (int64_t)sizeof(float);
+  return (ms_round_up(product->k * product->n, 16) + threads * thread_floats(product)) * (int64_t)sizeof(float);
 }
 
 /* y[r][c] = x[r * row_stride + c * column_stride] as f32 */
@@ -47,7 +51,7 @@ MS_CLONES static void add_products(float *restrict c, const float *restrict a, c
 /* Computes rows [first, first + rows) of matrix `batch`; scratch is f32 [thread_floats]. */
 static void run_rows(const ms_kernel_call *call, const ms_product *p, int64_t batch, int64_t first, int64_t rows,
                      const float *b, float *scratch) {
-  const int64_t a_stride = round_up(p->k), c_stride = round_up(p->n);
+  const int64_t a_stride = ms_round_up(p->k, 16), c_stride = ms_round_up(p->n, 16);
   const int64_t row_stride = p->trans_a ? 1 : p->k, column_stride = p->trans_a ? p->m : 1;
   float *a = scratch, *c = scratch + MS_ROWS * a_stride;
   const char *a_data =
@@ -87,13 +91,12 @@ static void run_tiles(void *context, int thread) {
 
 void ms_plain_run(const ms_kernel_call *call, const ms_product *p) {
   float *b = call->workspace;
-  const int64_t tiles = (p->m + MS_ROWS - 1) / MS_ROWS;
-  const int threads = call->threads < tiles ? call->threads : (int)tiles;
+  const int threads = ms_plain_suits(p) ? 1 : call->threads; /* waking others takes longer */
   for (int64_t batch = 0; batch < p->batch; batch++) {
     if (!batch || !p->shared_b)
       widen_matrix(b, p->n, (const char *)call->in_data[1] + batch * p->k * p->n * ms_dtype_size(p->dtype),
                    p->dtype == MS_BF16, p->k, p->n, p->trans_b ? 1 : p->n, p->trans_b ? p->k : 1);
-    plain_product all = {call, p, batch, b, b + round_up(p->k * p->n), threads};
+    plain_product all = {call, p, batch, b, b + ms_round_up(p->k * p->n, 16), threads};
     ms_team_run(threads, run_tiles, &all);
   }
 }

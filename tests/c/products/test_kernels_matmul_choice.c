@@ -1,8 +1,9 @@
 /* test_kernels_matmul_choice.c - who computes a product, and how exactly: on CUDA cuBLASLt, with TF32 where it is
- * allowed, or our own kernels; on the CPU oneDNN or three parts of f32 on the bf16 matrix unit. */
+ * allowed, or our own kernels; on the CPU plain loops, oneDNN or three parts of f32 on the bf16 matrix unit. */
 #include "matmul_case.h"
 
 #include "base/error.h"
+#include "kernels/cpu/matmul/matmul.h"
 #include "kernels/cpu/matmul/split_panel.h"
 #ifdef MS_TEST_CUDA
   #include "kernels/cuda/matmul/cublaslt.h"
@@ -124,6 +125,32 @@ static void choice_is_checked(void **state) {
   free_case(&c);
 }
 
+/* Plain loops take small products, so that a process without large ones does not wait for oneDNN's code; one row of
+ * many columns is small for oneDNN, but loops would copy the whole of b. */
+static void small_products_are_plain(void **state) {
+  (void)state;
+  static const struct {
+    product shape;
+    int small;
+  } cases[] = {{{.m = 12, .n = 16, .k = 17, .bias = 1}, 1},
+               {{.m = 2, .n = 8, .k = 16, .leading = {2, 3}, .batched_b = 1}, 1},
+               {{.m = 12, .n = 160, .k = 17}, 0},
+               {{.m = 1, .n = 64, .k = 64}, 0},
+               {{.m = 4, .n = 16, .k = 16, .leading = {40}, .batched_b = 1}, 0}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    kernel_case c = case_of_product(&cases[i].shape);
+    ms_product read;
+    c.call.threads = 2;
+    must(ms_product_of(&c.call, &read));
+    must(ms_cpu_kernel(MS_OP_matmul)->prepare(&c.call));
+    assert_int_equal(ms_plain_suits(&read), cases[i].small);
+    assert_int_equal(c.call.workspace_bytes == ms_plain_workspace(&read, 2), cases[i].small);
+    ms_cpu_kernel(MS_OP_matmul)->release(c.call.prepared);
+    check_product(&cases[i].shape);
+    free_case(&c);
+  }
+}
+
 /* More than one block of rows (128), columns (768) and k (512), none of them a multiple of a panel. */
 static void blocks(void **state) {
   (void)state;
@@ -197,7 +224,7 @@ int main(void) {
   #ifndef __SANITIZE_THREAD__
   const struct CMUnitTest split[] = {TEST(blocks), TEST(threads_change_no_bit),
                                      TEST(three_parts_are_as_accurate_as_f32)};
-  const struct CMUnitTest chosen[] = {TEST(blocks), TEST(choice_is_checked)};
+  const struct CMUnitTest chosen[] = {TEST(blocks), TEST(choice_is_checked), TEST(small_products_are_plain)};
   if (ms_split_available()) failed += cmocka_run_group_tests_name("matmul in three parts", split, by_parts, by_size);
   failed += cmocka_run_group_tests_name("matmul by size", chosen, by_size, NULL);
   #endif
