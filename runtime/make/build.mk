@@ -86,7 +86,7 @@ CALLED_CHECKS := --param asan-instrumentation-with-call-threshold=500
 FLAGS_split_panel := $(if $(filter address,$(CONFIG)),$(CALLED_CHECKS))
 
 # The emulation's fibers are not instrumented for the thread sanitizer, which does not know their stacks.
-EMULATED_release := $(CONFIG_release)
+EMULATED_release := -O2 -g1
 # The address sanitizer reports invalid pointers there, so the other checks for them are disabled.
 EMULATED_address := $(CONFIG_address) $(CALLED_CHECKS) -fno-sanitize=null,object-size,pointer-overflow
 EMULATED_thread := -O1 -g1
@@ -183,7 +183,7 @@ all: $(LIBRARY) $(GEN)/moonshard/cdef.lua $(if $(HOST_C),$(EXECUTABLE)) \
   $(if $(filter release,$(CONFIG)),$(META) $(if $(NVCC),$(CUDA_LIBRARY)) $(if $(MPI),$(MPI_LIBRARY)))
 	@:
 # Specs of a sanitized build run in a luajit that is linked with the sanitizer's runtime.
-tests: $(TESTS) $(if $(filter-out thread,$(CONFIG)),$(EMULATED_TESTS) $(OUT)/tests/fuzz_api) $(OUT)/tests/libmoonshard_cuda_emulated.so $(if $(filter-out release,$(CONFIG)),$(OUT)/luajit)
+tests: $(TESTS) $(if $(filter-out thread,$(CONFIG)),$(EMULATED_TESTS) $(OUT)/tests/fuzz_api) $(if $(filter-out release,$(CONFIG)),$(OUT)/luajit)
 	@:
 # What the tests of every configuration run, in one make: no processor waits while another ends one of the builds. What
 # the configurations share is there before they begin.
@@ -381,11 +381,6 @@ $(OUT)/tests/emulated/%: $(OUT)/obj/tests/emulated_cuda/%.o $(EMULATION_O)
 	@mkdir -p $(@D)
 	@echo "link  $@"
 	@$(CXX) $(OWN_LDFLAGS) $^ -o $@ -lcmocka
-
-$(OUT)/tests/libmoonshard_cuda_emulated.so: $(EMULATED_O) $(CUDA_HOST_O)
-	@mkdir -p $(@D)
-	@echo "link  $@"
-	@$(CXX) -shared -Wl,-Bsymbolic $(NO_UNDEFINED_$(CONFIG)) $(CONFIG_$(CONFIG)) $^ -o $@
 
 $(OUT)/luajit: tests/sanitizers/luajit.c $(OUT)/flags.list
 	@echo "cc    $<"

@@ -6,15 +6,17 @@ CUDA_C := $(wildcard runtime/device/cuda/*.c)
 CUDA_DEVICE_O := $(patsubst runtime/device/cuda/%.c,$(OUT)/obj/cuda/%.o,$(CUDA_C))
 EMULATED := $(OUT)/tests/emulated
 CONTRACTED := $(EMULATED)/libmoonshard_cuda_contracted.so
+# The thread sanitizer runs plans on an emulated device with the CPU's kernels. The emulated ones, in which it sees nothing,
+# are built only if ALL or ONLY adds the specs that load them.
+KERNELS_RUN := $(or $(filter-out thread,$(CONFIG)),$(ALL),$(ONLY))
 EMULATED_LIBRARIES := $(addprefix $(EMULATED)/,libcudart_emulated.so libnccl_emulated.so libcublaslt_emulated.so \
-  libcudnn_emulated.so libmoonshard_cuda_host.so libmoonshard_cuda_emulated.so) \
+  libcudnn_emulated.so libmoonshard_cuda_host.so $(if $(KERNELS_RUN),libmoonshard_cuda_emulated.so)) \
   $(if $(filter release,$(CONFIG)),$(CONTRACTED))
 EMULATED_DEVICE_O := $(patsubst runtime/device/cuda/%.c,$(OUT)/obj/emulated/%.o,$(CUDA_C))
 HOST_KERNEL_O := $(call objects,$(KERNEL_C) $(filter-out %/error.c %/note.c,$(wildcard runtime/base/*.c runtime/base/*/*.c))) \
   $(OUT)/obj/tests/emulated_cuda/host_kernels.o
 
 $(OUT)/libmoonshard_cuda.so: $(CUDA_DEVICE_O)
-$(OUT)/tests/libmoonshard_cuda_emulated.so: $(EMULATED_DEVICE_O)
 tests: $(EMULATED_LIBRARIES)
 
 $(OUT)/obj/cuda/%.o: runtime/device/cuda/%.c $(OUT)/flags.list
@@ -73,7 +75,7 @@ $(EMULATED)/libmoonshard_cuda_host.so: $(EMULATED_DEVICE_O) $(HOST_KERNEL_O) $(E
 $(EMULATED)/libmoonshard_cuda_emulated.so: $(EMULATED_DEVICE_O) $(filter-out $(EMULATION_O),$(EMULATED_O)) $(CUDA_HOST_O) \
     $(EMULATED)/libcudart_emulated.so
 	@echo "link  $@"
-	@$(EMULATED_LINK) $^ -o $@ -ldl -lpthread
+	@$(EMULATED_LINK) $(NO_UNDEFINED_$(CONFIG)) $^ -o $@ -ldl -lpthread
 
 # The same kernels, of which those with formulas whose bits do not depend on the path are compiled with contraction:
 # tests compute one path with each. Processors without fused multiply-adds cannot run them.
@@ -92,11 +94,12 @@ $(CONTRACTED): $(CONTRACTED_O) $(filter-out $(EMULATION_O) $(CONTRACTED_O:.contr
 	@echo "link  $@"
 	@$(EMULATED_LINK) -Wl,-Bsymbolic $^ -o $@ -ldl -lpthread
 
-# The additional measurements of `make bench-gpu`. It needs no toolkit, because it loads the device's library.
+# The additional measurements of `make bench-gpu`. It needs no toolkit, because it loads the device's library. Sanitizers
+# leave out the spec that runs them.
 .PHONY: gpu-bench
 GPU_BENCHES := $(patsubst tests/gpu/programs/bench_%.c,$(OUT)/bench/gpu_%,$(wildcard tests/gpu/programs/bench_*.c))
 gpu-bench: $(GPU_BENCHES)
-tests: $(GPU_BENCHES) $(EMULATED)/libstand_in_emulated.so
+tests: $(if $(or $(filter release,$(CONFIG)),$(ONLY)),$(GPU_BENCHES) $(EMULATED)/libstand_in_emulated.so)
 
 # What bench_overlap runs at the same time as a product.
 STAND_IN := $(OUT)/bench/libstand_in.so
