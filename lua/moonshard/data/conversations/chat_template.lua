@@ -69,6 +69,18 @@ function chat_template.find(who, given)
   return given
 end
 
+-- What those templates write of a message.
+local WRITTEN = { role = true, content = true }
+
+---Whether a template writes a field of messages or of lines ("tool_calls", "tools"), so that it is not lost.
+---@param template moonshard.ChatTemplate
+---@param field string
+---@return boolean
+function chat_template.takes(template, field)
+  if template.jinja then return template.jinja:reads(field) end
+  return WRITTEN[field] or false
+end
+
 ---@class moonshard.ChatPiece
 ---@field text string
 ---@field trained boolean
