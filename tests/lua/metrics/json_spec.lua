@@ -79,4 +79,17 @@ describe("json.decode", function()
     end
     has(why('{"eps": Infinity}'), "byte 9: | eps | Infinity | Python | null")
   end)
+
+  it("remembers how what it read was written, where that is asked for", function()
+    local text = '{"b": null, "a": {"z": 1.0, "y": [1, 2e2, null, 12345678901234567890], "x": 3}, "c": []}'
+    local value = json.decode_in_order(text)
+    assert.same({ keys = { "b", "a", "c" } }, json.written(value))
+    assert.is_nil(value.b)
+    assert.same({ keys = { "z", "y", "x" }, numbers = { z = "1.0" } }, json.written(value.a))
+    assert.equal(json.null, value.a.y[3])
+    assert.same({ numbers = { [2] = "2e2", [4] = "12345678901234567890" } }, json.written(value.a.y))
+    assert.is_true(json.is_list(value.c))
+    assert.is_nil(json.written(json.decode(text)))
+    assert.is_nil(json.decode_in_order('{"a": 1, "a": 2}'))
+  end)
 end)

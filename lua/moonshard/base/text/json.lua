@@ -120,6 +120,15 @@ end
 local text, bytes, size, depth -- the text being read, and the current nesting depth
 local null -- what a null becomes
 local whole_lists -- whether one in a list, which would end it there, is an error
+local noted -- whether json.written is to know the objects and lists that are read
+
+---@class moonshard.JsonWritten
+---@field keys string[]? of an object, in their order, those of nulls too
+---@field numbers table<string|integer, string>? by key or place: texts of numbers that a double does not tell, "1.0"
+
+-- How objects and lists were written, which their tables do not tell; for those that are still in use.
+---@type table<table, moonshard.JsonWritten>
+local written = setmetatable({}, { __mode = "k" })
 
 local read_value
 
@@ -217,6 +226,18 @@ local function read_number(at)
   return number, at + #digits
 end
 
+local EXACT = 2 ^ 53 -- the largest integer up to which a double has all
+
+-- Keeps the text of a number that is a float, or too large for a double.
+local function note_number(of, key, number, from, to)
+  if type(number) ~= "number" or number % 1 ~= 0 then return end
+  local digits = text:sub(from + 1, to)
+  if not digits:find("[.eE]") and number < EXACT and number > -EXACT then return end
+  local note = written[of] or {}
+  written[of], note.numbers = note, note.numbers or {}
+  note.numbers[key] = digits
+end
+
 -- Whether a list continues after an item, and the next position.
 local function goes_on(at, close)
   at = skip_space(at)
@@ -242,7 +263,9 @@ local function read_array(at)
     n = n + 1
     local from = at
     array[n], at = read_value(at)
+    if array[n] == nil and noted then array[n] = json.null end
     if array[n] == nil and whole_lists then fail(from, ("item %d of a list is null: leave it out"):format(n)) end
+    if noted then note_number(array, n, array[n], from, at) end
     more, at = goes_on(at, CLOSE_LIST)
   end
   depth = depth - 1
@@ -259,6 +282,8 @@ end
 -- kept: takes the members in their order.
 local function read_object(at, kept)
   local object, more = {}, true
+  local keys = noted and {}
+  if keys then written[object] = { keys = keys } end
   enter(at)
   local last = at + 1
   at = skip_space(last)
@@ -271,6 +296,10 @@ local function read_object(at, kept)
     if bytes[at] ~= COLON then fail(at, "expected a colon after a key") end
     local from = skip_space(at + 1)
     object[key], at = read_value(from)
+    if keys then
+      keys[#keys + 1] = key
+      note_number(object, key, object[key], from, at)
+    end
     if kept then keep(kept, key, object[key], last, from, at) end
     last = at
     more, at = goes_on(at, CLOSE)
@@ -322,9 +351,9 @@ local function read_fields()
   return list
 end
 
-local function parse(given, read, null_value, whole)
+local function parse(given, read, null_value, whole, with_notes)
   text, bytes, size, depth, null = given, ffi.cast("const uint8_t *", given), #given, 0, null_value
-  whole_lists = whole
+  whole_lists, noted = whole, with_notes
   local ok, value = pcall(read)
   text, bytes = nil, nil
   if ok then return value end
@@ -344,6 +373,18 @@ function json.decode(given, with_null) return parse(given, read_whole, with_null
 ---@return any value nil if the text is not JSON
 ---@return string? why "byte 12: item 3 of a list is null: leave it out"
 function json.decode_strictly(given) return parse(given, read_whole, nil, true) end
+
+---Parses JSON text of others of which json.written is to tell the order of keys. A null in a list is json.null; another
+---is absent.
+---@param given string
+---@return any value nil if the text is not JSON
+---@return string? why "byte 12: expected a comma or }"
+function json.decode_in_order(given) return parse(given, read_whole, nil, false, true) end
+
+---How a table that json.decode_in_order read was written; nil for others, and lists without anything to tell.
+---@param value table
+---@return moonshard.JsonWritten?
+function json.written(value) return written[value] end
 
 ---@class moonshard.JsonMember
 ---@field name string
