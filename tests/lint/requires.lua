@@ -9,9 +9,9 @@
 
 -- Lowest first. "" is moonshard/init.lua, the entry, which loads whatever a recipe asks of it.
 local FLOORS = {
-  "base", "distributed", "metrics", "recipe", "tensor", "nn", "shard", "engine", "data", "models", "huggingface",
-  "lora", "evaluate", "checkpoint", "train", "display", "check", "explain", "clusters", "page", "price", "tune",
-  "sweep", "scaling", "", "repl", "calibrate", "cli",
+  "base", "jinja", "distributed", "metrics", "recipe", "tensor", "nn", "shard", "engine", "data", "models",
+  "huggingface", "lora", "evaluate", "checkpoint", "train", "display", "check", "explain", "clusters", "page", "price",
+  "tune", "sweep", "scaling", "", "repl", "calibrate", "cli",
 }
 
 local floor_of = {}

@@ -64,6 +64,11 @@ local SPACES = { ["\194\133"] = true, ["\194\160"] = true, ["\225\154\128"] = tr
 for byte = 128, 138 do SPACES["\226\128" .. string.char(byte)] = true end
 for byte = 9, 32 do SPACES[string.char(byte)] = (byte <= 13 or byte >= 28) or nil end
 
+---Whether a character is white space, as Python's str.isspace.
+---@param character string one, in UTF-8
+---@return boolean
+function text_lines.is_space(character) return SPACES[character] or false end
+
 ---Without white space at either end, as Python's str.strip and Jinja's trim.
 ---@param text string UTF-8
 ---@return string
