@@ -13,7 +13,7 @@ local cfg = ms.args {
   ignore = {},                     -- fields of its config.json to load it without: a,b
   files = "",                      -- conversations, JSON lines
   tokenizer = "",                  -- tokenizer.json or its folder; "": the folder's, or else a token is a byte
-  template = "chatml",             -- how messages become text: chatml, llama3, gemma, phi3 or plain
+  template = "chatml",             -- chatml, llama3, gemma, phi3, plain; tokenizer: the folder's own; a .jinja file
   document_start = "",             -- a token that begins conversations: several share a row; "": one in a row
   seq = 256, batch = 4,            -- tokens per row, rows per rank
   steps = 200, lr = 1e-4, seed = 0,

@@ -163,15 +163,34 @@ local function differences(files, find, tokenizer)
   return lines
 end
 
+---The folder of a tokenizer.
+---@param path string of a tokenizer.json, or of its folder
+---@return string
+function tokenizer_config.folder(path)
+  return path:match("^(.*)/[^/]*%.json$") or not path:find("%.json$") and path or "."
+end
+
+-- The names that chat templates have for tokens.
+local NAMED_TOKENS = { "bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token" }
+
+---What a folder's files say for chat templates.
+---@param folder string
+---@return table<string, string> tokens by name: bos_token and the like, as texts
+---@return any template the field chat_template: a text, or a list of { name, template }
+---@return string? path of the file that has the template
+function tokenizer_config.for_templates(folder)
+  local files, tokens = read_files(folder), {}
+  for _, name in ipairs(NAMED_TOKENS) do tokens[name] = content_of((field_of(files, name))) end
+  return tokens, field_of(files, "chat_template")
+end
+
 ---Reads what is next to a tokenizer.json. Raises where it says other tokens.
 ---@param tokenizer moonshard.Tokenizer
 ---@param find fun(token: string): integer, table<string, boolean>? the id in tokenizer.json, negative if it has none;
 ---  and the flags of an added token
 ---@return string[] lines that name what has no effect on these
 function tokenizer_config.read(tokenizer, find)
-  local path = tokenizer.path
-  local folder = path:match("^(.*)/[^/]*%.json$") or not path:find("%.json$") and path or "."
-  local files, added = read_files(folder)
+  local files, added = read_files(tokenizer_config.folder(tokenizer.path))
   for _, found in ipairs(tokens_of(files, added)) do check_token(found, find) end
   check_fields(files, tokenizer)
   return differences(files, find, tokenizer)

@@ -23,6 +23,9 @@ local WHO = "ms.evaluate.multiple_choice"
 ---  text, its BOS; default true
 ---@field template? string|moonshard.ChatTemplate makes a context the user's message of a conversation, as of
 ---  ms.data.chat, and the answers what follows
+---@field template_kwargs? table<string, any> as of ms.data.chat, for a Jinja template; and so `tools` and `now`
+---@field tools? string|table[]
+---@field now? string
 ---@field delimiter? string between a context and an answer; default a blank, or nothing with a template
 ---@field seq? integer tokens of a row; default: the model's; of a longer text the end is used
 ---@field batch? integer answers of a rank at a time; default 8
@@ -187,11 +190,17 @@ return function(model, o)
     ignore = { "table" },
   }
   for name, spec in pairs(score.OPTIONS) do specs[name] = spec end
+  for name, spec in pairs(message_tokens.OPTIONS) do specs[name] = spec end
   o = options.parse(WHO, o, specs)
   o.delimiter = o.delimiter or (o.template and "" or " ")
   local subject = score.subject(WHO, model, o)
   if o.template then
-    o.asks = message_tokens.new(WHO, { tokenizer = subject.tokenizer, template = o.template })
+    o.asks = message_tokens.new(WHO, {
+      tokenizer = subject.tokenizer, template = o.template, template_kwargs = o.template_kwargs, tools = o.tools,
+      now = o.now,
+    })
+  else
+    message_tokens.refuse_options(WHO, o)
   end
   if world.plan_only then
     return { acc = 0 / 0, acc_norm = 0 / 0, acc_stderr = 0 / 0, acc_norm_stderr = 0 / 0, questions = 0, cut = 0,

@@ -9,6 +9,7 @@ local config = require("moonshard.huggingface.config")
 local errors = require("moonshard.base.error")
 local input_file = require("moonshard.base.files.input_file")
 local json = require("moonshard.base.text.json")
+local listing = require("moonshard.data.files.listing")
 local options = require("moonshard.base.checks.options")
 local one_writer = require("moonshard.distributed.one_writer")
 local output_file = require("moonshard.base.files.output_file")
@@ -154,8 +155,18 @@ end
 -- What a folder says of its model's texts, in every form that tokenizers of Hugging Face's library are saved in.
 local COMPANIONS = {
   "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja",
-  "added_tokens.json", "tokenizer.model", "vocab.json", "merges.txt", "vocab.txt",
+  "chat_template.json", "added_tokens.json", "tokenizer.model", "vocab.json", "merges.txt", "vocab.txt",
 }
+-- Further ones, by pattern.
+local MORE_TEMPLATES = "additional_chat_templates/*.jinja"
+
+local function companions_of(folder)
+  local names = { unpack(COMPANIONS) }
+  for _, path in ipairs(listing.match(listing.literal(folder) .. "/" .. MORE_TEMPLATES)) do
+    names[#names + 1] = path:sub(#folder + 2)
+  end
+  return names
+end
 
 ---Refuses a folder that has none of these files.
 ---@param folder string
@@ -169,9 +180,10 @@ end
 
 -- A file that is already there stays: it was put there for this model.
 local function copy_companions(from, to)
-  for _, name in ipairs(COMPANIONS) do
+  for _, name in ipairs(companions_of(from)) do
     local path = to .. "/" .. name
     if input_file.exists(from .. "/" .. name) and not input_file.exists(path) then
+      output_file.make_folders(name, path)
       local text = input_file.read(from .. "/" .. name, "it is saved with the model that was read there")
       output_file.write(name, path .. ".partial", text)
       local ok, why = os.rename(path .. ".partial", path)

@@ -50,7 +50,7 @@ end
 
 ---Renders the template.
 ---@param variables table<string, any> texts, numbers, booleans, json.null, and tables of these; objects that
----  json.decode_in_order read keep the order of their keys
+---  were read from JSON keep the order of their keys, as json.written says
 ---@param o moonshard.JinjaRenderOptions?
 ---@return string text
 ---@return { first: integer, last: integer }[] spans the bytes, from 1, that {% generation %} wrote

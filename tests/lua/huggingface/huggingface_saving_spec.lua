@@ -61,7 +61,9 @@ describe("saving", function()
   it("K6 copies the tokenizer and what a folder says of generation, but no other files", function()
     local from, to = copy_of("llama"), new_folder()
     local names = { "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
-      "chat_template.jinja", "tokenizer.model", "vocab.json", "merges.txt" }
+      "chat_template.jinja", "tokenizer.model", "vocab.json", "merges.txt", "chat_template.json",
+      "additional_chat_templates/tool_use.jinja" }
+    assert.equal(0, os.execute("mkdir " .. from .. "/additional_chat_templates"))
     for _, name in ipairs(names) do scratch.write(from .. "/" .. name, "\0 text of " .. name .. "\r\n") end
     scratch.write(from .. "/notes.txt", "mine")
     assert.equal(0, os.execute("mkdir " .. to))
@@ -75,13 +77,14 @@ describe("saving", function()
     local ended = program.run({ "run", recipe, "-n", "2" })
     os.remove(recipe)
     assert.equal(0, ended.status, ended.err)
-    for _, name in ipairs({ names[1], names[3], names[5], names[6], names[7], names[8] }) do
+    for _, name in ipairs({ names[1], names[3], unpack(names, 5) }) do
       assert.equal(scratch.read(from .. "/" .. name), scratch.read(to .. "/" .. name))
     end
     assert.equal("another", scratch.read(to .. "/tokenizer.json"))
     local listing = io.popen("ls " .. to)
-    assert.equal("chat_template.jinja config.json generation_config.json merges.txt model.safetensors tokenizer.json "
-      .. "tokenizer.model tokenizer_config.json vocab.json ", (listing:read("*a"):gsub("\n", " ")))
+    assert.equal("additional_chat_templates chat_template.jinja chat_template.json config.json "
+      .. "generation_config.json merges.txt model.safetensors tokenizer.json tokenizer.model tokenizer_config.json "
+      .. "vocab.json ", (listing:read("*a"):gsub("\n", " ")))
     listing:close()
   end)
 

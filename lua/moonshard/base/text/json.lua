@@ -263,7 +263,6 @@ local function read_array(at)
     n = n + 1
     local from = at
     array[n], at = read_value(at)
-    if array[n] == nil and noted then array[n] = json.null end
     if array[n] == nil and whole_lists then fail(from, ("item %d of a list is null: leave it out"):format(n)) end
     if noted then note_number(array, n, array[n], from, at) end
     more, at = goes_on(at, CLOSE_LIST)
@@ -366,22 +365,18 @@ end
 ---@param with_null boolean? null becomes json.null; without it nil: its key is absent
 ---@return any value nil if the text is not JSON
 ---@return string? why "byte 12: expected a comma or }"
-function json.decode(given, with_null) return parse(given, read_whole, with_null and json.null or nil) end
+function json.decode(given, with_null)
+  return parse(given, read_whole, with_null and json.null or nil, false, with_null)
+end
 
 ---Parses JSON text of others, where a null in a list is an error: it would end the list in silence.
 ---@param given string
 ---@return any value nil if the text is not JSON
 ---@return string? why "byte 12: item 3 of a list is null: leave it out"
-function json.decode_strictly(given) return parse(given, read_whole, nil, true) end
+function json.decode_strictly(given) return parse(given, read_whole, nil, true, true) end
 
----Parses JSON text of others of which json.written is to tell the order of keys. A null in a list is json.null; another
----is absent.
----@param given string
----@return any value nil if the text is not JSON
----@return string? why "byte 12: expected a comma or }"
-function json.decode_in_order(given) return parse(given, read_whole, nil, false, true) end
-
----How a table that json.decode_in_order read was written; nil for others, and lists without anything to tell.
+---How a table was written that decode_strictly, or decode with nulls, has read; nil for others, and for lists without
+---anything to tell.
 ---@param value table
 ---@return moonshard.JsonWritten?
 function json.written(value) return written[value] end

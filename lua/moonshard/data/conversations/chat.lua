@@ -6,6 +6,7 @@
 -- model with the same document_start does not attend from one to another. All ranks read all files and keep the tokens
 -- in memory, 8 bytes each, twice that while rows are joined.
 
+local answer_places = require("moonshard.data.conversations.answer_places")
 local errors = require("moonshard.base.error")
 local conversations = require("moonshard.data.conversations.conversations")
 local files = require("moonshard.data.files.files")
@@ -17,13 +18,19 @@ local windows = require("moonshard.data.windows")
 local world = require("moonshard.distributed.world")
 
 local WHO = "ms.data.chat"
+local LAST = "last" -- as train_on: the answers after the last message of the user
 
 ---@class moonshard.ChatOptions
 ---@field files string|string[] paths, patterns or folders of JSON lines or lists (.jsonl, .json)
 ---@field ignore? string[] fields of lines and of messages to train without; default none
 ---@field tokenizer? moonshard.Tokenizer default: a token is a byte
----@field template? string|moonshard.ChatTemplate "chatml" (default), "llama3", "gemma", "phi3", "plain", or a table
----@field train_on? string the role whose messages are trained on, or "all"; default "assistant"
+---@field template? string|moonshard.ChatTemplate "chatml" (default), "llama3", "gemma", "phi3", "plain", or a table; or
+---  a Jinja template: "tokenizer" (the one of its folder), the path of a .jinja file, or { jinja = source }
+---@field template_kwargs? table<string, any> variables of a Jinja template: { enable_thinking = false }
+---@field tools? string|table[] definitions of tools for a Jinja template, where a line has none: a list, or a JSON file
+---@field now? string the day that a Jinja template writes as today's: "2024-07-26"
+---@field train_on? string the role whose messages are trained on, or "all", or "last": the answers after the last
+---  message of the user; default "assistant"
 ---@field document_start? integer|string a token, or its text in the tokenizer, before each conversation
 ---@field pack? boolean several conversations in a row; default: with document_start
 ---@field padding? integer the token of what is left of a row; default 0
@@ -47,9 +54,11 @@ local WHO = "ms.data.chat"
 
 local function pack(o)
   local packed = packing.new(WHO, o.seq, o.pack)
-  local reader = conversations.reader(WHO, o, o.train_on)
+  local last = o.train_on == LAST
+  local reader = conversations.reader(WHO, o, last and "assistant" or o.train_on)
   for _, path in ipairs(files.find(o.files, json_lines.is_file, ".jsonl")) do
     conversations.each(path, reader, function(messages, where, conversation)
+      if last then answer_places.keep_last(messages) end
       packed:add(o.tokens:of(messages, where, conversation))
     end)
   end
@@ -77,6 +86,9 @@ local function chat(given)
   local o = windows.parse(WHO, given, {
     tokenizer = { "any" },
     template = { "string|table", default = "chatml" },
+    template_kwargs = message_tokens.OPTIONS.template_kwargs,
+    tools = message_tokens.OPTIONS.tools,
+    now = message_tokens.OPTIONS.now,
     train_on = { "string", default = "assistant" },
     ignore = { "table" },
     document_start = { "integer|string" },

@@ -1,10 +1,12 @@
 -- How conversations become text: what is written before and after each message, by role. The texts are those of the
 -- templates that the models named here were published with, also in whether they cut off the space around contents,
--- except that no system message is added, which some have by default; a recipe can have its own, in the same form.
+-- except that no system message is added, which some have by default; a recipe can have its own, in the same form. A
+-- model's own Jinja template is the other kind (jinja_chat.lua).
 --
 -- A message's content and what ends it can be trained on; what begins it never is.
 
 local errors = require("moonshard.base.error")
+local jinja_chat = require("moonshard.data.conversations.jinja_chat")
 local line_fields = require("moonshard.data.conversations.line_fields")
 local nearest = require("moonshard.base.names.nearest")
 local options = require("moonshard.base.checks.options")
@@ -48,13 +50,18 @@ local function is_role(name) return not OF_ALL[name] and name ~= "default" end
 
 ---A template by its name, or one of a recipe's own, checked.
 ---@param who string for messages
----@param given string|moonshard.ChatTemplate
----@return moonshard.ChatTemplate
-function chat_template.find(who, given)
+---@param given string|moonshard.ChatTemplate|{ jinja: string } a name, "tokenizer", a path of a .jinja file, or a table
+---@param o { tokenizer: moonshard.Tokenizer?, template_kwargs: table?, tools: string|table?, now: string? } parsed
+---  options: what a Jinja template is given
+---@return moonshard.ChatTemplate|moonshard.JinjaChat
+function chat_template.find(who, given, o)
+  local of_jinja = jinja_chat.find(who, given, o)
+  if of_jinja then return of_jinja end
+  jinja_chat.refuse_options(who, o)
   if type(given) == "string" then
     if NAMED[given] then return NAMED[given] end
-    errors.raise("MS_ENAME", "%s: no template named %s: %s; or give { begin = text, ROLE = { before, after } }", who,
-      given, nearest.advice(given, NAMED))
+    errors.raise("MS_ENAME", "%s: no template named %s: %s; or give \"tokenizer\" for the one of its folder, the path "
+      .. "of a .jinja file, or { begin = text, ROLE = { before, after } }", who, given, nearest.advice(given, NAMED))
   end
   for role, texts in pairs(given) do
     local of_all = OF_ALL[role]
@@ -73,11 +80,11 @@ end
 local WRITTEN = { role = true, content = true }
 
 ---Whether a template writes a field of messages or of lines ("tool_calls", "tools"), so that it is not lost.
----@param template moonshard.ChatTemplate
+---@param template moonshard.ChatTemplate|moonshard.JinjaChat
 ---@param field string
 ---@return boolean
 function chat_template.takes(template, field)
-  if template.jinja then return template.jinja:reads(field) end
+  if jinja_chat.is(template) then return template:reads(field) end
   return WRITTEN[field] or false
 end
 
@@ -144,13 +151,11 @@ function chat_template.tokens_in(template, text)
   return tokens
 end
 
----The pieces before an answer.
+---Refuses what is neither a text nor a list of messages.
 ---@param who string for messages: "ms.data.chat_prompt"
----@param template moonshard.ChatTemplate
----@param messages string|moonshard.ChatMessage[] the user's message, or a list of { role =, content = }
----@return moonshard.ChatPiece[]
-function chat_template.before_answer(who, template, messages)
-  if type(messages) == "string" then messages = { { role = "user", content = messages } } end
+---@param messages any
+function chat_template.check_messages(who, messages)
+  if type(messages) == "string" then return end
   local what
   if type(messages) ~= "table" then
     what = options.describe(messages)
@@ -163,6 +168,16 @@ function chat_template.before_answer(who, template, messages)
     if type(key) ~= "number" then what = "a table with " .. tostring(key) end
   end
   if what then errors.invalid("%s: give a text, or a list of { role =, content = }, not %s", who, what) end
+end
+
+---The pieces before an answer.
+---@param who string for messages: "ms.data.chat_prompt"
+---@param template moonshard.ChatTemplate
+---@param messages string|moonshard.ChatMessage[] the user's message, or a list of { role =, content = }
+---@return moonshard.ChatPiece[]
+function chat_template.before_answer(who, template, messages)
+  chat_template.check_messages(who, messages)
+  if type(messages) == "string" then messages = { { role = "user", content = messages } } end
   local begun = { { role = "assistant", content = "" } }
   for i, message in ipairs(messages) do
     if type(message) ~= "table" or type(message.role) ~= "string" or type(message.content) ~= "string" then

@@ -30,7 +30,7 @@ local WHO = "ms.data.preferences"
 ---@field files string|string[] paths, patterns or folders of JSON lines or lists (.jsonl, .json)
 ---@field ignore? string[] fields of lines and of messages to train without; default none
 ---@field tokenizer? moonshard.Tokenizer default: a token is a byte
----@field template? string|moonshard.ChatTemplate as of ms.data.chat; default "chatml"
+---@field template? string|moonshard.ChatTemplate as of ms.data.chat; default "chatml"; with template_kwargs, tools, now
 ---@field padding? integer the token of what is left of a row; default 0
 ---@field seq? integer tokens per row; default 256; of a longer conversation only the beginning is used
 ---@field batch? integer pairs per rank and step; default 8
@@ -275,7 +275,8 @@ end
 local function preferences(given)
   local o = windows.parse(WHO, given, {
     tokenizer = { "any" },
-    template = { "string|table", default = "chatml" },
+    template = { "string|table", default = "chatml" }, template_kwargs = message_tokens.OPTIONS.template_kwargs,
+    tools = message_tokens.OPTIONS.tools, now = message_tokens.OPTIONS.now,
     ignore = { "table" },
     padding = { "integer", default = 0 },
     valid_fraction = { "number", default = 0 },

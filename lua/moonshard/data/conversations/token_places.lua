@@ -1,0 +1,93 @@
+-- Which bytes of a text each of its tokens is: for texts that are encoded whole, of which parts are trained on. A
+-- tokenizer says only what a token decodes to, so tokens are laid along the text, one after the other. Some tokenizers
+-- add a blank before words, which is not in the text.
+
+local errors = require("moonshard.base.error")
+local options = require("moonshard.base.checks.options")
+
+local token_places = {}
+
+---@class moonshard.TokenPlaces
+---@field tokenizer moonshard.Tokenizer
+---@field texts table<integer, string> of tokens within a text, by id
+---@field anchor integer a token before which others are decoded, so that no decoder takes them for the first
+---@field anchor_text string
+local Places = {}
+Places.__index = Places
+
+---@param tokenizer moonshard.Tokenizer
+---@return moonshard.TokenPlaces
+function token_places.new(tokenizer)
+  local ids = tokenizer:encode("a")
+  local anchor = ids[#ids]
+  return setmetatable({
+    tokenizer = tokenizer, texts = {}, anchor = anchor, anchor_text = tokenizer:decode({ anchor }),
+  }, Places)
+end
+
+-- What tokens add to a text.
+local function decoded(self, ids)
+  local both = self.tokenizer:decode({ self.anchor, unpack(ids) })
+  local is_added = both:sub(1, #self.anchor_text) == self.anchor_text
+  return is_added and both:sub(#self.anchor_text + 1) or self.tokenizer:decode(ids)
+end
+
+local function text_of(self, id)
+  self.texts[id] = self.texts[id] or decoded(self, { id })
+  return self.texts[id]
+end
+
+local function is_at(text, at, part) return text:sub(at, at + #part - 1) == part end
+
+-- The place of a token that begins at or behind a byte: where its text is found, with a blank less, or behind blanks
+-- that the tokenizer left out.
+local function place_of(text, at, part)
+  local bare = part:gsub("^ ", "")
+  if is_at(text, at, part) then return at, at + #part - 1 end
+  if is_at(text, at, bare) then return at, at + #bare - 1 end
+  local behind = text:match("^%s+()", at)
+  if behind and is_at(text, behind, bare) then return behind, behind + #bare - 1 end
+end
+
+local MOST_BYTES = 4 -- of a character
+local NO_CHARACTER = "\239\191\189" -- U+FFFD
+
+-- Tokens from one on that are a character together, in tokenizers that write rare characters byte by byte: what they
+-- decode to, and the last of them.
+local function character_of(self, ids, i)
+  local bytes = {}
+  for j = i, math.min(i + MOST_BYTES - 1, #ids) do
+    bytes[#bytes + 1] = ids[j]
+    local text = decoded(self, bytes)
+    if not text:find(NO_CHARACTER, 1, true) then return text, j end
+  end
+end
+
+---The bytes of each token.
+---@param text string
+---@param ids integer[] of the whole text
+---@param where string for messages
+---@return integer[] firsts a token without bytes begins behind its last
+---@return integer[] lasts
+function Places:of(text, ids, where)
+  local firsts, lasts, at, i = {}, {}, 1, 1
+  while ids[i] do
+    local first, last = place_of(text, at, text_of(self, ids[i]))
+    local same = i
+    if not first then
+      local character, final = character_of(self, ids, i)
+      if character then first, last = place_of(text, at, character) end
+      same = final
+    end
+    if not first then
+      errors.raise("MS_EUNSUPPORTED", "%s: %s writes byte %d of the text otherwise than it is (%s), so which tokens "
+        .. "are those of answers is not known: give a template by name or a table of texts, which are encoded piece by "
+        .. "piece", where, self.tokenizer.path or "the tokenizer", at, options.describe(text:sub(at, at + 20)))
+    end
+    for j = i, same do firsts[j], lasts[j] = first, last end
+    at, i = last + 1, same + 1
+  end
+  return firsts, lasts
+end
+
+return token_places
