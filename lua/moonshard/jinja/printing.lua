@@ -7,13 +7,25 @@ local values = require("moonshard.jinja.values")
 
 local printing = {}
 
+-- Whether what follows the first digits of a decimal fraction is half of the last one's place. Python then takes the
+-- even digit, and Lua the larger.
+local function is_even_tie(digits, kept)
+  return digits:find("^50*$", kept + 1) ~= nil and digits:find("^[02468]", kept) ~= nil
+end
+
+local EXACT = "%.98e" -- has all digits of a double that is halfway between two shorter ones
+
 -- The digits of a positive double, the fewest that read back as it, and the place of its point behind the first.
 local function digits_of(number)
+  local first, rest, place = EXACT:format(number):match("^(%d)%.(%d+)e([+-]%d+)$")
   for precision = 0, 16 do
     local text = ("%." .. precision .. "e"):format(number)
+    if is_even_tie(first .. rest, precision + 1) then
+      text = ("%s.%se%s"):format(first, rest:sub(1, precision), place)
+    end
     if tonumber(text) == number then
-      local first, rest, exponent = text:match("^(%d)%.?(%d*)e([+-]%d+)$")
-      return (first .. rest:gsub("0+$", "")), tonumber(exponent)
+      local head, tail, exponent = text:match("^(%d)%.?(%d*)e([+-]%d+)$")
+      return (head .. tail:gsub("0+$", "")), tonumber(exponent)
     end
   end
 end
@@ -42,15 +54,15 @@ function printing.float(number)
   return sign .. digits:sub(1, exponent + 1) .. "." .. (fraction == "" and "0" or fraction)
 end
 
----A number with so many digits after the point. Python takes the even digit where two are equally near, Lua the larger.
+---A number with so many digits after the point, rounded as Python does.
 ---@param number number finite
 ---@param precision integer at most 98
 ---@return string
 function printing.fixed(number, precision)
   local whole, digits = ("%.99f"):format(number):match("^(.-)%.(%d+)$")
-  local is_tie = digits:find("^50*$", precision + 1) ~= nil
-  local kept = precision > 0 and whole .. "." .. digits:sub(1, precision) or whole
-  if is_tie and kept:find("[02468]$") then return kept end
+  if is_even_tie(whole .. digits, #whole + precision) then
+    return precision > 0 and whole .. "." .. digits:sub(1, precision) or whole
+  end
   return ("%." .. precision .. "f"):format(number)
 end
 

@@ -191,6 +191,7 @@ describe("Jinja templates of conversations", function()
     has(message(written, {}), "strftime_now | now")
     has(message(written, { now = "today" }), "now | 2024-07-26 | today")
     has(message(written, { now = "2024-07-26", template_kwargs = { styel = 1 } }), "template_kwargs | styel | style")
+    has(message(written, { now = "2024-07-26", template_kwargs = { tools = {} } }), "template_kwargs | tools | option")
     has(message(written, { now = "2024-07-26", tools = file_with("{}", ".json") }), "tools | list")
     local plain = { jinja = "x" }
     has(message(written, { template = plain, tools = tools }), "tools")

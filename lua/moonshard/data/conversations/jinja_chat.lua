@@ -88,6 +88,12 @@ function jinja_chat.refuse_options(who, o)
   end
 end
 
+-- Variables that are given in other ways.
+local GIVEN = {
+  messages = "are those of the data", tools = "are an option of their own",
+  add_generation_prompt = "is true of prompts, and false of conversations",
+}
+
 -- Tools as a list: of a recipe, or a JSON file, whose objects keep the order of their keys.
 local function tools_of(who, given)
   if type(given) == "string" then
@@ -166,6 +172,7 @@ function jinja_chat.find(who, given, o)
   if o.tools then check_reads(self, "tools", "tools") end
   self.variables = tokens_of(self, o.tokenizer, kwargs)
   for name, value in pairs(kwargs) do
+    if GIVEN[name] then errors.invalid("%s: template_kwargs: %s %s", who, name, GIVEN[name]) end
     check_reads(self, "template_kwargs", tostring(name))
     self.variables[name] = value
   end
