@@ -73,6 +73,22 @@ local function prompt(messages, o)
 end
 
 describe("Jinja templates of conversations", function()
+  it("give templates the tools and calls of lines, and refuse those that a template does not read", function()
+    local source = [[{% if tools %}{{ tools | tojson }}
+{% endif %}{% for m in messages %}[{{ m.role }}]{{ m.content or '' }}]]
+      .. [[{% for c in m.tool_calls or [] %}<{{ c.function.name }} {{ c.function.arguments | tojson }}>{% endfor %}
+{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}]]
+    local line = '{"tools": [{"zeta": 1, "alpha": 2.0}], "messages": [{"role": "user", "content": "4+4?"}, '
+      .. '{"role": "assistant", "content": null, "tool_calls": [{"function": {"name": "add", "arguments": '
+      .. '{"y": 4, "x": 4}}}]}, {"role": "tool", "content": "8"}, {"role": "assistant", "content": "8"}]}'
+    local text, targets = texts { files = lines_with(line), template = { jinja = source } }
+    local before, call = '[{"zeta": 1, "alpha": 2.0}]\n[user]4+4?\n[assistant]', '<add {"y": 4, "x": 4}>\n'
+    assert.equal(before .. call .. "[tool]8\n[assistant]8\n", text)
+    assert.equal(call, targets:sub(#before, #before + #call - 1))
+    has(message(texts, { files = lines_with(line), template = { jinja = CHATML } }), "tool_calls | template")
+    has(message(texts, { files = lines_with(line) }), "tools | template")
+  end)
+
   it("give the tokens and masks of the reference library, with tokenizers of many families", function()
     local cases = assert(json.decode(read(FIXTURES .. "templates/masks.json"), true))
     local variables = assert(json.decode(read(FIXTURES .. "templates/families.json"), true)).variables

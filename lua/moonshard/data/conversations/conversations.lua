@@ -2,6 +2,7 @@
 -- (forms.lua): messages, what each says of itself (messages.lua), and what a template takes of the line besides.
 -- What else a line has is refused by name (line_fields.lua).
 
+local chat_template = require("moonshard.data.conversations.chat_template")
 local forms = require("moonshard.data.conversations.forms")
 local json_lines = require("moonshard.data.files.json_lines")
 local line_fields = require("moonshard.data.conversations.line_fields")
@@ -9,16 +10,14 @@ local messages = require("moonshard.data.conversations.messages")
 
 local conversations = {}
 
--- Templates by name and tables of texts write roles and contents alone.
-local function takes_nothing() return false end
-
 ---How lines are read.
 ---@param who string for messages: "ms.data.chat"
----@param o { ignore: string[]? } parsed options
+---@param o { ignore: string[]?, tokens: moonshard.MessageTokens } parsed options, and what writes the messages
 ---@param trains string as of the reader
 ---@return moonshard.ConversationReader
 function conversations.reader(who, o, trains)
-  return { trains = trains, ignored = line_fields.ignored(who, o.ignore), takes = takes_nothing }
+  return { trains = trains, ignored = line_fields.ignored(who, o.ignore),
+    takes = function(field) return chat_template.takes(o.tokens.template, field) end }
 end
 
 ---Reads the conversations of a file in order.
