@@ -96,12 +96,14 @@ int ms_grad_embedding(ms_graph *graph, int node, const int *dy, const int *needs
   return ms_emit_binary(graph, MS_OP_embedding_backward, n.in[1], dy[0], &attrs, &dx[0]);
 }
 
-/* The transpose of a rotation is the inverse rotation. */
+/* The transpose of a rotation is the inverse rotation, with the same factors. */
 int ms_grad_rope(ms_graph *graph, int node, const int *dy, const int *needs, int *dx) {
-  (void)needs;
-  ms_op_attrs attrs = graph->nodes[node].attrs;
+  const ms_node n = graph->nodes[node];
+  ms_op_attrs attrs = n.attrs;
   attrs.rope.inverse = !attrs.rope.inverse;
-  return ms_emit_unary(graph, MS_OP_rope, dy[0], &attrs, &dx[0]);
+  if (n.inputs == 1) return ms_emit_unary(graph, MS_OP_rope, dy[0], &attrs, &dx[0]);
+  if (needs[1]) return MS_FAIL(MS_EUNSUPPORTED, "rope: turns have no gradient; detach them");
+  return ms_emit_binary(graph, MS_OP_rope, dy[0], n.in[1], &attrs, &dx[0]);
 }
 
 int ms_grad_attention(ms_graph *graph, int node, const int *dy, const int *needs, int *dx) {

@@ -149,6 +149,20 @@ int ms_infer_embedding_backward(const ms_node *node, const ms_value_info *in, ms
   return ms_check_same_dtype(node, &in[2], "the other gradient", &out[0], "the result");
 }
 
+/* The second input of rope: frequencies and factors. */
+static int check_turns(const ms_node *node, const ms_value_info *in) {
+  char text[MS_SHAPE_TEXT], text_x[MS_SHAPE_TEXT];
+  MS_TRY(ms_check_dtype(node, &in[1], MS_F32, "turns"));
+  MS_TRY(ms_check_ndim(node, &in[1], 2, "turns", "[2,P]"));
+  if (in[1].dims[0] != 2 || 2 * in[1].dims[1] > in[0].dims[3])
+    return MS_FAIL(MS_ESHAPE, "rope: turns are %s; for x %s they must be [2,P], with P of at most %" PRId64 " pairs",
+                   ms_shape_text(&in[1], text), ms_shape_text(&in[0], text_x), in[0].dims[3] / 2);
+  if (node->attrs.rope.original)
+    return MS_FAIL(MS_EINVAL, "rope: original %" PRId64 " scales frequencies of theta, but turns give them",
+                   node->attrs.rope.original);
+  return MS_OK;
+}
+
 int ms_infer_rope(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
   char text[MS_SHAPE_TEXT];
   MS_TRY(ms_check_float(node, &in[0], "x"));
@@ -156,6 +170,7 @@ int ms_infer_rope(const ms_node *node, const ms_value_info *in, ms_value_info *o
   if (in[0].dims[3] % 2)
     return MS_FAIL(MS_ESHAPE, "rope: x is %s; its last dimension must be even, since pairs are rotated",
                    ms_shape_text(&in[0], text));
+  if (node->inputs == 2) MS_TRY(check_turns(node, in));
   const ms_op_attrs *attrs = &node->attrs;
   if (!(attrs->rope.theta > 0)) return MS_FAIL(MS_EINVAL, "rope: theta %g; it must be positive", attrs->rope.theta);
   if (attrs->rope.original < 0)

@@ -315,6 +315,7 @@ static const gradient_case cases[] = {
     {MS_OP_rope, "", NORMAL, build_rope},
     {MS_OP_rope, " interleaved", NORMAL, build_rope_interleaved},
     {MS_OP_rope, " scaled", NORMAL, build_rope_scaled},
+    {MS_OP_rope, " turns", NORMAL, build_rope_turns},
     {MS_OP_attention, "", NORMAL, build_attention},
     {MS_OP_attention, " grouped", NORMAL, build_attention_grouped},
     {MS_OP_attention, " later queries", NORMAL, build_attention_later},

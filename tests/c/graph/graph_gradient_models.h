@@ -87,6 +87,12 @@ static int build_rope_scaled(fixture *f, int op, int dtype) {
              ATTRS(.rope = {.offset = 5, .original = 32, .theta = 100, .factor = 8, .low = 1, .high = 4}));
 }
 
+/* Some pairs of each head, with frequencies and factors that are an input. */
+static int build_rope_turns(fixture *f, int op, int dtype) {
+  return op2(f, op, param(f, dtype, SHAPE(2, 3, 2, 8)), input(f, "turns", MS_F32, SHAPE(2, 3)),
+             ATTRS(.rope = {.offset = 5, .theta = 100}));
+}
+
 static int attention(fixture *f, int op, int dtype, int64_t queries, int64_t keys, int64_t kv_heads,
                      const ms_op_attrs *attrs) {
   return op3(f, op, param(f, dtype, SHAPE(2, queries, 4, 8)), param(f, dtype, SHAPE(2, keys, kv_heads, 8)),

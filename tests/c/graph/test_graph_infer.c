@@ -243,6 +243,12 @@ static void model_shapes(void **state) {
   REFUSED(MS_OP_rope, ATTRS(.rope = {.original = -8, .theta = 100}), MS_EINVAL, "rope | original | -8", q);
   REFUSED(MS_OP_rope, ATTRS(.rope = {.original = 8, .theta = 100, .factor = 8, .low = 4, .high = 4}), MS_EINVAL,
           "rope | factor | 8 | low | high | 4", q);
+  const int turns = input(&f, "turns", MS_F32, SHAPE(2, 4)), many = input(&f, "many", MS_F32, SHAPE(2, 5));
+  assert_value(op2(&f, MS_OP_rope, q, turns, NULL), MS_BF16, "[2,6,4,8]");
+  REFUSED(MS_OP_rope, NULL, MS_ESHAPE, "turns | [2,5] | [2,6,4,8] | 4 pairs", q, many);
+  REFUSED(MS_OP_rope, NULL, MS_EDTYPE, "turns | i32 | f32", q, tokens);
+  REFUSED(MS_OP_rope, ATTRS(.rope = {.original = 8, .theta = 100, .factor = 8, .low = 1, .high = 4}), MS_EINVAL,
+          "original 8 | turns", q, turns);
   apply(&f, MS_OP_attention, 3, (int[]){q, k, k}, NULL, out);
   assert_value(out[0], MS_BF16, "[2,6,4,8]");
   assert_value(out[1], MS_F32, "[2,4,6]");

@@ -94,6 +94,7 @@ static const op_case cases[] = {
     {"embedding", "x11,24 i3,5", ""},
     {"rope", "x2,3,2,16", "theta=10000 offset=5"},
     {"rope", "x2,3,2,6", "theta=10000 interleaved=1 inverse=1"},
+    {"rope", "x2,3,2,16 f2,5", "offset=5"},
     {"attention", "x2,9,4,8 x2,9,2,8 x2,9,2,8", "causal=1"},
     {"document_attention", "x2,13,4,8 x2,13,2,8 x2,13,2,8 i2,13", "start=0"},
     {"attention_sink", "x2,9,4,8 x2,9,2,8 x2,9,2,8 x2,9,4,8 f2,4,9 x4", "causal=1"},

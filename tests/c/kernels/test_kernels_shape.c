@@ -245,11 +245,44 @@ static void rope_scales_frequencies(void **state) {
   }
 }
 
+/* Given frequencies and factors, which rotate a part of each head: more pairs than a kernel computes at a time, and an
+ * odd number, which vectors do not divide. */
+static void rope_takes_frequencies(void **state) {
+  (void)state;
+  static const int64_t dims[][4] = {{2, 5, 2, 16}, {1, 3, 2, 160}, {2, 7, 3, 10}}, all_pairs[] = {8, 70, 3};
+  FOR_EACH(dtype, dtypes)
+  for (size_t s = 0; s < sizeof dims / sizeof *dims; s++)
+    for (int flags = 0; flags < 4; flags++) {
+      const int64_t depth = dims[s][3], pairs = all_pairs[s];
+      const int interleaved = flags & 1;
+      kernel_case c = rope_case(dtype, dims[s], 1000, interleaved, flags >> 1);
+      const int in = add_input(&c, shape(MS_F32, 2, (int64_t[]){2, pairs}));
+      for (int64_t p = 0; p < pairs; p++) {
+        set_input(&c, in, p, 1.0 / (double)(p + 1));
+        set_input(&c, in, pairs + p, 1.0 + (double)p / 8);
+      }
+      const float *turns = c.call.in_data[in];
+      run_case(&c);
+      for (int64_t head = 0; head < ms_numel(&c.call.in[0]) / depth; head++) {
+        const int64_t t = head / dims[s][2] % dims[s][1] + 1000, first = head * depth;
+        for (int64_t p = 0; p < pairs; p++) {
+          const double angle = (double)((float)t * turns[p]) * (flags >> 1 ? -1.0 : 1.0), factor = turns[pairs + p];
+          const int64_t i = first + (interleaved ? 2 * p : p), j = interleaved ? i + 1 : i + pairs;
+          const double a = input_at(&c, 0, i), b = input_at(&c, 0, j);
+          assert_output(&c, 0, i, factor * (a * cos(angle) - b * sin(angle)), 1e-5);
+          assert_output(&c, 0, j, factor * (a * sin(angle) + b * cos(angle)), 1e-5);
+        }
+        for (int64_t i = first + 2 * pairs; i < first + depth; i++) assert_output(&c, 0, i, input_at(&c, 0, i), 0);
+      }
+      free_case(&c);
+    }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       TEST(transpose_permutes),      TEST(slice_and_pad_cut_one_axis), TEST(concat_joins_on_each_axis),
       TEST(broadcast_to_repeats),    TEST(copy_moves_the_bytes),       TEST(rope_turns_pairs),
-      TEST(rope_scales_frequencies),
+      TEST(rope_scales_frequencies), TEST(rope_takes_frequencies),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
