@@ -56,12 +56,13 @@ end
 -- Weights go on to train: people change these on purpose.
 local TOLD = set_of([[
   attention_scale attention_softcap aux_loss bias_rate document_start dropout embedding_scale eps logit_softcap padding
-  rope_scaling rope_theta slides vocab window window_rope_theta
+  logit_scale residual_scale rope_scaling rope_theta slides vocab window window_rope_theta
 ]])
 
 -- Names and shapes of parameters say so, or nothing that is computed depends on it.
 local WITHOUT_PART = set_of([[
-  bias channels classes deviation dim expert_ffn experts ffn head_dim layers mlp_bias mlp_ratio out_bias
+  bias channels classes deviation dim expert_ffn experts ffn gated head_bias head_dim layers mlp_bias mlp_ratio
+  norm_bias out_bias
   pad_vocab_to_multiple_of patch qkv_bias seq shared_ffn size sparse tied types
 ]])
 

@@ -1,16 +1,20 @@
--- The decoder that today's language models share: RMS norms, rotary positions, grouped queries, gated MLPs. A family is
--- this model under some of the options below (huggingface/families.lua has their values):
+-- The decoder that today's language models share: norms, rotary positions, grouped queries, gated MLPs. A family is
+-- this model under some of the options below (huggingface/families has their values):
 --
---   Llama, SmolLM, Mistral, Phi-3   norms before each branch; Mistral and Phi-3 with a sliding window
---   SmolLM3                         layers without rotary positions
+--   Llama, SmolLM, Mistral, Phi-3   RMS norms before each branch; Mistral and Phi-3 with a sliding window
+--   SmolLM3, EXAONE 4, Cohere 2     layers without rotary positions
 --   Qwen 2, 2.5, 3                  biases of queries, keys and values (2); norms of queries and keys by head (3)
 --   Gemma, Gemma 2, 3               factors 1 + weight, scaled embedding, GELU; norms around branches, caps, two
 --                                   kinds of layers
---   OLMo 2                          norms behind each branch, and of all queries and all keys together
---   Mixtral, Qwen 2 and 3 MoE       mixtures of experts in place of MLPs; a shared expert (Qwen 2)
+--   OLMo 2, 3                       norms behind each branch, and of all queries and all keys together
+--   Mixtral, OLMoE, Qwen 2, 3 MoE   mixtures of experts in place of MLPs; a shared expert (Qwen 2)
+--   StarCoder 2, GPT-NeoX, Phi 2    layer norms, MLPs without a gate, biases
+--   GPT-NeoX, Phi 2, Cohere         attention and MLP in parallel, with a norm each (GPT-NeoX) or one
+--   StableLM, Phi 2, GLM            rotary positions in a part of each head
+--   Granite, Cohere                 factors of the embedding, branches, scores and logits
 --
--- Rotary positions pair element d with d + D/2, as Hugging Face's weights expect. Initial weights: normal(0, 0.02), the
--- projections into the residual stream scaled by 1/sqrt(2 layers).
+-- Rotary positions pair element d with d + D/2, as Hugging Face's weights expect, or neighbours (Cohere, GLM). Initial
+-- weights: normal(0, 0.02), the projections into the residual stream scaled by 1/sqrt(2 layers).
 
 local language = require("moonshard.models.language")
 local model_config = require("moonshard.models.config")
@@ -18,6 +22,7 @@ local module = require("moonshard.nn.module")
 local nn = require("moonshard.nn")
 local ops = require("moonshard.tensor.ops")
 local parameter = require("moonshard.tensor.parameter")
+local rope = require("moonshard.models.rope")
 
 local initializers = parameter.initializers
 
@@ -32,18 +37,10 @@ local function residual_law(config)
 end
 
 local function norm(config, dim)
+  if config.layer_norm then
+    return nn.layer_norm({ dim or config.dim, eps = config.eps, bias = config.norm_bias })
+  end
   return nn.rms_norm({ dim or config.dim, eps = config.eps, from_one = config.norm_from_one })
-end
-
--- Attributes of the op `rope`.
-local function rope_of(theta, scaled)
-  if not scaled then return { theta = theta } end
-  -- Every wavelength is above one position, so all frequencies are divided.
-  if scaled.type == "linear" then return { theta = theta, factor = scaled.factor, low = 1, high = 2, original = 1 } end
-  return {
-    theta = theta, factor = scaled.factor, low = scaled.low_freq_factor, high = scaled.high_freq_factor,
-    original = scaled.original_max_position_embeddings,
-  }
 end
 
 -- ---- attention --------------------------------------------------------------------------------------------------
@@ -55,7 +52,8 @@ function Attention:init(config, slides, rotates)
   self._config, self.heads, self.kv_heads, self.head_dim = config, config.heads, config.kv_heads, head_dim
   self._window = slides and config.window or nil
   local local_theta = slides and config.window_rope_theta
-  self._rope = rotates and (local_theta and rope_of(local_theta) or rope_of(config.rope_theta, config.rope_scaling))
+  self._theta, self._scaling = local_theta or config.rope_theta, not local_theta and config.rope_scaling
+  self._rotates = rotates
   self.wq = linear(config.dim, config.heads * head_dim, config.qkv_bias)
   self.wk = linear(config.dim, config.kv_heads * head_dim, config.qkv_bias)
   self.wv = linear(config.dim, config.kv_heads * head_dim, config.qkv_bias)
@@ -75,9 +73,12 @@ local function project(self, x, weights, heads, normalise)
 end
 
 local function rotate(self, x, normalise, cache)
-  if normalise and self._config.qk_norm == "head" then x = normalise(x) end
-  if not self._rope then return x end
-  return cache and cache:rotate(x, self._rope) or x:rope(self._rope)
+  local config = self._config
+  if normalise and config.qk_norm == "head" then x = normalise(x) end
+  if not self._rotates then return x end
+  local is_long = rope.is_long(config, cache and cache.longest or x.shape[2])
+  local rotation = rope.rotation(config, self._theta, self._scaling, is_long)
+  return cache and cache:rotate(x, rotation) or rope.rotate(x, rotation)
 end
 
 -- A window as long as the sequence hides nothing.
@@ -108,11 +109,12 @@ local MLP = module.define("MLP")
 function MLP:init(config, ffn)
   self._activation = config.activation
   self.w1 = linear(config.dim, ffn, config.mlp_bias)
-  self.w3 = linear(config.dim, ffn, config.mlp_bias)
+  self.w3 = config.gated and linear(config.dim, ffn, config.mlp_bias) or nil
   self.w2 = linear(ffn, config.dim, config.mlp_bias, residual_law(config))
 end
 
 function MLP:forward(x)
+  if not self.w3 then return self.w2(ops[self._activation](self.w1(x))) end
   local gate, up = self.w1(x), self.w3(x)
   if self._activation == "silu" then return self.w2(ops.swiglu(gate, up)) end
   return self.w2(ops[self._activation](gate) * up)
@@ -135,18 +137,29 @@ function Block:init(config, slides, rotates, sparse)
   self.attn_norm = before and norm(config) or nil
   self.attn = Attention(config, slides, rotates)
   self.attn_norm_behind = behind and norm(config) or nil
-  self.ffn_norm = before and norm(config) or nil
+  self.ffn_norm = before and config.parallel ~= "one" and norm(config) or nil
   self.mlp = sparse and experts_of(config) or MLP(config, config.ffn)
   self.ffn_norm_behind = behind and norm(config) or nil
+  self._scale, self._parallel = config.residual_scale, config.parallel
 end
 
 local function through(layer, x)
   return layer and layer(x) or x
 end
 
+local function scaled(self, branch)
+  return self._scale and branch * self._scale or branch
+end
+
 function Block:forward(x, tokens, cache)
-  x = x + through(self.attn_norm_behind, self.attn(through(self.attn_norm, x), tokens, cache))
-  return x + through(self.ffn_norm_behind, self.mlp(through(self.ffn_norm, x)))
+  local read = through(self.attn_norm, x)
+  local attended = scaled(self, through(self.attn_norm_behind, self.attn(read, tokens, cache)))
+  if not self._parallel then
+    x = x + attended
+    return x + scaled(self, through(self.ffn_norm_behind, self.mlp(through(self.ffn_norm, x))))
+  end
+  if self._parallel == "each" then read = through(self.ffn_norm, x) end
+  return x + attended + scaled(self, through(self.ffn_norm_behind, self.mlp(read)))
 end
 
 -- ---- the model --------------------------------------------------------------------------------------------------
@@ -176,8 +189,16 @@ function Decoder:forward(tokens, cache)
   for _, layer in ipairs(self.layers) do x = layer(x, tokens, cache) end
   if cache then x = cache:last(x) end
   local logits = language.logits(self, self.norm(x))
+  if config.logit_scale then logits = logits * config.logit_scale end
   local cap = config.logit_softcap
   return cap and (logits * (1 / cap)):tanh() * cap or logits
+end
+
+---The length above which sequences are rotated by other frequencies; nil: all are rotated alike.
+---@return integer?
+function Decoder:long_above()
+  local scaling = self.config.rope_scaling
+  return scaling and scaling.type == "longrope" and scaling.original_max_position_embeddings or nil
 end
 
 function Decoder:describe()

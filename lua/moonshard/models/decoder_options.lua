@@ -3,6 +3,7 @@
 local errors = require("moonshard.base.error")
 local language = require("moonshard.models.language")
 local options = require("moonshard.base.checks.options")
+local rope = require("moonshard.models.rope")
 
 local decoder_options = {}
 
@@ -18,18 +19,27 @@ local SPECS = {
   document_start = { "integer" },
   rope_theta = { "number", default = 10000 },
   rope_scaling = { "table|boolean", default = false },
+  rotary_dim = { "positive" },
+  rope_interleaved = { "boolean", default = false },
   eps = { "number", default = 1e-5 },
   tied = { "boolean", default = false },
   pad_vocab_to_multiple_of = { "positive", default = 1 },
   padding = { "integer" },
   activation = { "string", default = "silu" },
+  gated = { "boolean", default = true },
+  head_bias = { "boolean", default = false },
   qkv_bias = { "boolean", default = false },
   out_bias = { "boolean", default = false },
   mlp_bias = { "boolean", default = false },
   qk_norm = { "string|boolean", default = false },
   norms = { "string", default = "before" },
+  layer_norm = { "boolean", default = false },
+  norm_bias = { "boolean" },
+  parallel = { "string|boolean", default = false },
   norm_from_one = { "boolean", default = false },
   embedding_scale = { "number" },
+  residual_scale = { "number" },
+  logit_scale = { "number" },
   attention_scale = { "number" },
   attention_softcap = { "number|boolean" },
   logit_softcap = { "number|boolean" },
@@ -53,32 +63,11 @@ for name, spec in pairs(SPECS) do WITH_SIZES[name] = spec end
 
 -- What options that name a choice can be.
 local CHOICES = {
-  activation = { "silu", "gelu_tanh", "gelu" },
+  activation = { "silu", "gelu_tanh", "gelu", "relu" },
+  parallel = { "each", "one", false },
   qk_norm = { "head", "all", false },
   norms = { "before", "behind", "around" },
 }
-
-local SCALING = {
-  factor = { "number", required = true }, low_freq_factor = { "number", required = true },
-  high_freq_factor = { "number", required = true }, original_max_position_embeddings = { "positive", required = true },
-}
-local LINEAR = { type = { "string" }, factor = { "number", required = true } }
-
-local function read_scaling(who, given)
-  if not given then return false end
-  local name = who .. ": rope_scaling"
-  if type(given) == "table" and given.type == "linear" then
-    local scaled = options.parse(name, given, LINEAR)
-    if scaled.factor <= 0 then errors.invalid("%s: factor %g must be above 0", name, scaled.factor) end
-    return given
-  end
-  local scaled = options.parse(name, given ~= true and given or nil, SCALING)
-  if not (scaled.factor > 0 and scaled.low_freq_factor > 0 and scaled.high_freq_factor > scaled.low_freq_factor) then
-    errors.invalid("%s: factor %g, low_freq_factor %g and high_freq_factor %g must be positive, and the high one above "
-      .. "the low one", name, scaled.factor, scaled.low_freq_factor, scaled.high_freq_factor)
-  end
-  return given
-end
 
 local function check_heads(who, config)
   if config.dim % config.heads ~= 0 and not config.head_dim then
@@ -93,6 +82,26 @@ local function check_heads(who, config)
   if config.head_dim % 2 ~= 0 then
     errors.raise("MS_ESHAPE", "%s: head_dim %d%s must be even, since pairs of elements are rotated", who,
       config.head_dim, given)
+  end
+  local turned = config.rotary_dim
+  if turned and (turned % 2 ~= 0 or turned > config.head_dim) then
+    errors.raise("MS_ESHAPE", "%s: rotary_dim %d must be even, since pairs of elements are rotated, and at most "
+      .. "head_dim %d", who, turned, config.head_dim)
+  end
+  if turned == config.head_dim then config.rotary_dim = nil end -- the same model
+end
+
+-- Where the norms are, and which they are.
+local function check_norms(who, config)
+  if not config.layer_norm and config.norm_bias ~= nil then
+    errors.invalid("%s: norm_bias says something of layer norms: give layer_norm = true", who)
+  elseif config.layer_norm and config.norm_from_one then
+    errors.invalid("%s: norm_from_one says something of RMS norms, and layer_norm is true", who)
+  end
+  if config.layer_norm and config.norm_bias == nil then config.norm_bias = true end
+  if config.parallel and config.norms ~= "before" then
+    errors.invalid("%s: parallel = %s is built with norms = \"before\", not %s", who,
+      options.describe(config.parallel), options.describe(config.norms))
   end
 end
 
@@ -114,8 +123,8 @@ local function check_numbers(who, config)
     if config[name] == true then errors.invalid("%s: %s must be a number above 0, or false, not true", who, name) end
     config[name] = config[name] or nil
   end
-  for _, name in ipairs({ "attention_scale", "attention_softcap", "logit_softcap", "embedding_scale", "eps",
-    "rope_theta", "window_rope_theta" }) do
+  for _, name in ipairs({ "attention_scale", "attention_softcap", "logit_softcap", "embedding_scale", "residual_scale",
+    "logit_scale", "eps", "rope_theta", "window_rope_theta" }) do
     if config[name] and config[name] <= 0 then
       errors.invalid("%s: %s must be above 0, not %s", who, name, options.describe(config[name]))
     end
@@ -170,18 +179,28 @@ end
 ---@field document_start? integer token that begins a document: attention does not cross it
 ---@field rope_theta? number default 10000
 ---@field rope_scaling? moonshard.RopeScaling|false default false
+---@field rotary_dim? integer the first elements of a head, which are rotated; default: head_dim
+---@field rope_interleaved? boolean a pair is two neighbouring elements, not one of each half; default false
 ---@field eps? number default 1e-5
 ---@field tied? boolean share the weights of embedding and head; default false
 ---@field pad_vocab_to_multiple_of? integer default 1
 ---@field padding? integer token whose lookups give the embedding no gradient; default: none
----@field activation? "silu"|"gelu_tanh"|"gelu" of the MLP's gate; default "silu"
+---@field activation? "silu"|"gelu_tanh"|"gelu"|"relu" of the MLP's gate, or its only one; default "silu"
+---@field gated? boolean the MLP is w2 (act(w1 x) * w3 x), or w2 act(w1 x); default true
+---@field head_bias? boolean default false
 ---@field qkv_bias? boolean default false
 ---@field out_bias? boolean of the attention's output; default false
 ---@field mlp_bias? boolean default false
 ---@field qk_norm? "head"|"all"|false norms of queries and keys: of each head, or of all together; default false
 ---@field norms? "before"|"behind"|"around" where the norms of a branch are; default "before"
 ---@field norm_from_one? boolean factors of norms are 1 + weight; default false
+---@field layer_norm? boolean norms are layer norms instead of RMS norms; default false
+---@field norm_bias? boolean of layer norms; default true
+---@field parallel? "each"|"one"|false attention and MLP of a layer both read its input, through a norm each or through
+---  one; default false: the MLP reads what attention added to
 ---@field embedding_scale? number factor of embedded tokens
+---@field residual_scale? number factor of what each branch adds
+---@field logit_scale? number factor of logits
 ---@field attention_scale? number of scores; default 1 / sqrt(head_dim)
 ---@field attention_softcap? number|false scores s become c tanh(s / c); false: not, also where the family usually does
 ---@field logit_softcap? number|false so do logits
@@ -209,9 +228,11 @@ end
 function decoder_options.read(who, given, has_sizes)
   local config = options.parse(who, given, has_sizes and WITH_SIZES or SPECS)
   config.kv_heads = config.kv_heads or config.heads
-  config.rope_scaling = read_scaling(who, config.rope_scaling)
   check_heads(who, config)
+  config.rope_scaling = rope.read_scaling(who .. ": rope_scaling", config.rope_scaling,
+    (config.rotary_dim or config.head_dim) / 2)
   check_choices(who, config)
+  check_norms(who, config)
   check_numbers(who, config)
   check_window(who, config)
   read_experts(who, config)

@@ -5,6 +5,7 @@
 
 local create = require("moonshard.tensor.create")
 local ops = require("moonshard.tensor.ops")
+local rope = require("moonshard.models.rope")
 local sink = require("moonshard.nn.sink")
 
 ---@class moonshard.KVCache
@@ -12,6 +13,7 @@ local sink = require("moonshard.nn.sink")
 ---@field layers moonshard.CachedLayer[] what the outputs are, in the order of the layers
 ---@field inputs table<string, moonshard.Tensor>
 ---@field is_first boolean
+---@field longest integer tokens of the longest text, this pass's included
 ---@field angles table<string, moonshard.Tensor> of all positions, by what the op rope is given
 local KVCache = {}
 KVCache.__index = KVCache
@@ -34,17 +36,20 @@ end
 
 ---The cache of a first pass.
 ---@param inputs table<string, moonshard.Tensor> last i32 [B]: where the last token of each text is among all B T
+---@param longest integer
 ---@return moonshard.KVCache
-function kv_cache.first(inputs)
-  return setmetatable({ outputs = {}, layers = {}, inputs = inputs, is_first = true }, KVCache)
+function kv_cache.first(inputs, longest)
+  return setmetatable({ outputs = {}, layers = {}, inputs = inputs, is_first = true, longest = longest }, KVCache)
 end
 
 ---The cache of a later pass.
 ---@param inputs table<string, moonshard.Tensor> positions and positions_in_documents i32 [B,1], masks u8 [B,1,1,S+1] by
 ---  mask_name, "keys 1", "values 1", ... [B,G,S,D]
+---@param longest integer
 ---@return moonshard.KVCache
-function kv_cache.later(inputs)
-  return setmetatable({ outputs = {}, layers = {}, inputs = inputs, is_first = false, angles = {} }, KVCache)
+function kv_cache.later(inputs, longest)
+  return setmetatable({ outputs = {}, layers = {}, inputs = inputs, is_first = false, angles = {}, longest = longest },
+    KVCache)
 end
 
 ---The last token of each text alone: no other's logits are needed.
@@ -56,35 +61,49 @@ function KVCache:last(x)
   return ops.embedding(x:reshape(batch * length, dim), self.inputs.last):reshape(batch, 1, dim)
 end
 
--- Cosines and sines of all positions, [S+1,D]: rotating pairs (1, 0) gives them, with the bits of the first pass.
-local function angles_of(self, dim, attributes)
-  local names, texts = {}, {}
-  for name in pairs(attributes) do names[#names + 1] = name end
+-- Cosines and sines of all positions, [S+1,2P]: rotating pairs (1, 0) gives them, with the bits of the first pass.
+local function angles_of(self, rotation)
+  local names, texts, attributes, half = {}, {}, {}, rotation.pairs
+  for name, value in pairs(rotation.attributes) do names[#names + 1], attributes[name] = name, value end
+  attributes.interleaved = nil -- the angles are the same for both kinds of pairs
   table.sort(names)
-  for i, name in ipairs(names) do texts[i] = ("%s=%.17g"):format(name, attributes[name]) end
-  local key = dim .. " " .. table.concat(texts, " ")
+  for i, name in ipairs(names) do texts[i] = ("%s=%.17g"):format(name, rotation.attributes[name]) end
+  local key = ("%d %s %s"):format(half, table.concat(texts, " "), tostring(rotation.turns))
   if not self.angles[key] then
     local positions = self.inputs["keys 1"].shape[3] + 1
-    local pairs_of_one = ops.concat(create.ones(1, positions, 1, dim / 2), create.zeros(1, positions, 1, dim / 2),
+    local pairs_of_one = ops.concat(create.ones(1, positions, 1, half), create.zeros(1, positions, 1, half),
       { axis = -1 })
-    self.angles[key] = ops.rope(pairs_of_one, attributes):reshape(positions, dim)
+    self.angles[key] = rope.rotate(pairs_of_one, { attributes = attributes, turns = rotation.turns })
+      :reshape(positions, 2 * half)
   end
   return self.angles[key]
 end
 
 ---Rotates queries or keys to the positions of this pass's tokens.
 ---@param x moonshard.Tensor [B,T,H,D]
----@param attributes table of the op rope
+---@param rotation moonshard.Rotation
 ---@return moonshard.Tensor
-function KVCache:rotate(x, attributes)
-  if self.is_first then return x:rope(attributes) end
-  local batch, length, _, dim = unpack(x.shape)
-  local half = dim / 2
-  local at = ops.embedding(angles_of(self, dim, attributes), self.inputs.positions):reshape(batch, length, 1, dim)
-  local cosine, sine = at:slice(-1, 0, half), at:slice(-1, half, dim)
+function KVCache:rotate(x, rotation)
+  if self.is_first then return rope.rotate(x, rotation) end
+  local batch, length, heads, dim = unpack(x.shape)
+  local half = rotation.pairs
+  local turned = 2 * half
+  local at = ops.embedding(angles_of(self, rotation), self.inputs.positions):reshape(batch, length, 1, turned)
+  local cosine, sine = at:slice(-1, 0, half), at:slice(-1, half, turned)
   local wide = x:cast("f32")
-  local a, b = wide:slice(-1, 0, half), wide:slice(-1, half, dim)
-  return ops.concat(a * cosine - b * sine, a * sine + b * cosine, { axis = -1 }):cast(x.dtype)
+  local part, result = turned < dim and wide:slice(-1, 0, turned) or wide
+  if rotation.interleaved then
+    part = part:reshape(batch, length, heads, half, 2)
+    local a, b = part:slice(-1, 0, 1), part:slice(-1, 1, 2)
+    cosine, sine = cosine:reshape(batch, length, 1, half, 1), sine:reshape(batch, length, 1, half, 1)
+    result = ops.concat(a * cosine - b * sine, a * sine + b * cosine, { axis = -1 })
+      :reshape(batch, length, heads, turned)
+  else
+    local a, b = part:slice(-1, 0, half), part:slice(-1, half, turned)
+    result = ops.concat(a * cosine - b * sine, a * sine + b * cosine, { axis = -1 })
+  end
+  if turned < dim then result = ops.concat(result, wide:slice(-1, turned, dim), { axis = -1 }) end
+  return result:cast(x.dtype)
 end
 
 -- Attention of one token a text: of its query to the kept keys, and to its own. The query heads that share a key head

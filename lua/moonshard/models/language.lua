@@ -106,9 +106,9 @@ function language.add_embedding(model, config)
 end
 
 ---@param model moonshard.Module
----@param config { vocab: integer, dim: integer, tied: boolean, pad_vocab_to_multiple_of: integer }
+---@param config { vocab: integer, dim: integer, tied: boolean, head_bias: boolean?, pad_vocab_to_multiple_of: integer }
 function language.add_head(model, config)
-  model.head = nn.linear({ config.dim, language.padded(config), bias = false, init = "gpt2" })
+  model.head = nn.linear({ config.dim, language.padded(config), bias = config.head_bias or false, init = "gpt2" })
   if config.tied then model.head.weight = model.embed.weight end
 end
 

@@ -39,12 +39,20 @@ local function fill(given)
   return filled
 end
 
----@class moonshard.RopeScaling as in Llama 3.1; or { type = "linear", factor }, which divides all frequencies
----@field type? "linear"
----@field factor number
----@field low_freq_factor? number of Llama 3.1, like the next two
+---@class moonshard.RopeScaling without a type, as in Llama 3.1; the types are explained in models/rope.lua
+---@field type? "linear"|"yarn"|"longrope"|"dynamic"
+---@field factor? number required but for longrope, where it is seq / original_max_position_embeddings by default
+---@field low_freq_factor? number of Llama 3.1, like the next one
 ---@field high_freq_factor? number
----@field original_max_position_embeddings? integer
+---@field original_max_position_embeddings? integer of Llama 3.1, yarn and longrope
+---@field attention_factor? number queries and keys are multiplied by it (yarn, longrope); default: from factor
+---@field beta_fast? number turns within the original length from which on pairs keep their frequency (yarn); default 32
+---@field beta_slow? number turns up to which their frequency is divided; default 1
+---@field mscale? number with mscale_all_dim: other defaults of attention_factor (yarn)
+---@field mscale_all_dim? number
+---@field truncate? boolean the ramp begins and ends at whole pairs (yarn); default true
+---@field short_factor? number[] what each pair's frequency is divided by (longrope)
+---@field long_factor? number[] the same for sequences above original_max_position_embeddings
 
 ---@class moonshard.LlamaOptions: moonshard.DecoderOptions
 ---@field [1] string? a published size, "8B", which sets the defaults of the other fields

@@ -150,13 +150,22 @@ local function with_outputs(cache, logits)
   return { outputs = outputs }
 end
 
+-- Whether texts are longer than those that a model rotates by other frequencies (models/rope.lua, longrope).
+local function is_long(self, longest)
+  local limit = self.model.long_above and self.model:long_above()
+  return limit ~= nil and longest > limit
+end
+
+local function name_of_pass(self, name, longest) return is_long(self, longest) and name .. " long texts" or name end
+
 local function begin(self, longest)
   local length, model, running = room_for(self, longest), self.model, self.running
-  local exec = running:exec("prefill", {
+  self.began_long = is_long(self, longest)
+  local exec = running:exec(name_of_pass(self, "prefill", longest), {
     { name = "tokens", dtype = "i32", shape = { #self.texts, length } },
     { name = "last", dtype = "i32", shape = { #self.texts } },
   }, function(inputs)
-    local cache = kv_cache.first(inputs)
+    local cache = kv_cache.first(inputs, longest)
     local logits = model(inputs.tokens, cache)
     layers_of[running] = cache.layers
     return with_outputs(cache, logits)
@@ -217,8 +226,8 @@ local function continue(self, longest)
     for _, text in ipairs(self.texts) do follow_documents(self, text) end
   end
   local model, inputs, specs = self.model, inputs_of(self)
-  local exec = self.running:exec("decode", specs, function(given)
-    local cache = kv_cache.later(given)
+  local exec = self.running:exec(name_of_pass(self, "decode", longest), specs, function(given)
+    local cache = kv_cache.later(given, longest)
     return with_outputs(cache, model(given.tokens, cache))
   end, AGREED)
   run(exec, inputs)
@@ -231,7 +240,8 @@ end
 ---@return fun(i: integer): ffi.cdata* logits float [vocab] of the token that follows text i, valid until the next pass
 function Decoding:next(longest)
   if not self.keeps or longest > self.seq then return recompute(self) end
-  if self.rows == 0 then return begin(self, longest) end
+  -- Keys that were rotated as those of shorter texts are computed again.
+  if self.rows == 0 or is_long(self, longest) and not self.began_long then return begin(self, longest) end
   return continue(self, longest)
 end
 

@@ -173,7 +173,7 @@ describe("ms.models", function()
     local function refused(more) return message(ms.models.decoder, with(more)) end
     has(refused { norms = "after" }, 'norms | "before" or "behind" or "around" | "after"')
     has(refused { qk_norm = true }, 'qk_norm | "head" or "all" or false | true')
-    has(refused { activation = "relu" }, 'activation | "silu" or "gelu_tanh" or "gelu" | "relu"')
+    has(refused { activation = "tanh" }, 'activation | "silu" or "gelu_tanh" or "gelu" or "relu" | "tanh"')
     has(refused { slides = { true, true } }, "slides | window")
     has(refused { rotates = { true } }, "rotates | layer 2 is nil")
     has(refused { window = 4, slides = { true } }, "slides | layer 2 is nil")
