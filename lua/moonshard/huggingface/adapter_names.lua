@@ -6,6 +6,7 @@
 -- below one another, and B has the columns of each in its own rows and zeros elsewhere.
 
 local config = require("moonshard.huggingface.config")
+local errors = require("moonshard.base.error")
 local weights = require("moonshard.huggingface.weights")
 
 local adapter_names = {}
@@ -16,6 +17,7 @@ local adapter_names = {}
 ---@field inputs integer
 ---@field outputs integer
 ---@field rows { layer: string, row: integer, rows: integer }[] all layers in it: rows of B, without padding
+---@field by_head boolean? these rows are apart, those of each head with each other
 
 ---The modules of a layout that can have adapters, by the names of their layers. A model without a layout has its own.
 ---@param layout string|table? contents of config.json
@@ -42,6 +44,7 @@ function adapter_names.modules(layout, own)
       for i, slice in ipairs(slices) do
         module.rows[i] = { layer = slice.parameter:match("^(.*)%.weight$"), row = slice.column or 0,
           rows = slice.columns or module.outputs }
+        module.by_head = module.by_head or slice.blocks ~= nil
       end
       list[#list + 1] = module
     end
@@ -59,7 +62,11 @@ function adapter_names.parts(module, records)
   local parts, column_of, rank = {}, {}, 0
   for _, place in ipairs(module.rows) do
     local record = records[place.layer]
-    if record then
+    if record and module.by_head then
+      errors.raise("MS_EUNSUPPORTED", "adapters of layer %s: the reference library has queries, keys and values of "
+        .. "each head next to each other in one module, %s, whose adapters are neither read nor saved: adapt other "
+        .. "layers", place.layer, module.name)
+    elseif record then
       local column = column_of[record.down]
       parts[#parts + 1] = { record = record, row = place.row, rows = place.rows, column = column or rank,
         first = not column }

@@ -9,14 +9,20 @@ local options = require("moonshard.base.checks.options")
 
 local config = {}
 
+---@class moonshard.HuggingFaceSlice a parameter of ours: all of a tensor, or some of its columns (elements of a vector)
+---@field parameter string
+---@field column integer?
+---@field columns integer?
+---@field transposed boolean? stored as [columns, rows]
+---@field blocks integer? in so many equal blocks of its rows, `columns` of each from `column` on
+
 ---@class moonshard.HuggingFaceTensor a stored tensor and the parameters in it
 ---@field name string without the family's prefix
 ---@field shape integer[]
 ---@field outside boolean? its name has no prefix
 ---@field tied_to string? full name of a tensor that is tied to it: a folder that has both must have equal values
 ---@field vocabulary boolean? a vector of a number for each token
----@field slices { parameter: string, column: integer?, columns: integer?, transposed: boolean? }[] our parameters: all
----  of the tensor, or some of its columns (elements of a vector); transposed: stored as [columns, rows]
+---@field slices moonshard.HuggingFaceSlice[]
 
 ---@class moonshard.HuggingFaceFamily
 ---@field prefix string of its names, except the head's

@@ -1,12 +1,14 @@
--- Hugging Face's decoders: maps the config.json of a family to the options of models/decoder.lua, and its tensors to
--- our parameters. Weights are stored like ours, [out, in], with the same rotary pairs. A family is a row of
--- huggingface/families.lua: what its config adds to the fields that all have.
+-- Hugging Face's decoders: maps the config.json of a family to the options of models/decoder.lua; its tensors are in
+-- decoder_tensors.lua. Weights are stored like ours, [out, in], with the same rotary pairs. A family is a row of
+-- huggingface/families: what its config adds to the fields that all have.
 
 local architecture = require("moonshard.huggingface.config.architecture")
+local decoder_tensors = require("moonshard.huggingface.decoder_tensors")
 local errors = require("moonshard.base.error")
 local families = require("moonshard.models.families")
 local fields = require("moonshard.huggingface.fields")
 local json = require("moonshard.base.text.json")
+local model_rope = require("moonshard.models.rope")
 local new_problems = require("moonshard.huggingface.config.problems").new
 local rope = require("moonshard.huggingface.rope")
 
@@ -16,7 +18,7 @@ local decoder = {}
 local COMMON = {
   vocab_size = "size", hidden_size = "size", intermediate_size = "size", num_hidden_layers = "size",
   num_attention_heads = "size", num_key_value_heads = "size", head_dim = "size", max_position_embeddings = "size",
-  rms_norm_eps = "positive", tie_word_embeddings = "boolean",
+  tie_word_embeddings = "boolean",
 }
 
 -- Those of them that can be None where a family gives no default: they follow from others.
@@ -26,10 +28,10 @@ local OPTIONAL = { num_key_value_heads = true, head_dim = true }
 local OF_SOME = { attention_bias = "boolean", mlp_bias = "boolean" }
 
 local ACTIVATIONS = { silu = "silu", swish = "silu", gelu_pytorch_tanh = "gelu_tanh", gelu_new = "gelu_tanh",
-  gelu = "gelu" }
-local ACTIVATION_NAMES = { silu = "silu", gelu_tanh = "gelu_pytorch_tanh", gelu = "gelu" }
+  gelu_fast = "gelu_tanh", gelu = "gelu", relu = "relu" }
+local ACTIVATION_NAMES = { silu = "silu", gelu_tanh = "gelu_pytorch_tanh", gelu = "gelu", relu = "relu" }
 
----@class moonshard.DecoderFamily a row of families.lua
+---@class moonshard.DecoderFamily a row of huggingface/families
 ---@field model_type string
 ---@field architecture string
 ---@field base string? the class without the head; default: by the name of the architecture
@@ -37,8 +39,19 @@ local ACTIVATION_NAMES = { silu = "silu", gelu_tanh = "gelu_pytorch_tanh", gelu 
 ---@field activation string? the field that names it; default hidden_act
 ---@field known table? further fields, as for fields.read
 ---@field theta number? default of rope_theta
+---@field theta_field string? the field that names it; default rope_theta
+---@field partial string? the field that says what share of a head is rotated; default: all of it, in all models
+---@field original integer? default of original_max_position_embeddings; without one, it is max_position_embeddings
+---@field eps string? the field of norms' eps; default rms_norm_eps
+---@field prefix string? of tensors' names; default "model."
+---@field head string? full name of the head's weight; default "lm_head.weight"
+---@field names table<string, string>? other names of tensors than decoder_tensors.lua has, by ours
+---@field norms table<string, string>? and of a layer's norms
+---@field buffers string[]? patterns of names to skip; default: old versions' frequencies of positions
+---@field absent string[]? fields that all have, but not this family: dim and heads say them
 ---@field experts table<string, string>? their names of a layer's mixture: block, w1, w3, w2
----@field fused boolean? q, k and v are one tensor, and so are gate and up
+---@field fused { qkv: string?, gate_up: string?, by_head: boolean? }? names of tensors of several products, with rows
+---  below one another, or q, k and v of each key head together
 ---@field limits { option: string, field: string, broken: (fun(o: table): boolean), why: string }[]? options that
 ---  config.json could say in that field, but with which its config class in the reference library does not take it
 ---@field optional table<string, true>? fields of COMMON that can be null although they have a default
@@ -53,6 +66,13 @@ local function known_of(row)
     local null = row.defaults[name] == nil and OPTIONAL[name] or row.optional and row.optional[name]
     known[name] = { kind, row.defaults[name], null = null }
   end
+  local eps = row.eps or "rms_norm_eps"
+  known[eps] = { "positive", row.defaults[eps] }
+  if row.theta_field then known[row.theta_field], known.rope_theta = known.rope_theta, nil end
+  if row.partial then
+    known.partial_rotary_factor = nil
+    known[row.partial] = { "positive", row.defaults[row.partial] }
+  end
   known.pad_token_id, known.architectures = { "number|none" }, { "list", null = true }
   for name, kind in pairs(OF_SOME) do
     if row.defaults[name] ~= nil then known[name] = { kind, row.defaults[name] } end
@@ -60,6 +80,7 @@ local function known_of(row)
   local activation = row.activation or "hidden_act"
   known[activation] = { "text", row.defaults[activation] }
   for name, field in pairs(row.known or {}) do known[name] = field end
+  for _, name in ipairs(row.absent or {}) do known[name] = nil end
   return known
 end
 
@@ -88,6 +109,18 @@ local function padding_of(row, path, values)
     vocab)
 end
 
+local function read_rope(row, path, values, o)
+  local share
+  o.rope_theta, o.rope_scaling, share = rope.read(path, values, row)
+  if share ~= 1 then o.rotary_dim = math.floor(o.head_dim * share) end
+  if o.rotary_dim and (o.rotary_dim < 2 or o.rotary_dim % 2 ~= 0) then
+    errors.invalid("%s: %s %g rotates %d elements of heads of %d; their number must be even, and at least 2", path,
+      row.partial, share, o.rotary_dim, o.head_dim)
+  end
+  model_rope.read_scaling(("%s: %s"):format(path, values.rope_parameters and "rope_parameters" or "rope_scaling"),
+    o.rope_scaling, (o.rotary_dim or o.head_dim) / 2)
+end
+
 local function check_layer_types(path, values, o)
   local kinds = values.layer_types
   if kinds and #kinds ~= o.layers then
@@ -100,33 +133,31 @@ end
 local SAME = {
   vocab = "vocab_size", dim = "hidden_size", layers = "num_hidden_layers", heads = "num_attention_heads",
   kv_heads = "num_key_value_heads", head_dim = "head_dim", ffn = "intermediate_size", seq = "max_position_embeddings",
-  eps = "rms_norm_eps", tied = "tie_word_embeddings", qkv_bias = "attention_bias", out_bias = "attention_bias",
-  mlp_bias = "mlp_bias",
+  tied = "tie_word_embeddings", qkv_bias = "attention_bias", out_bias = "attention_bias", mlp_bias = "mlp_bias",
 }
 
 -- The options that are fields' values, or follow from them where these are not given.
-local function options_of(problems, values)
-  local o = {}
-  for option, field in pairs(SAME) do o[option] = rawget(values, field) end
+local function options_of(row, problems, values)
+  local o, field_of = {}, { eps = row.eps or "rms_norm_eps" }
+  for option, field in pairs(SAME) do field_of[option] = field end
+  for option, field in pairs(field_of) do o[option] = rawget(values, field) end
   o.kv_heads, o.head_dim = o.kv_heads or o.heads, o.head_dim or o.heads and o.dim and o.dim / o.heads
   o.qkv_bias, o.out_bias, o.mlp_bias = o.qkv_bias or false, o.out_bias or false, o.mlp_bias or false
-  return problems:guard(o, SAME)
+  return problems:guard(o, field_of)
 end
 
 local function read(row, known, path, config)
   local problems = new_problems(path)
   problems:try(architecture.check, row, path, config)
   local values = fields.read(problems, config, known)
-  local o, activation = options_of(problems, values), row.activation or "hidden_act"
+  local o, activation = options_of(row, problems, values), row.activation or "hidden_act"
   problems:try(check_heads, path, values)
   problems:try(function() o.padding = padding_of(row, path, values) end)
   for name, value in pairs(families.traits(row.model_type)) do o[name] = value end
   problems:try(function() o.activation = fields.choose(path, activation, values[activation], ACTIVATIONS) end)
   if row.options then problems:try(row.options, path, values, o) end
   problems:try(check_layer_types, path, values, o)
-  if not o.rope_theta then
-    problems:try(function() o.rope_theta, o.rope_scaling = rope.read(path, values, row.theta or 10000) end)
-  end
+  if not o.rope_theta then problems:try(read_rope, row, path, values, o) end
   problems:raise()
   -- A folder says all of its model: what it lacks, the family's usual models may have.
   for name in pairs(families.usual(row.model_type)) do
@@ -140,14 +171,16 @@ local function write(row, o)
   local config = {
     model_type = row.model_type, vocab_size = o.vocab, hidden_size = o.dim, intermediate_size = o.ffn,
     num_hidden_layers = o.layers, num_attention_heads = o.heads, num_key_value_heads = o.kv_heads,
-    head_dim = o.head_dim, max_position_embeddings = o.seq, rms_norm_eps = o.eps, rope_theta = o.rope_theta,
-    rope_scaling = rope.config(o.rope_scaling), tie_word_embeddings = o.tied,
-    [row.activation or "hidden_act"] = ACTIVATION_NAMES[o.activation],
+    head_dim = o.head_dim, max_position_embeddings = o.seq, [row.eps or "rms_norm_eps"] = o.eps,
+    [row.theta_field or "rope_theta"] = o.rope_theta, rope_scaling = rope.config(o.rope_scaling),
+    tie_word_embeddings = o.tied, [row.activation or "hidden_act"] = ACTIVATION_NAMES[o.activation],
     -- null: a family's defaults can be tokens that a small vocabulary lacks
     bos_token_id = json.null, eos_token_id = json.null, pad_token_id = o.padding or json.null,
   }
   if row.defaults.attention_bias ~= nil then config.attention_bias = o.qkv_bias end
   if row.defaults.mlp_bias ~= nil then config.mlp_bias = o.mlp_bias end
+  if row.partial then config[row.partial] = (o.rotary_dim or o.head_dim) / o.head_dim end
+  for _, name in ipairs(row.absent or {}) do config[name] = nil end
   if row.config then row.config(o, config) end
   return config
 end
@@ -159,7 +192,9 @@ local CHECKED = {
   { "norms", "before" }, { "norm_from_one", false }, { "embedding_scale", 1 }, { "attention_softcap", false },
   { "logit_softcap", false }, { "window", false }, { "experts", false }, { "experts_per_token", false },
   { "bias_rate", 0 }, { "aux_loss", 0 }, { "expert_ffn", false }, { "expert_score", "softmax" },
-  { "renormalise", true }, { "shared_ffn", false },
+  { "renormalise", true }, { "shared_ffn", false }, { "gated", true }, { "head_bias", false },
+  { "layer_norm", false }, { "norm_bias", true }, { "parallel", false }, { "rotary_dim", false },
+  { "rope_interleaved", false }, { "residual_scale", 1 }, { "logit_scale", 1 }, { "head_dim" }, { "kv_heads" },
 }
 
 local function is_near(a, b)
@@ -224,125 +259,8 @@ local function check_written(row, known, o, config)
   if o.window and not is_near(theta_of_window(o), theta_of_window(again)) then refuse_lost(row, "window_rope_theta") end
 end
 
--- ---- tensors ----------------------------------------------------------------------------------------------------
-
--- Their names of a layer's norms, by where a family has them.
-local NORMS = {
-  before = { attn_norm = "input_layernorm", ffn_norm = "post_attention_layernorm" },
-  behind = { attn_norm_behind = "post_attention_layernorm", ffn_norm_behind = "post_feedforward_layernorm" },
-  around = { attn_norm = "input_layernorm", attn_norm_behind = "post_attention_layernorm",
-    ffn_norm = "pre_feedforward_layernorm", ffn_norm_behind = "post_feedforward_layernorm" },
-}
-
--- A branch's products: their name, ours, inputs, outputs, and whether there is a bias.
-local function products_of(o)
-  local queries, keys, bias = o.heads * o.head_dim, o.kv_heads * o.head_dim, o.qkv_bias
-  return {
-    { "self_attn.q_proj", "attn.wq", o.dim, queries, bias }, { "self_attn.k_proj", "attn.wk", o.dim, keys, bias },
-    { "self_attn.v_proj", "attn.wv", o.dim, keys, bias }, { "self_attn.o_proj", "attn.wo", queries, o.dim, o.out_bias },
-  }, {
-    { "mlp.gate_proj", "mlp.w1", o.dim, o.ffn, o.mlp_bias }, { "mlp.up_proj", "mlp.w3", o.dim, o.ffn, o.mlp_bias },
-    { "mlp.down_proj", "mlp.w2", o.ffn, o.dim, o.mlp_bias },
-  }
-end
-
--- Products that families with fused tensors store below one another.
-local FUSED = {
-  ["self_attn.q_proj"] = "self_attn.qkv_proj", ["self_attn.k_proj"] = "self_attn.qkv_proj",
-  ["self_attn.v_proj"] = "self_attn.qkv_proj", ["mlp.gate_proj"] = "mlp.gate_up_proj",
-  ["mlp.up_proj"] = "mlp.gate_up_proj",
-}
-
--- The list of a model's tensors while it is made.
-local List = {}
-List.__index = List
-
-function List:add(name, shape, parameter)
-  self[#self + 1] = { name = name, shape = shape, slices = { { parameter = parameter } } }
-end
-
--- Number `part`, from 0, of as many tensors that make up a parameter.
-function List:add_part(name, shape, parameter, part, parts)
-  local slice = { parameter = parameter, first = part * shape[1] * shape[2], parts = parts }
-  self[#self + 1] = { name = name, shape = shape, slices = { slice } }
-end
-
-function List:add_experts(row, layer, o)
-  local names, ours = row.experts, layer .. "mlp."
-  local theirs = layer .. names.block .. "."
-  self:add(theirs .. "gate.weight", { o.experts, o.dim }, ours .. "router.weight")
-  for e = 0, o.experts - 1 do
-    for _, w in ipairs({ "w1", "w2", "w3" }) do
-      local shape = w == "w2" and { o.dim, o.expert_ffn } or { o.expert_ffn, o.dim }
-      local name = ("%sexperts.%d.%s.weight"):format(theirs, e, names[w])
-      self:add_part(name, shape, ours .. "experts." .. w, e, o.experts)
-    end
-  end
-  if not o.shared_ffn then return end
-  for _, w in ipairs({ "w1", "w3", "w2" }) do
-    self:add(theirs .. "shared_expert." .. names[w] .. ".weight",
-      w == "w2" and { o.dim, o.shared_ffn } or { o.shared_ffn, o.dim }, ours .. "shared." .. w .. ".weight")
-  end
-  self:add(theirs .. "shared_expert_gate.weight", { 1, o.dim }, ours .. "shared_gate.weight")
-end
-
--- Appends rows to a tensor of several products.
-function List:add_rows(name, inputs, outputs, parameter)
-  local tensor = self[#self]
-  if tensor.name ~= name then
-    tensor = { name = name, shape = { 0, inputs }, slices = {} }
-    self[#self + 1] = tensor
-  end
-  table.insert(tensor.slices, { parameter = parameter, column = tensor.shape[1], columns = outputs })
-  tensor.shape[1] = tensor.shape[1] + outputs
-end
-
-function List:add_products(row, layer, products)
-  for _, product in ipairs(products) do
-    local theirs, ours, inputs, outputs, has_bias = unpack(product)
-    local fused = row.fused and FUSED[theirs]
-    if fused then
-      self:add_rows(layer .. fused .. ".weight", inputs, outputs, layer .. ours .. ".weight")
-    else
-      self:add(layer .. theirs .. ".weight", { outputs, inputs }, layer .. ours .. ".weight")
-    end
-    if has_bias then self:add(layer .. theirs .. ".bias", { outputs }, layer .. ours .. ".bias") end
-  end
-end
-
-function List:add_qk_norms(layer, o)
-  local all = o.qk_norm == "all"
-  self:add(layer .. "self_attn.q_norm.weight", { all and o.heads * o.head_dim or o.head_dim },
-    layer .. "attn.q_norm.weight")
-  self:add(layer .. "self_attn.k_norm.weight", { all and o.kv_heads * o.head_dim or o.head_dim },
-    layer .. "attn.k_norm.weight")
-end
-
-local function tensors_of(row, o)
-  local list, attention, mlp = setmetatable({}, List), products_of(o)
-  local norms = NORMS[o.norms or "before"]
-  list:add("embed_tokens.weight", { o.vocab, o.dim }, "embed.weight")
-  for i = 0, o.layers - 1 do
-    local layer = ("layers.%d."):format(i)
-    local function add_norm(ours)
-      if norms[ours] then list:add(layer .. norms[ours] .. ".weight", { o.dim }, layer .. ours .. ".weight") end
-    end
-    add_norm("attn_norm")
-    list:add_products(row, layer, attention)
-    if o.qk_norm then list:add_qk_norms(layer, o) end
-    add_norm("attn_norm_behind")
-    add_norm("ffn_norm")
-    if o.experts and (not o.sparse or o.sparse[i + 1]) then
-      list:add_experts(row, layer, o)
-    else
-      list:add_products(row, layer, mlp)
-    end
-    add_norm("ffn_norm_behind")
-  end
-  list:add("norm.weight", { o.dim }, "norm.weight")
-  if not o.tied then list:add("lm_head.weight", { o.vocab, o.dim }, "head.weight") end
-  return list
-end
+-- Old versions stored them with the weights.
+local BUFFERS = { "^layers%.%d+%.self_attn%.rotary_emb%.inv_freq$" }
 
 ---The family that a row describes.
 ---@param row moonshard.DecoderFamily
@@ -350,8 +268,8 @@ end
 function decoder.family(row)
   local known = known_of(row)
   return {
-    prefix = "model.", architecture = row.architecture, head = "lm_head.weight", fields = known,
-    buffers = { "^layers%.%d+%.self_attn%.rotary_emb%.inv_freq$" }, -- old versions stored them with the weights
+    prefix = row.prefix or "model.", architecture = row.architecture, head = decoder_tensors.head(row), fields = known,
+    buffers = row.buffers or BUFFERS,
     options = function(path, config)
       local o = read(row, known, path, config)
       check_limits(row, o, path)
@@ -364,7 +282,7 @@ function decoder.family(row)
       check_written(row, known, o, config)
       return config
     end,
-    tensors = function(o) return tensors_of(row, o) end,
+    tensors = function(o) return decoder_tensors.list(row, o) end,
   }
 end
 

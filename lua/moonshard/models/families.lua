@@ -1,5 +1,5 @@
 -- Families of decoders as models: the options that make a decoder (models/decoder.lua) one of a family. A family is a
--- row here, which makes it a field of ms.models, and for folders a row of huggingface/families.lua.
+-- row here, which makes it a field of ms.models, and for folders a row of huggingface/families.
 
 local decoder = require("moonshard.models.decoder")
 local decoder_options = require("moonshard.models.decoder_options")
@@ -43,6 +43,40 @@ families.rows = {
     name = "Qwen3Moe", traits = { qk_norm = "head" },
     usual = { experts = 128, experts_per_token = 8, renormalise = true, eps = 1e-6 },
   },
+  olmoe = {
+    name = "Olmoe", traits = { qk_norm = "all" }, usual = { experts = 64, experts_per_token = 8, renormalise = false },
+  },
+  starcoder2 = {
+    name = "Starcoder2", traits = { layer_norm = true, gated = false },
+    usual = { activation = "gelu_tanh", tied = true, qkv_bias = true, out_bias = true, mlp_bias = true },
+  },
+  stablelm = { name = "StableLM", traits = { layer_norm = true } },
+  phi = {
+    name = "Phi", usual = { activation = "gelu_tanh" }, traits = {
+      layer_norm = true, gated = false, parallel = "one", qkv_bias = true, out_bias = true, mlp_bias = true,
+      head_bias = true,
+    },
+  },
+  gpt_neox = {
+    name = "GPTNeoX", traits = { layer_norm = true, gated = false, mlp_bias = true },
+    usual = { activation = "gelu", parallel = "each", qkv_bias = true, out_bias = true },
+  },
+  cohere = {
+    name = "Cohere", usual = { tied = true },
+    traits = { layer_norm = true, norm_bias = false, parallel = "one", rope_interleaved = true },
+  },
+  cohere2 = {
+    name = "Cohere2", usual = { tied = true },
+    traits = { layer_norm = true, norm_bias = false, parallel = "one", rope_interleaved = true },
+  },
+  granite = { name = "Granite", usual = { eps = 1e-6 } },
+  glm = { name = "Glm", traits = { rope_interleaved = true }, usual = { qkv_bias = true, eps = 1.5625e-7 } },
+  glm4 = {
+    name = "Glm4", traits = { rope_interleaved = true, norms = "around" }, usual = { qkv_bias = true, eps = 1.5625e-7 },
+  },
+  olmo3 = { name = "Olmo3", traits = { norms = "behind", qk_norm = "all" } },
+  exaone4 = { name = "Exaone4", traits = { norms = "behind", qk_norm = "head" } },
+  seed_oss = { name = "SeedOss", usual = { qkv_bias = true, eps = 1e-6 } },
   smollm3 = { name = "SmolLM3", usual = { tied = true, eps = 1e-6, rope_theta = 2e6 } },
 }
 

@@ -8,18 +8,31 @@
 ---@field bert fun(config: moonshard.BertOptions): moonshard.Module a masked language model
 ---@field vit fun(config: moonshard.ViTOptions): moonshard.Module a classifier of images
 ---@field decoder fun(config: moonshard.DecoderOptions): moonshard.Module a decoder of no family
----@field gemma fun(config: moonshard.DecoderOptions): moonshard.Module this and the next: with the family's traits
+---@field cohere fun(config: moonshard.DecoderOptions): moonshard.Module this and the next: with the family's traits
+---@field cohere2 fun(config: moonshard.DecoderOptions): moonshard.Module
+---@field exaone4 fun(config: moonshard.DecoderOptions): moonshard.Module
+---@field gemma fun(config: moonshard.DecoderOptions): moonshard.Module
 ---@field gemma2 fun(config: moonshard.DecoderOptions): moonshard.Module
 ---@field gemma3_text fun(config: moonshard.DecoderOptions): moonshard.Module
+---@field glm fun(config: moonshard.DecoderOptions): moonshard.Module
+---@field glm4 fun(config: moonshard.DecoderOptions): moonshard.Module
+---@field gpt_neox fun(config: moonshard.DecoderOptions): moonshard.Module
+---@field granite fun(config: moonshard.DecoderOptions): moonshard.Module
 ---@field mistral fun(config: moonshard.DecoderOptions): moonshard.Module
 ---@field mixtral fun(config: moonshard.DecoderOptions): moonshard.Module
 ---@field olmo2 fun(config: moonshard.DecoderOptions): moonshard.Module
+---@field olmo3 fun(config: moonshard.DecoderOptions): moonshard.Module
+---@field olmoe fun(config: moonshard.DecoderOptions): moonshard.Module
+---@field phi fun(config: moonshard.DecoderOptions): moonshard.Module
 ---@field phi3 fun(config: moonshard.DecoderOptions): moonshard.Module
 ---@field qwen2 fun(config: moonshard.DecoderOptions): moonshard.Module
 ---@field qwen2_moe fun(config: moonshard.DecoderOptions): moonshard.Module
 ---@field qwen3 fun(config: moonshard.DecoderOptions): moonshard.Module
 ---@field qwen3_moe fun(config: moonshard.DecoderOptions): moonshard.Module
+---@field seed_oss fun(config: moonshard.DecoderOptions): moonshard.Module
 ---@field smollm3 fun(config: moonshard.DecoderOptions): moonshard.Module
+---@field stablelm fun(config: moonshard.DecoderOptions): moonshard.Module
+---@field starcoder2 fun(config: moonshard.DecoderOptions): moonshard.Module
 
 local OWN = {
   gpt2 = "moonshard.models.gpt2", llama = "moonshard.models.llama", bert = "moonshard.models.bert",

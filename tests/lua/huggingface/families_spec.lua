@@ -16,14 +16,18 @@ teardown(scratch.clear)
 local FAMILIES = {
   "gemma", "gemma2", "gemma3", "llama_biased", "mistral", "mistral_whole", "olmo2", "phi3", "qwen2", "qwen2_window",
   "qwen3", "smollm3", "mixtral", "qwen2_moe", "qwen3_moe",
+  "cohere", "cohere2", "exaone4", "glm", "glm4", "gpt_neox", "gpt_neox_sequential", "granite", "llama_dynamic",
+  "llama_yarn", "olmo3", "olmoe", "phi", "phi3_long", "phi3_short", "seed_oss", "stablelm", "stablelm_parallel",
+  "starcoder2",
 }
 local tried, all = huggingface.tried(FAMILIES, "gemma3")
 -- Where not all cases run, one for each way in which a family's layers are divided: norms of heads and of all queries,
 -- products that are one matrix, experts with a shared one; and for masks, windows, and rows of experts.
 local DIVIDED = breadth.all and { "gemma2", "gemma3", "llama_biased", "olmo2", "phi3", "qwen2_window", "qwen3",
-  "smollm3", "mixtral", "qwen2_moe", "qwen3_moe" } or { "gemma3", "olmo2", "phi3", "qwen2_moe" }
-local IN_CONTEXT = breadth.all and { "mistral", "gemma2", "gemma3", "qwen3", "smollm3", "qwen2_moe" }
-  or { "gemma3", "qwen2_moe" }
+  "smollm3", "mixtral", "qwen2_moe", "qwen3_moe", "cohere2", "glm4", "gpt_neox", "granite", "olmo3", "olmoe", "phi",
+  "phi3_long", "stablelm", "starcoder2" } or { "gemma3", "olmo2", "phi3", "qwen2_moe", "glm4", "phi" }
+local IN_CONTEXT = breadth.all and { "mistral", "gemma2", "gemma3", "qwen3", "smollm3", "qwen2_moe", "cohere2", "glm",
+  "gpt_neox", "llama_yarn", "phi3_short" } or { "gemma3", "qwen2_moe", "glm" }
 
 describe("a family", function()
   for _, name in ipairs(tried) do
@@ -119,6 +123,17 @@ describe("ms.models", function()
       qwen3_moe = { experts = 4, experts_per_token = 2, expert_ffn = 17, head_dim = 6, sparse = { false, true } },
       olmo2 = {}, gemma = {}, gemma2 = { window = 4, slides = { true, false }, attention_scale = 0.5 },
       gemma3_text = { window = 4, slides = { true, false }, window_rope_theta = 100, attention_scale = 0.5 },
+      starcoder2 = { window = 4, kv_heads = 1 }, stablelm = { rotary_dim = 2, qkv_bias = true, parallel = "one" },
+      gpt_neox = { rotary_dim = 2, parallel = false, qkv_bias = false, out_bias = false }, phi = { rotary_dim = 2 },
+      cohere = { logit_scale = 0.5, qkv_bias = true, out_bias = true },
+      cohere2 = { window = 4, slides = { true, false }, rotates = { true, false }, logit_scale = 2 },
+      granite = { embedding_scale = 3, attention_scale = 0.3, residual_scale = 0.4, logit_scale = 0.5 },
+      glm = { rotary_dim = 2 }, glm4 = { rotary_dim = 2, qkv_bias = false },
+      olmo3 = { window = 4, slides = { true, false }, window_rope_theta = 10000,
+        rope_scaling = { type = "yarn", factor = 4, original_max_position_embeddings = 4, attention_factor = 2 } },
+      exaone4 = { window = 4, slides = { false, true }, rotates = { false, true } },
+      seed_oss = { out_bias = true, mlp_bias = true },
+      olmoe = { experts = 4, experts_per_token = 3, expert_ffn = 12, aux_loss = 0.25 },
     }
     local tokens = ms.tensor({ { 3, 1, 16, 7, 2, 5, 9, 4 } }, { dtype = "i32" })
     for name, more in pairs(cases) do
@@ -153,6 +168,24 @@ describe("ms.models", function()
     refused("phi3", { rope_scaling = { factor = 8, low_freq_factor = 1, high_freq_factor = 4,
       original_max_position_embeddings = 4 } }, "rope_scaling | longrope")
     refused("phi3", { rope_scaling = { type = "linear", factor = 2 } }, "rope_scaling | longrope")
+    local long = { type = "longrope", short_factor = { 1, 2 }, long_factor = { 1, 3 }, attention_factor = 2,
+      original_max_position_embeddings = 4 }
+    refused("phi3", { rope_scaling = long }, "rope_scaling | longrope")
+    -- What a family's models all have, or its config.json has no field for.
+    refused("llama", { rotary_dim = 2 }, "rotary_dim")
+    refused("llama", { rope_interleaved = true }, "rope_interleaved")
+    refused("llama", { gated = false }, "gated")
+    refused("llama", { layer_norm = true }, "layer_norm")
+    refused("llama", { residual_scale = 0.5 }, "residual_scale")
+    refused("llama", { logit_scale = 0.5 }, "logit_scale")
+    refused("llama", { head_bias = true }, "head_bias")
+    refused("llama", { parallel = "one" }, "parallel")
+    refused("stablelm", { parallel = "each" }, "parallel")
+    refused("cohere", { norm_bias = true }, "norm_bias")
+    refused("glm", { out_bias = true }, "out_bias")
+    refused("exaone4", { window = 4, slides = { false, true } }, "rotates")
+    refused("gpt_neox", { kv_heads = 1 }, "kv_heads | heads")
+    refused("stablelm", { head_dim = 6 }, "head_dim | width")
     refused("llama", { heads = 3, head_dim = 4, kv_heads = 3 }, "heads | multiple")
     refused("gemma2", { heads = 3, head_dim = 4, kv_heads = 1 }, "heads | multiple")
     ms.huggingface.save(ms.models.mistral(with { heads = 3, head_dim = 4, kv_heads = 3 }), scratch.path())
@@ -179,6 +212,18 @@ describe("ms.models", function()
     has(refused { window = 4, slides = { true } }, "slides | layer 2 is nil")
     has(refused { logit_softcap = -1 }, "logit_softcap | above 0 | -1")
     has(refused { rope_scaling = { type = "linear", factor = 0 } }, "rope_scaling | factor 0")
+    has(refused { rope_scaling = { type = "ntk", factor = 2 } }, 'type | "yarn" | "ntk"')
+    has(refused { rope_scaling = { type = "yarn", factor = 2 } }, "rope_scaling | original_max_position_embeddings")
+    has(refused { rope_scaling = { type = "yarn", factor = 2, original_max_position_embeddings = 4, beta_fast = 0 } },
+      "beta_fast 0 | above 0")
+    has(refused { rope_scaling = { type = "longrope", short_factor = { 1, 1 }, long_factor = { 1 },
+      original_max_position_embeddings = 4 } }, "long_factor | each of 2 pairs | item 2 is nil")
+    has(refused { rotary_dim = 3 }, "rotary_dim 3 | even")
+    has(refused { rotary_dim = 6 }, "rotary_dim 6 | head_dim 4")
+    has(refused { norm_bias = true }, "norm_bias | layer_norm")
+    has(refused { layer_norm = true, norm_from_one = true }, "norm_from_one | layer_norm")
+    has(refused { parallel = "one", norms = "around" }, 'parallel | "before" | "around"')
+    has(refused { residual_scale = 0 }, "residual_scale | above 0")
     has(refused { aux_loss = 0.1 }, "aux_loss | experts")
     has(refused { experts = 2, experts_per_token = 3 }, "top_k is 3 | 2 experts")
     has(refused { experts = 2, sparse = { true } }, "sparse | layer 2 is nil")

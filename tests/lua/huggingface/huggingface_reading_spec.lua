@@ -129,14 +129,34 @@ describe("a config.json", function()
     ["one rope for two kinds of layers"] = { "gemma3",
       set("rope_parameters", { rope_type = "linear", factor = 8, rope_theta = 1000 }),
       "rope_parameters | full_attention" },
-    ["rope of long sequences"] = { "phi3", function(c) c.rope_parameters.rope_type = "longrope" end,
-      'rope_parameters | "longrope" | default | llama3' },
+    ["rope of long sequences without its lists"] = { "phi3", function(c)
+      c.rope_parameters.rope_type = "longrope"
+    end, "rope_parameters | long_factor | list" },
+    ["rope of long sequences with a list of another length"] = { "phi3_long", function(c)
+      c.rope_parameters.short_factor = { 1, 2 }
+    end, "short_factor | 3 pairs" },
+    ["two lengths of the original training"] = { "phi3_long", function(c)
+      c.original_max_position_embeddings = 9
+    end, "original_max_position_embeddings is 9 | 8 | rope_parameters" },
+    ["rope of two types"] = { "phi3", function(c) c.rope_parameters.rope_type = "yarn" end,
+      "rope_parameters: factor | nil" },
+    ["an odd number of rotated elements"] = { "glm", function(c)
+      c.rope_parameters.partial_rotary_factor = 0.4
+    end, "partial_rotary_factor 0.4 | 3 elements" },
+    ["more than all elements rotated"] = { "glm", function(c) c.rope_parameters.partial_rotary_factor = 1.5 end,
+      "partial_rotary_factor | at most 1 | 1.5" },
+    ["norms of queries and keys by head"] = { "cohere", set("use_qk_norm", true), "use_qk_norm is true | not built" },
+    ["norms of queries and keys of Phi"] = { "phi", set("qk_layernorm", true), "qk_layernorm is true | not built" },
+    ["queries cut to a range"] = { "olmoe", set("clip_qkv", 8), "clip_qkv is 8 | not built" },
+    ["another pattern of layers"] = { "exaone4", function(c)
+      c.layer_types, c.sliding_window_pattern = nil, "LLXG"
+    end, 'sliding_window_pattern | "LLLG" | "LLXG"' },
     ["another activation of GPT-2"] = { "gpt2", set("activation_function", "quick_gelu"),
       'activation_function | "quick_gelu" | gelu, gelu_fast, gelu_new' },
     ["a sliding window"] = { "llama", set("sliding_window", 128),
       "sliding_window | 128" },
-    ["other rope types"] = { "llama", function(c) c.rope_scaling.rope_type = "yarn" end,
-      'rope_scaling | "yarn" | default | llama3' },
+    ["other rope types"] = { "llama", function(c) c.rope_scaling.rope_type = "proportional" end,
+      'rope_scaling | "proportional" | default | llama3 | yarn | longrope | dynamic' },
     ["rope on a part of a head"] = { "llama_tied", function(c) c.rope_parameters.partial_rotary_factor = 0.5 end,
       "rope_parameters: partial_rotary_factor 0.5" },
     ["two ropes"] = { "llama", function(c) c.rope_parameters = { rope_type = "default" } end, "same" },
@@ -155,8 +175,8 @@ describe("a config.json", function()
     ["biases that a family lacks"] = { "mistral", set("attention_bias", true), "attention_bias is true | family" },
     ["positions along several axes"] = { "qwen3", set("use_mrope", true), "use_mrope is true" },
     ["neighbours that rotate"] = { "llama", set("rope_interleaved", true), "rope_interleaved is true" },
-    ["an unknown field of rope"] = { "llama", function(c) c.rope_scaling.beta_fast = 32 end,
-      "rope_scaling | beta_fast" },
+    ["an unknown field of rope"] = { "llama", function(c) c.rope_scaling.beta_quick = 32 end,
+      "rope_scaling | beta_quick" },
     ["attention without its scale"] = { "gpt2", set("scale_attn_weights", false), "scale_attn_weights is false" },
     ["attention scaled by layer"] = { "gpt2", set("scale_attn_by_inverse_layer_idx", true),
       "scaled by layer" },

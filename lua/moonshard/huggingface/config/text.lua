@@ -10,6 +10,9 @@ local REAL = {
   factor = true, low_freq_factor = true, high_freq_factor = true, rope_theta = true, resid_pdrop = true,
   embd_pdrop = true, attn_pdrop = true, rope_local_base_freq = true, attn_logit_softcapping = true,
   final_logit_softcapping = true, hidden_dropout_prob = true, attention_probs_dropout_prob = true,
+  attention_factor = true, beta_fast = true, beta_slow = true, mscale = true, mscale_all_dim = true,
+  partial_rotary_factor = true, rotary_pct = true, rotary_emb_base = true, logit_scale = true,
+  embedding_multiplier = true, attention_multiplier = true, residual_multiplier = true, logits_scaling = true,
 }
 
 local function value_text(key, value, indent)

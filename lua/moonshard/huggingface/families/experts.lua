@@ -1,4 +1,5 @@
--- The families of decoders with mixtures of experts, rows as in families.lua: Mixtral, and Qwen's of versions 2 and 3.
+-- The families of decoders with mixtures of experts, rows as in init.lua: Mixtral, OLMoE, and Qwen's of
+-- versions 2 and 3.
 -- The reference library adds the routers' auxiliary loss if output_router_logits says so.
 
 local errors = require("moonshard.base.error")
@@ -56,6 +57,33 @@ families.mixtral = {
   end,
   config = function(o, config)
     config.sliding_window, config.num_local_experts = o.window or json.null, o.experts
+    write_auxiliary(o, config)
+  end,
+}
+
+-- All queries and all keys have norms, and an expert the width of intermediate_size.
+families.olmoe = {
+  architecture = "OlmoeForCausalLM",
+  experts = { block = "mlp", w1 = "gate_proj", w2 = "down_proj", w3 = "up_proj" },
+  defaults = {
+    pad_token_id = 1,
+    vocab_size = 50304, hidden_size = 2048, intermediate_size = 2048, num_hidden_layers = 16,
+    num_attention_heads = 16, max_position_embeddings = 4096, rms_norm_eps = 1e-5, tie_word_embeddings = false,
+    hidden_act = "silu", attention_bias = false,
+  },
+  known = with(AUXILIARY, {
+    num_experts = { "size", 64 }, num_experts_per_tok = { "size", 8 }, norm_topk_prob = { "boolean", false },
+    router_aux_loss_coef = { "factor", 0.01 },
+    clip_qkv = { only = false, why = "queries, keys and values cut to a range are not built" },
+  }),
+  options = function(path, values, o)
+    o.experts, o.experts_per_token, o.expert_ffn = values.num_experts, values.num_experts_per_tok, o.ffn
+    o.renormalise = values.norm_topk_prob
+    check_choices(path, o)
+    read_auxiliary(values, o)
+  end,
+  config = function(o, config)
+    config.num_experts, config.norm_topk_prob = o.experts, o.renormalise
     write_auxiliary(o, config)
   end,
 }

@@ -6,44 +6,9 @@
 
 local errors = require("moonshard.base.error")
 local json = require("moonshard.base.text.json")
+local layer_kinds = require("moonshard.huggingface.families.layer_kinds")
 local options = require("moonshard.base.checks.options")
-local rope = require("moonshard.huggingface.rope")
-
-local KINDS = { full_attention = false, sliding_attention = true }
-
--- Which layers slide: as layer_types says, or by number.
-local function slides_of(path, values, layers, by_number)
-  local types, slides = values.layer_types, {}
-  for i = 1, layers do
-    if types and KINDS[types[i]] == nil then
-      errors.raise("MS_EUNSUPPORTED", "%s: layer_types of layer %d is %s; supported: full_attention and "
-        .. "sliding_attention, for each of the %d layers", path, i, options.describe(types[i]), layers)
-    end
-    if types then slides[i] = KINDS[types[i]] else slides[i] = by_number(i) end
-  end
-  return slides
-end
-
-local function any(list)
-  for _, value in ipairs(list) do
-    if value then return true end
-  end
-  return false
-end
-
--- A window that no layer has is none.
-local function set_window(o, window, slides)
-  if window and any(slides) then o.window, o.slides = window, slides end
-end
-
-local function layer_types(o)
-  local list = {}
-  for i = 1, o.layers do
-    local slides = o.window and (not o.slides or o.slides[i])
-    list[i] = slides and "sliding_attention" or "full_attention"
-  end
-  return list
-end
+local rope_by_kind = require("moonshard.huggingface.families.rope_by_kind")
 
 -- Qwen's fields of windows: layers from max_window_layers on have one, if it is used.
 local QWEN = {
@@ -52,14 +17,14 @@ local QWEN = {
 }
 
 local function read_qwen(path, values, o)
-  local slides = slides_of(path, values, o.layers, function(i) return i > values.max_window_layers end)
-  if values.use_sliding_window then set_window(o, values.sliding_window, slides) end
+  local slides = layer_kinds.slides(path, values, o.layers, function(i) return i > values.max_window_layers end)
+  if values.use_sliding_window then layer_kinds.set_window(o, values.sliding_window, slides) end
 end
 
 local function write_qwen(o, config)
   config.use_sliding_window = o.window ~= nil
   config.sliding_window = o.window or json.null
-  if o.window then config.layer_types = layer_types(o) end
+  if o.window then config.layer_types = layer_kinds.types(o) end
 end
 
 -- A window of all layers.
@@ -83,35 +48,7 @@ local function write_gemma(o, config)
   config.query_pre_attn_scalar = o.attention_scale and math.floor(o.attention_scale ^ -2 + 0.5) or o.head_dim
   config.final_logit_softcapping = o.logit_softcap or json.null
   -- The reference library makes a mask of this length, also where no layer slides.
-  config.sliding_window, config.layer_types = o.window or o.seq, layer_types(o)
-end
-
--- Gemma 3: layers that slide have a theta of their own, and no scaling.
-local function read_gemma3_rope(path, values, o)
-  if values.rope_parameters and values.rope_scaling then
-    errors.invalid("%s: rope_parameters and rope_scaling say the same thing: keep one of them", path)
-  end
-  for name in pairs(values.rope_parameters or {}) do
-    if name ~= "full_attention" and name ~= "sliding_attention" then
-      errors.raise("MS_EUNSUPPORTED", "%s: rope_parameters has %s, and must have full_attention and sliding_attention "
-        .. "alone", path, tostring(name))
-    end
-  end
-  if values.rope_parameters and not values.rope_parameters.full_attention then
-    errors.raise("MS_EUNSUPPORTED", "%s: rope_parameters must have full_attention, and sliding_attention for layers "
-      .. "that slide", path)
-  end
-  local both, positions = values.rope_parameters or {}, o.seq
-  local full = both.full_attention or values.rope_scaling or {}
-  local where = both.full_attention and "rope_parameters.full_attention" or "rope_scaling"
-  o.rope_theta, o.rope_scaling = rope.parameters(path, where, full, values.rope_theta or 1e6, positions)
-  local theta, scaling = rope.parameters(path, "rope_parameters.sliding_attention", both.sliding_attention or {},
-    values.rope_local_base_freq or 10000, positions)
-  if scaling then
-    errors.raise("MS_EUNSUPPORTED", "%s: rope_parameters.sliding_attention: scaled frequencies of layers that slide "
-      .. "are not built", path)
-  end
-  if o.window then o.window_rope_theta = theta end
+  config.sliding_window, config.layer_types = o.window or o.seq, layer_kinds.types(o)
 end
 
 local GEMMA_SIZES = {
@@ -202,7 +139,8 @@ families.gemma2 = {
   },
   options = function(path, values, o)
     read_gemma(path, values, o)
-    set_window(o, values.sliding_window, slides_of(path, values, o.layers, function(i) return i % 2 == 1 end))
+    local slides = layer_kinds.slides(path, values, o.layers, function(i) return i % 2 == 1 end)
+    layer_kinds.set_window(o, values.sliding_window, slides)
   end,
   config = function(o, config)
     write_gemma(o, config)
@@ -222,10 +160,10 @@ families.gemma3_text = {
   },
   options = function(path, values, o)
     read_gemma(path, values, o)
-    set_window(o, values.sliding_window, slides_of(path, values, o.layers, function(i)
+    layer_kinds.set_window(o, values.sliding_window, layer_kinds.slides(path, values, o.layers, function(i)
       return i % values.sliding_window_pattern ~= 0
     end))
-    read_gemma3_rope(path, values, o)
+    rope_by_kind.read(path, values, o, 1e6, values.rope_local_base_freq or 10000)
   end,
   config = function(o, config)
     write_gemma(o, config)
@@ -235,19 +173,31 @@ families.gemma3_text = {
 }
 
 families.phi3 = {
-  architecture = "Phi3ForCausalLM", fused = true,
+  architecture = "Phi3ForCausalLM", partial = "partial_rotary_factor", original = 4096,
+  fused = { qkv = "self_attn.qkv_proj", gate_up = "mlp.gate_up_proj" },
   defaults = {
     pad_token_id = 32000,
     vocab_size = 32064, hidden_size = 3072, intermediate_size = 8192, num_hidden_layers = 32,
     num_attention_heads = 32, max_position_embeddings = 4096, rms_norm_eps = 1e-5, tie_word_embeddings = false,
-    hidden_act = "silu",
+    hidden_act = "silu", partial_rotary_factor = 1,
   },
   known = { sliding_window = { "size|none" }, original_max_position_embeddings = { "size" } },
   limits = {
-    { option = "rope_scaling", field = "rope_scaling", broken = function(o) return o.rope_scaling and true or false end,
-      why = "frequencies without a scaling, or of the type longrope" },
+    { option = "rope_scaling", field = "rope_scaling", broken = function(o)
+      local scaled = o.rope_scaling
+      return scaled and (scaled.type ~= "longrope" or scaled.attention_factor
+        or scaled.factor and scaled.factor ~= o.seq / scaled.original_max_position_embeddings) or false
+    end, why = "frequencies without a scaling, or of the type longrope with the lists and lengths alone" },
   },
-  options = read_window, config = write_window,
+  options = read_window,
+  config = function(o, config)
+    write_window(o, config)
+    local scaled = o.rope_scaling
+    if not scaled then return end
+    -- Its config class takes these three fields alone.
+    config.rope_scaling = { type = "longrope", short_factor = scaled.short_factor, long_factor = scaled.long_factor }
+    config.original_max_position_embeddings = scaled.original_max_position_embeddings
+  end,
 }
 
 families.olmo2 = {
@@ -302,7 +252,9 @@ families.smollm3 = {
   end,
 }
 
-for model_type, row in pairs(require("moonshard.huggingface.expert_families")) do families[model_type] = row end
+for _, name in ipairs({ "experts", "later", "layer_norm" }) do
+  for model_type, row in pairs(require("moonshard.huggingface.families." .. name)) do families[model_type] = row end
+end
 for model_type, row in pairs(families) do row.model_type = model_type end
 
 return families

@@ -1,0 +1,170 @@
+-- The tensors of Hugging Face's decoders: their names and shapes, and which of our parameters are in them. Names are
+-- Llama's, unless a family's row has others.
+
+local decoder_tensors = {}
+
+-- Their names, by ours. Those of norms depend on where a family has them.
+local NAMES = {
+  embed = "embed_tokens", norm = "norm",
+  ["attn.wq"] = "self_attn.q_proj", ["attn.wk"] = "self_attn.k_proj", ["attn.wv"] = "self_attn.v_proj",
+  ["attn.wo"] = "self_attn.o_proj", ["attn.q_norm"] = "self_attn.q_norm", ["attn.k_norm"] = "self_attn.k_norm",
+  ["mlp.w1"] = "mlp.gate_proj", ["mlp.w3"] = "mlp.up_proj", ["mlp.w2"] = "mlp.down_proj",
+}
+local NORMS = {
+  before = { attn_norm = "input_layernorm", ffn_norm = "post_attention_layernorm" },
+  behind = { attn_norm_behind = "post_attention_layernorm", ffn_norm_behind = "post_feedforward_layernorm" },
+  around = { attn_norm = "input_layernorm", attn_norm_behind = "post_attention_layernorm",
+    ffn_norm = "pre_feedforward_layernorm", ffn_norm_behind = "post_feedforward_layernorm" },
+}
+
+local function name_of(row, ours) return row.names and row.names[ours] or NAMES[ours] end
+
+-- A branch's products: ours, inputs, outputs, and whether there is a bias.
+local function attention_of(o)
+  local queries, keys, bias = o.heads * o.head_dim, o.kv_heads * o.head_dim, o.qkv_bias
+  return {
+    { "attn.wq", o.dim, queries, bias }, { "attn.wk", o.dim, keys, bias }, { "attn.wv", o.dim, keys, bias },
+    { "attn.wo", queries, o.dim, o.out_bias },
+  }
+end
+
+local function mlp_of(o)
+  local up, down = { "mlp.w1", o.dim, o.ffn, o.mlp_bias }, { "mlp.w2", o.ffn, o.dim, o.mlp_bias }
+  if o.gated == false then return { up, down } end
+  return { up, { "mlp.w3", o.dim, o.ffn, o.mlp_bias }, down }
+end
+
+-- The list of a model's tensors while it is made.
+local List = {}
+List.__index = List
+
+function List:add(name, shape, parameter)
+  self[#self + 1] = { name = name, shape = shape, slices = { { parameter = parameter } } }
+end
+
+-- Number `part`, from 0, of as many tensors that make up a parameter.
+function List:add_part(name, shape, parameter, part, parts)
+  local slice = { parameter = parameter, first = part * shape[1] * shape[2], parts = parts }
+  self[#self + 1] = { name = name, shape = shape, slices = { slice } }
+end
+
+function List:add_experts(row, layer, o)
+  local names, ours = row.experts, layer .. "mlp."
+  local theirs = layer .. names.block .. "."
+  self:add(theirs .. "gate.weight", { o.experts, o.dim }, ours .. "router.weight")
+  for e = 0, o.experts - 1 do
+    for _, w in ipairs({ "w1", "w2", "w3" }) do
+      local shape = w == "w2" and { o.dim, o.expert_ffn } or { o.expert_ffn, o.dim }
+      local name = ("%sexperts.%d.%s.weight"):format(theirs, e, names[w])
+      self:add_part(name, shape, ours .. "experts." .. w, e, o.experts)
+    end
+  end
+  if not o.shared_ffn then return end
+  for _, w in ipairs({ "w1", "w3", "w2" }) do
+    self:add(theirs .. "shared_expert." .. names[w] .. ".weight",
+      w == "w2" and { o.dim, o.shared_ffn } or { o.shared_ffn, o.dim }, ours .. "shared." .. w .. ".weight")
+  end
+  self:add(theirs .. "shared_expert_gate.weight", { 1, o.dim }, ours .. "shared_gate.weight")
+end
+
+-- Appends rows to a tensor of several products: rows below those of the others, or, where a family has them by head,
+-- in each of its blocks. inputs: nil for a bias.
+function List:add_rows(fused, name, inputs, outputs, parameter)
+  local tensor = self[#self]
+  if tensor.name ~= name then
+    tensor = { name = name, shape = { 0, inputs }, slices = {} }
+    self[#self + 1] = tensor
+  end
+  local blocks = fused.blocks or 1
+  local column, columns = tensor.shape[1] / blocks, outputs / blocks
+  table.insert(tensor.slices, { parameter = parameter, column = column, columns = columns,
+    blocks = fused.blocks })
+  tensor.shape[1] = tensor.shape[1] + outputs
+end
+
+-- Which tensor has the product: nil: one of its own.
+local function fused_of(row, o, ours)
+  local fused = row.fused
+  if fused and fused.qkv and (ours == "attn.wq" or ours == "attn.wk" or ours == "attn.wv") then
+    return { name = fused.qkv, blocks = fused.by_head and o.kv_heads or nil }
+  elseif fused and fused.gate_up and (ours == "mlp.w1" or ours == "mlp.w3") then
+    return { name = fused.gate_up }
+  end
+end
+
+function List:add_products(row, layer, products, o)
+  local biases = {} -- of fused products: behind all of their weights
+  for _, product in ipairs(products) do
+    local ours, inputs, outputs, has_bias = unpack(product)
+    local fused, theirs = fused_of(row, o, ours), layer .. name_of(row, ours)
+    if fused then
+      self:add_rows(fused, layer .. fused.name .. ".weight", inputs, outputs, layer .. ours .. ".weight")
+      if has_bias then biases[#biases + 1] = product end
+    else
+      self:add(theirs .. ".weight", { outputs, inputs }, layer .. ours .. ".weight")
+      if has_bias then self:add(theirs .. ".bias", { outputs }, layer .. ours .. ".bias") end
+    end
+  end
+  for _, product in ipairs(biases) do
+    local ours, _, outputs = unpack(product)
+    local fused = fused_of(row, o, ours)
+    self:add_rows(fused, layer .. fused.name .. ".bias", nil, outputs, layer .. ours .. ".bias")
+  end
+end
+
+function List:add_qk_norms(row, layer, o)
+  local all = o.qk_norm == "all"
+  local function add(ours, heads)
+    self:add(layer .. name_of(row, ours) .. ".weight", { all and heads * o.head_dim or o.head_dim },
+      layer .. ours .. ".weight")
+  end
+  add("attn.q_norm", o.heads)
+  add("attn.k_norm", o.kv_heads)
+end
+
+function List:add_norm(theirs, o, ours)
+  self:add(theirs .. ".weight", { o.dim }, ours .. ".weight")
+  if o.layer_norm and o.norm_bias ~= false then self:add(theirs .. ".bias", { o.dim }, ours .. ".bias") end
+end
+
+function List:add_layer(row, o, i)
+  local layer, norms = ("layers.%d."):format(i), row.norms or NORMS[o.norms or "before"]
+  local function add_norm(ours)
+    local absent = ours == "ffn_norm" and o.parallel == "one"
+    if norms[ours] and not absent then self:add_norm(layer .. norms[ours], o, layer .. ours) end
+  end
+  add_norm("attn_norm")
+  self:add_products(row, layer, attention_of(o), o)
+  if o.qk_norm then self:add_qk_norms(row, layer, o) end
+  add_norm("attn_norm_behind")
+  add_norm("ffn_norm")
+  if o.experts and (not o.sparse or o.sparse[i + 1]) then
+    self:add_experts(row, layer, o)
+  else
+    self:add_products(row, layer, mlp_of(o), o)
+  end
+  add_norm("ffn_norm_behind")
+end
+
+---@param row moonshard.DecoderFamily
+---@param o table options of the model
+---@return moonshard.HuggingFaceTensor[]
+function decoder_tensors.list(row, o)
+  local list = setmetatable({}, List)
+  list:add(name_of(row, "embed") .. ".weight", { o.vocab, o.dim }, "embed.weight")
+  for i = 0, o.layers - 1 do list:add_layer(row, o, i) end
+  list:add_norm(name_of(row, "norm"), o, "norm")
+  if not o.tied then list:add(decoder_tensors.head(row), { o.vocab, o.dim }, "head.weight") end
+  if o.head_bias then
+    list[#list + 1] = { name = (decoder_tensors.head(row):gsub("weight$", "bias")), shape = { o.vocab }, outside = true,
+      vocabulary = true, slices = { { parameter = "head.bias" } } }
+  end
+  return list
+end
+
+---The full name of the head's weight.
+---@param row moonshard.DecoderFamily
+---@return string
+function decoder_tensors.head(row) return row.head or "lm_head.weight" end
+
+return decoder_tensors
