@@ -129,8 +129,9 @@ function config.parse(given, path)
   end
   local family = config.family(given.model_type)
   if not family then
-    errors.raise("MS_EUNSUPPORTED", "%s: model_type %s is not supported; supported: %s", path,
-      options.describe(given.model_type), config.supported())
+    local why = require("moonshard.huggingface.families.missing")[given.model_type]
+    errors.raise("MS_EUNSUPPORTED", "%s: model_type %s is not supported%s; supported: %s", path,
+      options.describe(given.model_type), why and ": " .. why or "", config.supported())
   end
   return family, family.options(path, given)
 end

@@ -46,7 +46,8 @@ local ACTIVATION_NAMES = { silu = "silu", gelu_tanh = "gelu_pytorch_tanh", gelu 
 ---@field prefix string? of tensors' names; default "model."
 ---@field head string? full name of the head's weight; default "lm_head.weight"
 ---@field names table<string, string>? other names of tensors than decoder_tensors.lua has, by ours
----@field norms table<string, string>? and of a layer's norms
+---@field norms (table<string, string>|fun(o: table): table<string, string>)? and of a layer's norms
+---@field layer string? what the names of a layer's tensors begin with; default "layers.%d."
 ---@field buffers string[]? patterns of names to skip; default: old versions' frequencies of positions
 ---@field absent string[]? fields that all have, but not this family: dim and heads say them
 ---@field experts table<string, string>? their names of a layer's mixture: block, w1, w3, w2

@@ -92,23 +92,24 @@ local function fused_of(row, o, ours)
   end
 end
 
-function List:add_products(row, layer, products, o)
+-- layer: what their names in a layer begin with; own: what ours do.
+function List:add_products(row, layer, own, products, o)
   local biases = {} -- of fused products: behind all of their weights
   for _, product in ipairs(products) do
     local ours, inputs, outputs, has_bias = unpack(product)
     local fused, theirs = fused_of(row, o, ours), layer .. name_of(row, ours)
     if fused then
-      self:add_rows(fused, layer .. fused.name .. ".weight", inputs, outputs, layer .. ours .. ".weight")
+      self:add_rows(fused, layer .. fused.name .. ".weight", inputs, outputs, own .. ours .. ".weight")
       if has_bias then biases[#biases + 1] = product end
     else
-      self:add(theirs .. ".weight", { outputs, inputs }, layer .. ours .. ".weight")
-      if has_bias then self:add(theirs .. ".bias", { outputs }, layer .. ours .. ".bias") end
+      self:add(theirs .. ".weight", { outputs, inputs }, own .. ours .. ".weight")
+      if has_bias then self:add(theirs .. ".bias", { outputs }, own .. ours .. ".bias") end
     end
   end
   for _, product in ipairs(biases) do
     local ours, _, outputs = unpack(product)
     local fused = fused_of(row, o, ours)
-    self:add_rows(fused, layer .. fused.name .. ".bias", nil, outputs, layer .. ours .. ".bias")
+    self:add_rows(fused, layer .. fused.name .. ".bias", nil, outputs, own .. ours .. ".bias")
   end
 end
 
@@ -128,20 +129,22 @@ function List:add_norm(theirs, o, ours)
 end
 
 function List:add_layer(row, o, i)
-  local layer, norms = ("layers.%d."):format(i), row.norms or NORMS[o.norms or "before"]
-  local function add_norm(ours)
-    local absent = ours == "ffn_norm" and o.parallel == "one"
-    if norms[ours] and not absent then self:add_norm(layer .. norms[ours], o, layer .. ours) end
+  local layer, ours = (row.layer or "layers.%d."):format(i), ("layers.%d."):format(i)
+  local norms = row.norms or NORMS[o.norms or "before"]
+  if type(norms) == "function" then norms = norms(o) end
+  local function add_norm(name)
+    local absent = name == "ffn_norm" and o.parallel == "one"
+    if norms[name] and not absent then self:add_norm(layer .. norms[name], o, ours .. name) end
   end
   add_norm("attn_norm")
-  self:add_products(row, layer, attention_of(o), o)
+  self:add_products(row, layer, ours, attention_of(o), o)
   if o.qk_norm then self:add_qk_norms(row, layer, o) end
   add_norm("attn_norm_behind")
   add_norm("ffn_norm")
   if o.experts and (not o.sparse or o.sparse[i + 1]) then
     self:add_experts(row, layer, o)
   else
-    self:add_products(row, layer, mlp_of(o), o)
+    self:add_products(row, layer, ours, mlp_of(o), o)
   end
   add_norm("ffn_norm_behind")
 end

@@ -16,6 +16,7 @@ local families = {}
 families.rows = {
   decoder = { name = "Decoder" },
   mistral = { name = "Mistral", usual = { eps = 1e-6 } },
+  ministral = { name = "Ministral", usual = { eps = 1e-6 } },
   phi3 = { name = "Phi3" },
   qwen2 = { name = "Qwen2", traits = { qkv_bias = true }, usual = { eps = 1e-6 } },
   qwen3 = { name = "Qwen3", traits = { qk_norm = "head" }, usual = { eps = 1e-6 } },
@@ -60,6 +61,10 @@ families.rows = {
   gpt_neox = {
     name = "GPTNeoX", traits = { layer_norm = true, gated = false, mlp_bias = true },
     usual = { activation = "gelu", parallel = "each", qkv_bias = true, out_bias = true },
+  },
+  falcon = {
+    name = "Falcon", traits = { layer_norm = true, gated = false },
+    usual = { activation = "gelu", tied = true, parallel = "one" },
   },
   cohere = {
     name = "Cohere", usual = { tied = true },

@@ -11,6 +11,7 @@
 ---@field cohere fun(config: moonshard.DecoderOptions): moonshard.Module this and the next: with the family's traits
 ---@field cohere2 fun(config: moonshard.DecoderOptions): moonshard.Module
 ---@field exaone4 fun(config: moonshard.DecoderOptions): moonshard.Module
+---@field falcon fun(config: moonshard.DecoderOptions): moonshard.Module
 ---@field gemma fun(config: moonshard.DecoderOptions): moonshard.Module
 ---@field gemma2 fun(config: moonshard.DecoderOptions): moonshard.Module
 ---@field gemma3_text fun(config: moonshard.DecoderOptions): moonshard.Module
@@ -18,6 +19,7 @@
 ---@field glm4 fun(config: moonshard.DecoderOptions): moonshard.Module
 ---@field gpt_neox fun(config: moonshard.DecoderOptions): moonshard.Module
 ---@field granite fun(config: moonshard.DecoderOptions): moonshard.Module
+---@field ministral fun(config: moonshard.DecoderOptions): moonshard.Module
 ---@field mistral fun(config: moonshard.DecoderOptions): moonshard.Module
 ---@field mixtral fun(config: moonshard.DecoderOptions): moonshard.Module
 ---@field olmo2 fun(config: moonshard.DecoderOptions): moonshard.Module

@@ -18,7 +18,7 @@ local FAMILIES = {
   "qwen3", "smollm3", "mixtral", "qwen2_moe", "qwen3_moe",
   "cohere", "cohere2", "exaone4", "glm", "glm4", "gpt_neox", "gpt_neox_sequential", "granite", "llama_dynamic",
   "llama_yarn", "olmo3", "olmoe", "phi", "phi3_long", "phi3_short", "seed_oss", "stablelm", "stablelm_parallel",
-  "starcoder2",
+  "starcoder2", "falcon", "falcon_new", "falcon_sequential", "ministral",
 }
 local tried, all = huggingface.tried(FAMILIES, "gemma3")
 -- Where not all cases run, one for each way in which a family's layers are divided: norms of heads and of all queries,
@@ -93,6 +93,58 @@ describe("a family", function()
     has(message(embedding_of, config.vocab), ("pad_token_id %d | vocab_size %d"):format(config.vocab, config.vocab))
   end)
 
+  it("G1 is the same model by a config.json of version 4 of the reference library", function()
+    local function old(name, change)
+      local folder = huggingface.copy_of(name, function(c)
+        local rope = c.rope_parameters
+        c.rope_parameters = nil
+        change(c, rope)
+      end)
+      local new = huggingface.logits_of(huggingface.FIXTURES .. name):tolist()
+      assert.same(new, huggingface.logits_of(folder):tolist(), name)
+    end
+    old("gpt_neox", function(c, rope) c.rotary_pct, c.rotary_emb_base = rope.partial_rotary_factor, rope.rope_theta end)
+    old("stablelm", function(c, rope) c.partial_rotary_factor, c.rope_theta = nil, rope.rope_theta end) -- its default
+    old("glm", function(c, rope) c.partial_rotary_factor, c.rope_theta = 0.5, rope.rope_theta end)
+    old("phi3_long", function(c, rope)
+      c.partial_rotary_factor, c.rope_theta = rope.partial_rotary_factor, rope.rope_theta
+      c.rope_scaling = { type = "su", short_factor = rope.short_factor, long_factor = rope.long_factor }
+    end)
+    old("olmo3", function(c, rope)
+      local full = rope.full_attention
+      c.rope_theta, full.rope_theta, c.rope_scaling = full.rope_theta, nil, full
+      c.layer_types = { "sliding_attention", "full_attention" }
+    end)
+    old("falcon", function(c, rope) c.rope_theta, c.num_kv_heads, c.multi_query = rope.rope_theta, nil, nil end)
+  end)
+
+  it("G1 refuses what rope_parameters and rope_scaling say differently", function()
+    local function with_scaling(factor)
+      return huggingface.copy_of("olmo3", function(c)
+        local scaling = {}
+        for key, value in pairs(c.rope_parameters.full_attention) do scaling[key] = value end
+        scaling.rope_theta, scaling.factor = nil, factor
+        c.rope_scaling = scaling
+      end)
+    end
+    has(message(ms.huggingface.model, with_scaling(5)), "rope_parameters and rope_scaling | differ")
+    assert.equal("olmo3", ms.huggingface.model(with_scaling(4)).family)
+  end)
+
+  it("G1 refuses to save adapters of queries that share a module with keys by head", function()
+    local function save(layer)
+      local model, folder = ms.huggingface.model(huggingface.FIXTURES .. "gpt_neox"), scratch.path()
+      ms.lora(model, { { ms.re(layer), { rank = 2 } } })
+      ms.fully_shard(model, {})
+      ms.lora.save(model, folder)
+      return folder
+    end
+    has(message(save, [[attn\.wq$]]), "layers.0.attn.wq | attention.query_key_value")
+    local folder = save [[attn\.wo$]]
+    local model = ms.huggingface.model(huggingface.FIXTURES .. "gpt_neox")
+    ms.lora.load(model, folder)
+  end)
+
   it("G1 is saved as it was read: names, values and config", function()
     for _, name in ipairs(FAMILIES) do
       local saved = huggingface.assert_saved(name)
@@ -132,7 +184,8 @@ describe("ms.models", function()
       olmo3 = { window = 4, slides = { true, false }, window_rope_theta = 10000,
         rope_scaling = { type = "yarn", factor = 4, original_max_position_embeddings = 4, attention_factor = 2 } },
       exaone4 = { window = 4, slides = { false, true }, rotates = { false, true } },
-      seed_oss = { out_bias = true, mlp_bias = true },
+      seed_oss = { out_bias = true, mlp_bias = true }, ministral = { window = 4, slides = { false, true } },
+      falcon = { kv_heads = 1, qkv_bias = true, out_bias = true, mlp_bias = true },
       olmoe = { experts = 4, experts_per_token = 3, expert_ffn = 12, aux_loss = 0.25 },
     }
     local tokens = ms.tensor({ { 3, 1, 16, 7, 2, 5, 9, 4 } }, { dtype = "i32" })
@@ -181,6 +234,8 @@ describe("ms.models", function()
     refused("llama", { head_bias = true }, "head_bias")
     refused("llama", { parallel = "one" }, "parallel")
     refused("stablelm", { parallel = "each" }, "parallel")
+    refused("falcon", { heads = 4, kv_heads = 2, parallel = false }, "parallel | key head")
+    refused("falcon", { qkv_bias = true }, "out_bias")
     refused("cohere", { norm_bias = true }, "norm_bias")
     refused("glm", { out_bias = true }, "out_bias")
     refused("exaone4", { window = 4, slides = { false, true } }, "rotates")

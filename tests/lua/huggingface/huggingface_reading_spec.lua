@@ -138,6 +138,12 @@ describe("a config.json", function()
     ["two lengths of the original training"] = { "phi3_long", function(c)
       c.original_max_position_embeddings = 9
     end, "original_max_position_embeddings is 9 | 8 | rope_parameters" },
+    ["biases that grow with the distance"] = { "falcon", set("alibi", true), "alibi is true | not built" },
+    ["key heads of another architecture"] = { "falcon_sequential", set("num_kv_heads", 2), "num_kv_heads is 2 | 4" },
+    ["latent keys"] = { "llama", set("model_type", "deepseek_v3"), 'model_type "deepseek_v3" | MLA | supported' },
+    ["sinks"] = { "llama", set("model_type", "gpt_oss"), 'model_type "gpt_oss" | sinks | supported' },
+    ["a text beside images"] = { "llama", set("model_type", "gemma3"),
+      'model_type "gemma3" | text_config | gemma3_text' },
     ["rope of two types"] = { "phi3", function(c) c.rope_parameters.rope_type = "yarn" end,
       "rope_parameters: factor | nil" },
     ["an odd number of rotated elements"] = { "glm", function(c)

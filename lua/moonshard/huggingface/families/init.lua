@@ -104,6 +104,20 @@ families.mistral = {
   options = read_window, config = write_window,
 }
 
+-- As Mistral, but only some layers may have a window.
+families.ministral = {
+  architecture = "MinistralForCausalLM",
+  defaults = families.mistral.defaults,
+  known = { sliding_window = { "size|none", 4096 }, layer_types = { "list", null = true } },
+  options = function(path, values, o)
+    local slides = layer_kinds.slides(path, values, o.layers, function() return values.sliding_window ~= false end)
+    layer_kinds.set_window(o, values.sliding_window, slides)
+  end,
+  config = function(o, config)
+    config.sliding_window, config.layer_types = o.window or json.null, layer_kinds.types(o)
+  end,
+}
+
 families.qwen2 = {
   architecture = "Qwen2ForCausalLM", defaults = QWEN_SIZES, optional = KV_HEADS,
   known = QWEN, options = read_qwen, config = write_qwen,

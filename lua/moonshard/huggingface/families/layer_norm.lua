@@ -1,6 +1,7 @@
--- The families of decoders with layer norms, rows as in init.lua: StarCoder 2, StableLM, Phi 1 to 2, GPT-NeoX, and
--- Cohere's. In most of them attention and MLP read the same input.
+-- The families of decoders with layer norms, rows as in init.lua: StarCoder 2, StableLM, Phi 1 to 2, GPT-NeoX, Falcon,
+-- and Cohere's. In most of them attention and MLP read the same input.
 
+local errors = require("moonshard.base.error")
 local json = require("moonshard.base.text.json")
 local layer_kinds = require("moonshard.huggingface.families.layer_kinds")
 
@@ -103,6 +104,60 @@ families.gpt_neox = {
     o.mlp_bias, o.parallel = true, values.use_parallel_residual and "each"
   end,
   config = function(o, config) config.use_parallel_residual = o.parallel == "each" end,
+}
+
+-- With key heads that several queries share ("new architecture"), a layer's branches are in parallel, with a norm each
+-- or one; before, there was one key head, or as many as heads.
+families.falcon = {
+  architecture = "FalconForCausalLM", eps = "layer_norm_epsilon", activation = "activation", prefix = "transformer.",
+  layer = "h.%d.", limits = { WHOLE, {
+    option = "parallel", broken = function(o)
+      local is_new = o.parallel == "each" or o.kv_heads ~= 1 and o.kv_heads ~= o.heads
+      return is_new and not o.parallel
+    end, why = "parallel branches where several heads share a key head",
+  } },
+  fused = { qkv = "self_attention.query_key_value", by_head = true },
+  norms = function(o)
+    if o.parallel == "each" then return { attn_norm = "ln_attn", ffn_norm = "ln_mlp" } end
+    return { attn_norm = "input_layernorm", ffn_norm = "post_attention_layernorm" }
+  end,
+  names = {
+    embed = "word_embeddings", norm = "ln_f", ["attn.wo"] = "self_attention.dense",
+    ["mlp.w1"] = "mlp.dense_h_to_4h", ["mlp.w2"] = "mlp.dense_4h_to_h",
+  },
+  buffers = { "^h%.%d+%.self_attention%.rotary_emb%.inv_freq$" },
+  defaults = {
+    vocab_size = 65024, hidden_size = 4544, num_hidden_layers = 32, num_attention_heads = 71,
+    max_position_embeddings = 2048, layer_norm_epsilon = 1e-5, tie_word_embeddings = true, activation = "gelu",
+  },
+  absent = { "head_dim", "num_key_value_heads", "intermediate_size" },
+  known = {
+    num_kv_heads = { "size", null = true }, ffn_hidden_size = { "size", null = true },
+    new_decoder_architecture = { "boolean", false }, multi_query = { "boolean", true },
+    parallel_attn = { "boolean", true }, num_ln_in_parallel_attn = { "size", null = true },
+    bias = { "boolean", false }, hidden_dropout = { "number" },
+    alibi = { only = false, why = "biases of attention that grow with the distance are not built for this family" },
+    apply_residual_connection_post_layernorm = { only = false, why = "residuals behind norms are not built" },
+  },
+  options = function(path, values, o)
+    local is_new = values.new_decoder_architecture
+    o.kv_heads = (is_new or not values.multi_query) and (values.num_kv_heads or o.heads) or 1
+    if not is_new and values.multi_query == false and o.kv_heads ~= o.heads or o.heads % o.kv_heads ~= 0 then
+      errors.invalid("%s: num_kv_heads is %d, which does not go with %d num_attention_heads in this architecture", path,
+        o.kv_heads, o.heads)
+    end
+    o.ffn = values.ffn_hidden_size or 4 * o.dim
+    o.parallel = values.parallel_attn and "one"
+    if is_new and (values.num_ln_in_parallel_attn or 2) == 2 then o.parallel = "each" end
+    set_biases(o, values.bias)
+  end,
+  config = function(o, config)
+    local is_new = o.parallel == "each" or o.kv_heads ~= 1 and o.kv_heads ~= o.heads
+    config.new_decoder_architecture, config.multi_query = is_new, not is_new and o.kv_heads == 1
+    config.num_kv_heads, config.ffn_hidden_size, config.bias = o.kv_heads, o.ffn, o.qkv_bias
+    config.parallel_attn, config.alibi = o.parallel ~= false, false
+    if is_new then config.num_ln_in_parallel_attn = o.parallel == "each" and 2 or 1 end
+  end,
 }
 
 -- ---- Cohere -----------------------------------------------------------------------------------------------------
