@@ -152,6 +152,9 @@ local function read_experts(who, config)
     end
     if config.experts and config[name] == nil and default ~= false then config[name] = default end
   end
+  if config.experts and not config.gated then
+    errors.invalid("%s: gated = false: mixtures of experts are built of gated MLPs alone", who)
+  end
   if config.experts then config.expert_ffn = config.expert_ffn or config.ffn end
 end
 

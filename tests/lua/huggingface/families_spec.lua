@@ -42,6 +42,12 @@ describe("a family", function()
     end
   end)
 
+  it("G1 trains on the emulated device cuda, with tables of frequencies, parts of heads and neighbours", function()
+    for _, name in ipairs(all and { "phi3_long", "glm" } or {}) do -- no emulated kernels for the thread sanitizer
+      assert_reference(name, train(name, 1, "1x1", { device = "cuda" }, program.emulated_cuda()))
+    end
+  end)
+
   it("G1 trains with the auxiliary loss of routers if its config asks for it", function()
     if not all then return end
     assert_reference("mixtral_balanced", train("mixtral_balanced", 1, "1x1"))
@@ -278,6 +284,7 @@ describe("ms.models", function()
     has(refused { norm_bias = true }, "norm_bias | layer_norm")
     has(refused { layer_norm = true, norm_from_one = true }, "norm_from_one | layer_norm")
     has(refused { parallel = "one", norms = "around" }, 'parallel | "before" | "around"')
+    has(refused { experts = 2, gated = false }, "gated | experts")
     has(refused { residual_scale = 0 }, "residual_scale | above 0")
     has(refused { aux_loss = 0.1 }, "aux_loss | experts")
     has(refused { experts = 2, experts_per_token = 3 }, "top_k is 3 | 2 experts")
