@@ -7,11 +7,12 @@ local layer_kinds = require("moonshard.huggingface.families.layer_kinds")
 
 -- Heads whose width the reference library computes.
 local WHOLE = {
-  option = "head_dim", broken = function(o) return o.head_dim ~= o.dim / o.heads end,
+  option = "head_dim", field = "hidden_size", broken = function(o) return o.head_dim ~= o.dim / o.heads end,
   why = "the width divided by the number of heads alone",
 }
 local ONE_KEY_EACH = {
-  option = "kv_heads", broken = function(o) return o.kv_heads ~= o.heads end, why = "as many as heads",
+  option = "kv_heads", field = "num_key_value_heads", broken = function(o) return o.kv_heads ~= o.heads end,
+  why = "as many as heads",
 }
 local NORMS_OF_HEADS = {
   only = false, why = "layer norms of queries and keys, with weights of each head, are not built",
@@ -111,7 +112,7 @@ families.gpt_neox = {
 families.falcon = {
   architecture = "FalconForCausalLM", eps = "layer_norm_epsilon", activation = "activation", prefix = "transformer.",
   layer = "h.%d.", limits = { WHOLE, {
-    option = "parallel", broken = function(o)
+    option = "parallel", field = "new_decoder_architecture", broken = function(o)
       local is_new = o.parallel == "each" or o.kv_heads ~= 1 and o.kv_heads ~= o.heads
       return is_new and not o.parallel
     end, why = "parallel branches where several heads share a key head",
