@@ -126,13 +126,21 @@ local function restore(self, sampler, divided)
     divided))
 end
 
----Iterates over one epoch of a sampler.
+-- Batches of this epoch before the position that a sampler goes on from, which is 0 but after a load: as the state
+-- counts them, and by the samples of a batch here, as those before can have had others.
+local function before(self, sampler, batch)
+  local number = math.floor(sampler.resume_at / (batch * sampler.world))
+  return sampler.resume_at > 0 and self.positions:done(sampler) or number, number
+end
+
+---Iterates over one epoch of a sampler. The first call after a resume, and a loop in which a state is loaded, give the
+---rest of the epoch that the state is of, whose batches go on being counted.
 ---@param sampler moonshard.Sampler
 ---@param batch integer samples per batch
 ---@param o { drop_last: boolean? }? true (default): the samples of an incomplete last batch are left out; false: it has
 ---  fewer rows, rows_of_last in all batches; if some ranks repeat a sample there, counted_rows is how many of its rows
 ---  the epoch has not had
----@return fun(): integer?, table? position from 1, and the batch
+---@return fun(): integer?, table? number of the batch in its epoch from 1, and the batch
 function RandomData:batches(sampler, batch, o)
   o = options.parse("data:batches", o, { drop_last = { "boolean", default = true } })
   if type(batch) ~= "number" or batch < 1 or batch % 1 ~= 0 then
@@ -145,12 +153,16 @@ function RandomData:batches(sampler, batch, o)
     o.drop_last and "" or ", drop_last = false", sampler.drop_last and ", drop_last of the sampler" or "")
   restore(self, sampler, divided)
   local rest = not o.drop_last and sampler:left() % batch or 0
-  local next_sample, position = sampler:samples(), 0
+  local loads, position, number = sampler.loads, before(self, sampler, batch)
+  local next_sample = sampler:samples()
   local source = ("%s; %s; batches of %d%s"):format(tostring(self), sampler:describe(), batch,
     o.drop_last and "" or ", drop_last = false")
   local among = sampler.among or ("%d shares"):format(sampler.world)
   return function()
     restore(self, sampler, divided) -- a state that was loaded inside of the loop
+    if sampler.loads ~= loads then
+      loads, position, number = sampler.loads, before(self, sampler, batch)
+    end
     local samples, repeated = {}, 0
     while #samples < batch do
       local _, sample, had = next_sample()
@@ -158,17 +170,17 @@ function RandomData:batches(sampler, batch, o)
       samples[#samples + 1], repeated = sample, repeated + (had and 1 or 0)
     end
     if #samples == 0 or o.drop_last and #samples < batch then return nil end
-    position = position + 1
+    position, number = position + 1, number + 1
     local read_now = self:read(samples)
     -- All ranks say so where one repeats a sample, which is at the end of the epoch.
     if sampler.position > sampler.length then read_now.counted_rows = #samples - repeated end
     read_now.rows_of_last = rest > 0 and rest or nil
     read_now.first_row, read_now.row_step = sampler.rank, sampler.world -- as the sampler divides them
     read_now.source, read_now.shared_by = source, ("a sampler over %s"):format(among)
-    read_now.batch_number = sampler.epoch * math.ceil(sampler:count() / batch) + position -- as epochs follow another
+    read_now.batch_number = sampler.epoch * math.ceil(sampler:count() / batch) + number -- as epochs follow another
     self.positions:give(sampler)
-    local behind = sampler:state()
-    taken.note(read_now, function() self.positions:train(sampler, behind, divided) end)
+    local behind, done = sampler:state(), position
+    taken.note(read_now, function() self.positions:train(sampler, behind, divided, done) end)
     return position, read_now
   end
 end

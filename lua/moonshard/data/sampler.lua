@@ -117,13 +117,15 @@ end
 ---This rank's samples of the epoch, in order. The first call after load_state continues at the loaded position, and so
 ---does a loop in which a state is loaded. Without drop_last the last sample of some ranks can be one that another rank
 ---has had, too: evaluations must not count it.
----@return fun(): integer?, integer?, boolean? position from 1; sample, 0 to length - 1; whether the epoch has had it
+---@return fun(): integer?, integer?, boolean? position in the epoch from 1; sample, 0 to length - 1; whether the epoch
+---  has had it
 function Sampler:samples()
   local fields, position, pass = sealed.fields(self), 0, nil
   local function begin()
     pass = {
       order = self.shuffle and permutation.new(self.length, self.seed, self.epoch) or function(i) return i end,
       first = self.resume_at, count = self:left(), loads = self.loads,
+      had = math.floor(self.resume_at / self.world), -- samples that this rank had of the epoch
     }
     fields.position, fields.resume_at, fields.passes = pass.first, 0, self.passes + 1
     pass.sampled, position = sampled(self), 0
@@ -135,7 +137,7 @@ function Sampler:samples()
     local at = pass.first + position * fields.world
     position = position + 1
     fields.position, context.sampled = at + fields.world, pass.sampled
-    return position, pass.order((at + fields.rank) % fields.length), at + fields.rank >= fields.length
+    return pass.had + position, pass.order((at + fields.rank) % fields.length), at + fields.rank >= fields.length
   end
 end
 

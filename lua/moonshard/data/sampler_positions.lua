@@ -28,6 +28,7 @@ end
 ---@field trained boolean? a step took a batch of it
 ---@field given boolean? data gave a batch of it
 ---@field batches string? how its samples are divided into batches, as text
+---@field done integer? batches of the call that it was saved in
 
 ---@class moonshard.SamplerPositions
 ---@field list moonshard.SamplerPosition[] that of the latest training step first
@@ -84,6 +85,17 @@ function Positions:restore(sampler)
   return one.batches
 end
 
+---How many batches the call had given in which a loaded position was saved; nil: unknown, or the sampler is elsewhere.
+---@param sampler moonshard.Sampler
+---@return integer?
+function Positions:done(sampler)
+  for _, one in ipairs(self.list) do
+    local is_here = one.sampler == sampler and one.state.epoch == sampler.epoch
+      and one.state.position == sampler.resume_at
+    if is_here and not one.trained then return one.done end
+  end
+end
+
 -- A step trains on samples of a sampler that has no position, while one that was loaded has found no sampler, or one
 -- whose samples no step takes.
 local function refuse(sampler, one)
@@ -103,7 +115,8 @@ end
 ---@param sampler moonshard.Sampler
 ---@param state moonshard.SamplerState after the batch
 ---@param batches string how its samples are divided into batches
-function Positions:train(sampler, state, batches)
+---@param done integer batches of the call
+function Positions:train(sampler, state, batches, done)
   local at, lost
   for i, one in ipairs(self.list) do
     if one.sampler == sampler then at = i end
@@ -112,11 +125,12 @@ function Positions:train(sampler, state, batches)
   end
   if not at and lost then refuse(sampler, lost) end
   if at then table.remove(self.list, at) end
-  table.insert(self.list, 1, { sampler = sampler, state = state, trained = true, batches = batches })
+  table.insert(self.list, 1, { sampler = sampler, state = state, trained = true, batches = batches,
+    done = done })
 end
 
 local function described(one)
-  return { number = one.sampler and one.sampler.number or one.number, batches = one.batches,
+  return { number = one.sampler and one.sampler.number or one.number, batches = one.batches, call_done = one.done,
     sampler = one.sampler and not one.trained and one.sampler:state() or one.state }
 end
 
@@ -124,6 +138,7 @@ end
 ---@field sampler moonshard.SamplerState
 ---@field number integer? of the sampler
 ---@field batches string?
+---@field call_done integer? batches of the call of data:batches that it was saved in
 
 ---The positions, that of the latest training step first.
 ---@param latest moonshard.Sampler? whose samples were given last, where no step has trained on any
@@ -139,7 +154,7 @@ end
 function Positions:load(saved)
   self.list = {}
   for i, one in ipairs(saved) do
-    self.list[i] = { state = one.sampler, number = one.number, batches = one.batches }
+    self.list[i] = { state = one.sampler, number = one.number, batches = one.batches, done = one.call_done }
   end
 end
 
