@@ -1,6 +1,8 @@
 -- Learning-rate schedules: functions from the step (1 for the first) to a learning rate.
 --
--- All of them warm up linearly from peak/warmup at step 1 to peak at step `warmup`, and stay at `floor` after `total`.
+-- All of them warm up linearly from peak/warmup at step 1 to peak at step `warmup`, reach `floor` in step `total`, and
+-- stay there: the last step of a run has the rate `floor`, and changes nothing if that is 0. The only step of a run,
+-- total = 1, has the rate `peak`.
 
 local errors = require("moonshard.base.error")
 local json = require("moonshard.base.text.json")
@@ -16,7 +18,8 @@ local options = require("moonshard.base.checks.options")
 ---@field peak number the largest learning rate
 ---@field total integer steps after which the rate stays at floor
 ---@field warmup? integer steps; default 0
----@field floor? number the learning rate at the end; default 0
+---@field floor? number the learning rate of step `total`, the last one, and of later ones; default 0, with which they
+---  change no weights
 
 ---@class moonshard.WsdOptions: moonshard.SpanOptions
 ---@field decay integer number of steps before total in which the rate falls to floor
@@ -57,9 +60,13 @@ local function check_span(who, o)
   end
 end
 
+-- Whether a step is the only one of a run, the first and the last.
+local function is_only(o, step) return o.total == 1 and step <= 1 end
+
 -- Warm-up, then `after(progress)`, where progress runs from 0 at the end of the warm-up to 1 at `total`.
 local function with_warmup(kind, o, after)
   return with_peak(kind, o, function(step)
+    if is_only(o, step) then return o.peak end
     if step <= o.warmup then return o.peak * step / o.warmup end
     local span = o.total - o.warmup
     local progress = span > 0 and (step - o.warmup) / span or 1
@@ -117,6 +124,7 @@ function schedule.wsd(o)
     errors.invalid("ms.schedule.wsd: warmup (%d) and decay (%d) are longer than total (%d)", o.warmup, o.decay, o.total)
   end
   return with_peak("wsd", o, function(step)
+    if is_only(o, step) then return o.peak end
     if step <= o.warmup then return o.peak * step / o.warmup end
     local left = o.total - step
     if left >= o.decay then return o.peak end

@@ -26,6 +26,13 @@ describe("schedules", function()
       schedule.cosine { peak = 2, floor = 1, warmup = 2, total = 6 })
   end)
 
+  it("of one step have the peak there, as it is the first", function()
+    for _, o in ipairs({ { peak = 2, total = 1 }, { peak = 2, total = 1, warmup = 1 } }) do
+      for _, kind in ipairs { "linear", "cosine" } do assert_rates({ 2, 0, 0 }, schedule[kind](o)) end
+    end
+    assert_rates({ 2, 1, 1 }, schedule.wsd { peak = 2, floor = 1, total = 1, decay = 1 })
+  end)
+
   it("of three parts stay at the peak until the last steps", function()
     assert_rates({ 1, 2, 2, 2, 1.5, 1, 1, [1000] = 1 },
       schedule.wsd { peak = 2, floor = 1, warmup = 2, total = 6, decay = 2 })
