@@ -79,8 +79,16 @@ local function refuse(key, text, expected)
   errors.invalid("setting %s=%s: it must be %s", key, text, expected)
 end
 
+-- A number that is too small for a double reads as 0, which means something else: "off", mostly.
+local function refuse_underflow(key, text, number)
+  local digits = number == 0 and text:match("^%s*[+-]?([%d.]+)")
+  if not digits or not digits:find("[1-9]") or text:find("^%s*[+-]?0[xX]") then return end
+  refuse(key, text, "0 or a number of at least 5e-324, the least that there is")
+end
+
 local function read_number(key, text, default)
   local number = tonumber(text)
+  refuse_underflow(key, text, number)
   local finite = number and number - number == 0
   if default % 1 == 0 then
     if not finite then refuse(key, text, ("a whole number, like %d"):format(default)) end
@@ -99,9 +107,11 @@ local function read_real(key, text, default)
   return read_number(key, text, default % 1 == 0 and 0.5 or default)
 end
 
-local function read_any(text)
+local function read_any(key, text)
   if text == "true" or text == "false" then return text == "true" end
-  return text:match("^[+-]?%.?%d") and tonumber(text) or text
+  local number = text:match("^[+-]?%.?%d") and tonumber(text)
+  refuse_underflow(key, text, number)
+  return number or text
 end
 
 local read_value
@@ -133,7 +143,7 @@ function read_value(key, text, default)
   elseif getmetatable(default) == Real then
     return read_real(key, text, default.value)
   elseif getmetatable(default) == AnyValue then
-    return read_any(text)
+    return read_any(key, text)
   elseif getmetatable(default) == Output then
     return text
   elseif kind == "table" then

@@ -49,6 +49,19 @@ describe("ms.args", function()
     assert.equal(2 ^ 53 - 1, parse({ names = 1 }, { "names=9007199254740991" }).names)
   end)
 
+  it("refuses a number that is too small to be another one than 0", function()
+    for _, text in ipairs { "1e-400", "-2.5e-999", "0.001e-324" } do
+      for _, default in ipairs { 0.5, args.real(1), args.any(1), 0 } do
+        has(message_of({ lr = default }, { "lr=" .. text }), "lr=" .. text .. " | 5e-324")
+      end
+      has(message_of({ rates = { 0.5 } }, { "rates=1," .. text }), "5e-324")
+    end
+    for _, text in ipairs { "0", "0.0", "-0", "0e5", "0x0", ".0" } do
+      assert.equal(0, parse({ lr = 0.5 }, { "lr=" .. text }).lr)
+    end
+    assert.equal(5e-324, parse({ lr = 0.5 }, { "lr=5e-324" }).lr)
+  end)
+
   it("lets the last of two overrides win", function()
     assert.equal(3, parse({ steps = 1 }, { "steps=2", "steps=3" }).steps)
   end)
