@@ -53,6 +53,9 @@ function checkpoint.save(train, root, o)
   check_root(who, root)
   if o.data then rank_states.check_data(who, o.data, "state") end
   if checkpoint.is_inert() then return nil end
+  o.root = root
+  local save = require("moonshard.checkpoint.save")
+  save.compare(train, o) -- before folders and data decide which save it is
   -- In the trainer's own folder it is the save of this step, so it has what that would have. A step that is there
   -- without the data that is given now has not been saved so.
   local own = train.policy and folder.is_same(train.policy.dir, root) and train.policy or nil
@@ -62,9 +65,8 @@ function checkpoint.save(train, root, o)
     if not o.async then checkpoint.finish(train) end
     return own.saved_path
   end
-  o.root = root
   require("moonshard.checkpoint.not_kept").warn(train, o.data)
-  local path, states = require("moonshard.checkpoint.save").run(train, o)
+  local path, states = save.run(train, o)
   if own then own:note(path, states, o.data) end
   return path
 end

@@ -35,6 +35,7 @@ local save = {}
 local COMPARED = {
   { name = "folder", of = function(o) return o.root end }, { name = "async" },
   { name = "keep_last", of = function(o) return o.keep_last or "all" end },
+  { name = "data", of = same_run.presence("data") },
 }
 local NONE = -2 -- in the place of the number of a save
 
@@ -230,6 +231,15 @@ local function await(session, saver)
   termination.catch()
 end
 
+---Compares what ranks give to a save. Collective.
+---@param train moonshard.Trainer
+---@param o { root: string, async: boolean, keep_last: integer?, data: table? }
+function save.compare(train, o)
+  local facts = same_run.options(COMPARED, o, "%s")
+  table.insert(facts, 1, { "the step", train.steps_done })
+  same_run.new("ms.checkpoint.save", facts, {}):require(train.session, "of ms.checkpoint.save")
+end
+
 ---Saves a trainer; see ms.checkpoint.save. Collective.
 ---@param train moonshard.Trainer
 ---@param o { root: string, async: boolean, keep_last: integer?, data: table?, replaces: boolean?,
@@ -242,9 +252,7 @@ function save.run(train, o)
   save.finish(session)
   local step = train.steps_done
   ema.initialize(train)
-  local facts = same_run.options(COMPARED, o, "%s")
-  table.insert(facts, 1, { "the step", step })
-  same_run.new("ms.checkpoint.save", facts, {}):require(session, "of ms.checkpoint.save")
+  save.compare(train, o)
   local disk = disks.of(session, o.root)
   branches.arrange(train, o.root, disk)
   local saver = saver_of(session, disk)

@@ -56,6 +56,7 @@ local REFUSED = {
 local BY_HAND = {
   ["s.keep_last = 1"] = "ms.checkpoint.save: | keep_last is all" .. RANKS,
   ["s.async = true"] = "ms.checkpoint.save: | async is false" .. RANKS,
+  ["s.data = ms.data.sampler { length = 8 }"] = "ms.checkpoint.save: | data is not given on rank 0 and given on rank 1",
   ['h.dtype = "bf16"'] = "ms.huggingface.save: | dtype is not given on rank 0 and bf16 on rank 1",
   ['h.size = "1MB"'] = "ms.huggingface.save: | max_shard_size is not given" .. RANKS,
   ['h.folder = h.folder .. "2"'] = "ms.huggingface.save: | the folder is" .. RANKS,
