@@ -195,11 +195,38 @@ function Policy:note(path, states, data)
   self.begun = self.begun or self:is_own()
 end
 
----Saves now, whatever the folder has: what it has of this step, or of later ones, is another branch. Collective.
+---Whether what was saved or loaded last is this step's checkpoint in the folder.
+---@return boolean
+function Policy:is_own() return folder.is_same(self.saved_path, folder.of(self.dir, self.train.steps_done)) end
+
+-- Replaces the checkpoint of this step, which this run saved; it stays until the new one is complete. Collective.
+local function replace(self, data, states)
+  checkpoint.finish(self.train)
+  local path, now = require("moonshard.checkpoint.save").run(self.train, { root = self.dir, async = false,
+    data = data, states = states, replaces = true })
+  self:note(path, now, data)
+end
+
+-- Whether this run saved the step that the trainer is at, and only other trainers of the model have changed it since:
+-- then a save is of the same run at the same step. Weights that a recipe wrote by hand are not: the checkpoint without
+-- them is kept under another name.
+local function goes_on_from_saved(self)
+  local train = self.train
+  return self.saved_states ~= nil and not self.moved and self.saved_step == train.steps_done and self:is_own()
+    and self.saved_edits == train.session.edits
+end
+
+---Saves now, whatever the folder has: what it has of this step, or of later ones, is another branch, but for the step
+---that this run saved where only other trainers went on. Collective.
 ---@param o { async: boolean, keep_last: integer?, states: table<string, string>? }
 ---@return string path
 function Policy:save(o)
   local train = self.train
+  if goes_on_from_saved(self) and (o.keep_last or self.keep_last) == self.keep_last then
+    local data = self.data or self.saved_data
+    replace(self, data, data == self.data and o.states or nil)
+    return self.saved_path
+  end
   line.of(train):make_way(train.steps_done)
   not_kept.warn(train, self.data)
   local path, states = require("moonshard.checkpoint.save").run(train, { root = self.dir, async = o.async,
@@ -207,10 +234,6 @@ function Policy:save(o)
   self:note(path, states, self.data)
   return path
 end
-
----Whether what was saved or loaded last is this step's checkpoint in the folder.
----@return boolean
-function Policy:is_own() return folder.is_same(self.saved_path, folder.of(self.dir, self.train.steps_done)) end
 
 ---Whether some folder has the trainer's weights as they are, or there is nothing to save.
 ---@return boolean
@@ -245,10 +268,7 @@ end
 function Policy:resave_states()
   local data = self.data or self.saved_data
   if not self.saved_states or self.saved_data == data and not have_states_moved(self) then return end
-  checkpoint.finish(self.train)
-  local path, states = require("moonshard.checkpoint.save").run(self.train, { root = self.dir, async = false,
-    data = data, replaces = true })
-  self:note(path, states, data)
+  replace(self, data)
 end
 
 ---Called when the ranks of this trainer agree that its run should end: after the step that they are about to make, or

@@ -333,7 +333,7 @@ print(model:parameter("bias"):values())
       :gsub("ACTION", function() return (action:gsub("FOLDER", folder)) end)))
     local ended = program.run({ "run", recipe, "-n", "2" })
     assert.equal(0, ended.status, ended.err)
-    return ended.out:match(".*(%[[^\n]*\n)")
+    return ended.out:match(".*(%[[^\n]*\n)"), ended.out
   end
 
   it("has the weights after a run went back to the step that it had saved", function()
@@ -351,7 +351,8 @@ print(model:parameter("bias"):values())
         .. 'model:load_state_dict(d, { full = true })',
       'ms.with_full_params(model, function(params) params.bias = params.bias + 1 end)',
     }) do
-      local bias = ends_with(action, true)
+      local bias, said = ends_with(action, true)
+      has(said, "changed | kept/step-00000004 | step-00000004.aside-1")
       assert.equal(bias, bias_in(folder .. "/kept/step-00000004"), action)
       assert.not_equal(bias, bias_in(folder .. "/kept/step-00000004.aside-1"), action)
     end

@@ -8,7 +8,8 @@ local scratch = require("lua.support.scratch")
 -- Two stages, or with `other` a second trainer that saves nothing. Ends after `stop` steps as if it had crashed.
 local STAGES = [[
 local ms = require "moonshard"
-local cfg = ms.args { folder = "", order = "12", stop = 0, other = false, steps = 4 }
+local cfg = ms.args { folder = "", order = "12", stop = 0, other = false, by_hand = false,
+  steps = 4 }
 local model = ms.nn.sequential { ms.nn.linear(4, 8), ms.ops.relu, ms.nn.linear(8, 4) }
 ms.fully_shard(model, { seed = 1 })
 local optimizer = ms.optim.adamw { lr = 1e-2 }
@@ -26,6 +27,7 @@ for n, train in ipairs(trainers) do
     local m = train:step { inputs = ms.randn { 4, 4, seed = seed }, targets = ms.randn { 4, 4, seed = seed + 50 } }
     print(("%d.%d %.9g"):format(n, step, m.loss))
     made = made + 1
+    if cfg.by_hand and n == 2 then ms.checkpoint.save(trainers[1], cfg.folder .. "/1") end
     if made == cfg.stop then ms.checkpoint.finish(train) os.exit(0) end
   end
 end
@@ -94,6 +96,26 @@ describe("two trainers of a model", function()
     local folder = scratch.path()
     assert.equal(0, run(STAGES, folder, "other=true").status)
     has(run(STAGES, folder, "other=true").out, "after step 4 | 4 updates | other trainers")
+  end)
+
+  it("U2 leave no copy of a step that was saved before one that saves nothing trained on", function()
+    local folder
+    local function trained(...)
+      local out = run(STAGES, folder, "other=true", ...).out
+      assert.falsy(out:find("aside"), out)
+      local pipe = assert(io.popen("cd " .. folder .. "/1 && ls -d step-*"))
+      local names = pipe:read("*a")
+      pipe:close()
+      return names, require("moonshard").checkpoint.open(folder .. "/1").manifest
+    end
+    for _, by_hand in ipairs { "true", "false" } do
+      folder = scratch.path()
+      for steps = 4, 8, 4 do
+        local names, read = trained("steps=" .. steps, "by_hand=" .. by_hand)
+        assert.equal(("step-%08d\nstep-%08d\n"):format(steps - 2, steps), names)
+        assert.equal(steps == 4 and 8 or 20, read.updates)
+      end
+    end
   end)
 
   it("U2 need a folder each, also before anything is in it", function()

@@ -16,6 +16,7 @@ local branches = {}
 ---@class moonshard.Arrangement what to rename in a folder
 ---@field out moonshard.FolderEntry[] to be set aside
 ---@field back moonshard.FolderEntry[] of this line, to get their names back
+---@field changed_at integer? the step whose checkpoint goes because the weights have changed since
 ---@field leaves boolean whether the line needs a number of its own from here on
 
 local function read_entry(entry)
@@ -26,7 +27,8 @@ end
 
 -- The folder as it should be for a trainer. What cannot be read is of this line, if its step is an earlier one.
 local function plan(train, root, spared)
-  local own, found = line.of(train), { out = {}, back = {}, leaves = false }
+  local own = line.of(train)
+  local found = { out = {}, back = {}, leaves = false, changed_at = own.changed_at }
   local has_own, goes_on = false, false
   for _, entry in ipairs(folder.entries(root)) do
     local read = read_entry(entry)
@@ -51,14 +53,16 @@ local function has_name(root, step)
   return false
 end
 
+local WHY = "checkpoints: this run does not go on from %s: it is renamed to %s"
+local WHY_CHANGED = "checkpoints: the weights have changed since %s was saved: it is renamed to %s"
+
 -- Renames, and returns what it did, for a person.
 local function carry_out(root, found)
   local said, number = {}, folder.next_aside(root)
   for _, entry in ipairs(found.out) do
     local to = folder.aside(root, entry.step, number)
     folder.rename(entry.path, to)
-    said[#said + 1] = ("checkpoints: this run does not go on from %s: it is renamed to %s"):format(entry.path,
-      to:match("[^/]*$"))
+    said[#said + 1] = (found.changed_at == entry.step and WHY_CHANGED or WHY):format(entry.path, to:match("[^/]*$"))
   end
   for _, entry in ipairs(found.back) do
     local to = folder.of(root, entry.step)

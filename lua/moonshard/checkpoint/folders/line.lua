@@ -14,6 +14,7 @@ local hash = require("moonshard.base.hash")
 ---@field at integer? the step of its newest checkpoint, saved or loaded; nil: it has none
 ---@field saved_at string? when that was saved, if it was loaded
 ---@field forks { id: number, step: integer }[] the lines that it left, and their last steps that belong to it
+---@field changed_at integer? the step whose checkpoint is left behind because the weights have changed since
 ---@field leaves boolean? it was resumed by a path, so its next checkpoints are of a line of their own
 ---@field arranged table<string, boolean> folders in which all other branches are set aside
 local Line = {}
@@ -98,13 +99,14 @@ end
 ---@param id number
 function Line:begin(id)
   if self.at then table.insert(self.forks, { id = self.id, step = self.at }) end
-  self.id, self.saved_at, self.leaves = id, nil, nil
+  self.id, self.saved_at, self.leaves, self.changed_at = id, nil, nil, nil
 end
 
 ---Makes way for a checkpoint of a step: those of this line with that step or a later one are left behind.
 ---@param step integer
 function Line:make_way(step)
   if not self.at or self.at < step then return end
+  self.changed_at = self.at == step and step or nil
   self.at, self.saved_at, self.leaves = step > 0 and step - 1 or nil, nil, true
 end
 
