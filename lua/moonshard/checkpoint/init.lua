@@ -4,10 +4,10 @@
 -- not at all, so an interrupted save leaves the previous checkpoint intact.
 
 local context = require("moonshard.base.context")
+local data_position = require("moonshard.checkpoint.data_position")
 local errors = require("moonshard.base.error")
 local folder = require("moonshard.checkpoint.folders.folder")
 local options = require("moonshard.base.checks.options")
-local rank_states = require("moonshard.checkpoint.rank_states")
 local reference = require("moonshard.shard.reference")
 local sealed = require("moonshard.base.checks.sealed")
 local world = require("moonshard.distributed.world")
@@ -51,7 +51,7 @@ function checkpoint.save(train, root, o)
   })
   if not is_trainer(train) then errors.invalid("%s: the first argument must be a trainer", who) end
   check_root(who, root)
-  if o.data then rank_states.check_data(who, o.data, "state") end
+  if o.data then data_position.check(who, o.data, "state") end
   if checkpoint.is_inert() then return nil end
   o.root = root
   local save = require("moonshard.checkpoint.save")
@@ -101,7 +101,10 @@ local function left_out(session, read)
 end
 
 ---Loads a checkpoint, or the newest of a folder, on any mesh. A trainer resumes from its step; a model gets only its
----parameters. Errors list the differences between checkpoint and model; checksums detect damaged files. Collective.
+---parameters. Errors list the differences between checkpoint and model; checksums detect damaged files. A load that is
+---refused changes nothing, on any rank: what can be checked is checked before anything is replaced, and data whose
+---load_state raises goes back, by its own state(). Where a load fails later, over a damaged file, or data cannot go
+---back, steps, evaluations and saves are refused until a load succeeds. Collective.
 ---@param target moonshard.Trainer|moonshard.Module
 ---@param path string
 ---@param o moonshard.LoadOptions?
@@ -130,7 +133,11 @@ function checkpoint.load(target, path, o)
     errors.invalid("%s: ema loads averages as the parameters of a model; a trainer resumes with both: give its model, "
       .. "or leave ema out", who)
   end
-  if o.data then rank_states.check_data(who, o.data, "load_state") end
+  if o.data and not train then
+    errors.invalid("%s: a model is given only its parameters, so the position of data stays: give the trainer, or "
+      .. "leave data out", who)
+  end
+  if o.data then data_position.check(who, o.data, "load_state") end
   if checkpoint.is_inert() then return nil end
   local load = require("moonshard.checkpoint.load")
   local session = train and train.session or require("moonshard.engine.session").of(target)
@@ -139,18 +146,15 @@ function checkpoint.load(target, path, o)
   same_run.new(who, same_run.options({
     { name = "ema" }, { name = "generator" }, { name = "data", of = same_run.presence("data") },
   }, o, "%s"), {}):require(session, "of the options of a load")
-  local read, about = load.state(who, path, session,
-    { model = train and train.model or target, optimizer = train and train.optimizer, averages = o.ema,
-      verify = o.verify, resumes = train and train.resuming,
-      states = train and { data = o.data ~= nil, generator = o.generator } })
-  if train then
-    local seed = train.seed
-    load.trainer(train, read, about.path, o)
-    if train.seed ~= seed then
-      about.seed = ("; random numbers go on from its seed %.0f, not from %.0f"):format(train.seed, seed)
-    end
-    train.resumed_after = not o.data and read.step or nil
+  local seed = train and train.seed
+  local read, about = load.run(who, path, session, {
+    model = train and train.model or target, train = train, optimizer = train and train.optimizer, averages = o.ema,
+    verify = o.verify, data = o.data, generator = train and o.generator, resumes = train and train.resuming,
+  })
+  if train and train.seed ~= seed then
+    about.seed = ("; random numbers go on from its seed %.0f, not from %.0f"):format(train.seed, seed)
   end
+  if train then train.resumed_after = not o.data and read.step or nil end
   if train and train.policy then train.policy:note(about.path) end
   if train and train.ema and not read.ema then about.ema = "; it contains no averages: they start from its weights" end
   if train and read.ema and not train.ema then about.ema = "; its averages are ignored: the trainer has no ema" end

@@ -2,12 +2,14 @@
 -- sharding of the saved model.
 
 local agreement = require("moonshard.distributed.agreement")
+local data_position = require("moonshard.checkpoint.data_position")
 local disks = require("moonshard.checkpoint.folders.disks")
 local division = require("moonshard.shard.division")
 local engine = require("moonshard.base.ffi")
 local engine_model = require("moonshard.shard.engine_model")
 local errors = require("moonshard.base.error")
 local folder = require("moonshard.checkpoint.folders.folder")
+local half_loaded = require("moonshard.engine.agreement.half_loaded")
 local line = require("moonshard.checkpoint.folders.line")
 local log = require("moonshard.metrics.log")
 local long_wait = require("moonshard.distributed.long_wait")
@@ -124,7 +126,8 @@ local function open(path, session, wanted)
   local told = model_options.check(path, noted and noted.options, wanted.model)
   if wanted.optimizer then manifest.check_optimizer(checkpoint.manifest, path, wanted.optimizer) end
   if wanted.averages then checkpoint:check_averages() end
-  rank_states.check(checkpoint.manifest, path, session.sharding, wanted.states or {})
+  rank_states.check(checkpoint.manifest, path, session.sharding, { data = wanted.data ~= nil,
+    generator = wanted.generator })
   return checkpoint, reading(path, plan, checkpoint, session, wanted), told
 end
 
@@ -203,34 +206,43 @@ local function check_goes_on(who, session, path, read)
     or "nothing there is as early: move that folder away, and its trainer begins with the weights of this one")
 end
 
----Loads the parameters of a model, with an optimizer also its state, and averages if both have them. Collective: if one
----rank fails, all do.
----@param who string for messages
----@param path string a checkpoint, or a folder of them: its newest
----@param session moonshard.Session
----@param wanted { model: moonshard.Module, optimizer: moonshard.Optimizer?, averages: boolean?, verify: boolean,
----  states: table<string, boolean>?, resumes: boolean? } averages: load them in place of the parameters; states: which
----  states of ranks are loaded then, by key; resumes: a trainer does, and the model may have resumed with another
----@return moonshard.Manifest
----@return { path: string, bytes_read: number, skipped: string? } of this rank; skipped: about a newer one that not all
----  hosts have
-function load.state(who, path, session, wanted)
-  session:ensure_state()
-  session:require_weights(who, "load")
-  local checkpoint, list, bytes, told
+---@class moonshard.Wanted what to load
+---@field model moonshard.Module
+---@field train moonshard.Trainer? nil: only the parameters
+---@field optimizer moonshard.Optimizer? the trainer's
+---@field averages boolean? load them in place of the parameters
+---@field verify boolean
+---@field data table? of the trainer, whose position is restored
+---@field generator boolean? whether the trainer's generators are
+---@field resumes fun(read: moonshard.Manifest, path: string)? a trainer resumes, and the model may have resumed with
+---  another: what else refuses the checkpoint. Collective
+
+-- Everything that can refuse a checkpoint, but for the data object and damaged files. Collective.
+local function examine(who, path, session, wanted)
   local given, skipped = path, nil
   if disks.are_on_several_hosts(session:ranks()) then path, skipped = newest.find(session, who, path) end
+  local checkpoint, list, told, position
   local ok, raised = pcall(function()
     path = folder.find(who, path)
     if path ~= given then folder.check_whole(who, given, tonumber(path:match("step%-(%d+)$")) or -1) end
     checkpoint, list, told = open(path, session, wanted)
+    position = wanted.data and rank_states.data_of(checkpoint.manifest, path, session)
   end)
   agreement.raise_first_failure(session, "of the checkpoint", ok, raised)
   -- From here on no peer reads the old values any more.
   require_same_checkpoint(session, who, path, checkpoint.manifest)
-  if wanted.resumes then check_goes_on(who, session, path, checkpoint.manifest) end
-  ok, raised = pcall(function()
-    bytes = reading(path, read_all, checkpoint, session, list, wanted.verify)
+  if wanted.resumes then
+    check_goes_on(who, session, path, checkpoint.manifest)
+    wanted.resumes(checkpoint.manifest, path)
+  end
+  return path, { checkpoint = checkpoint, list = list, told = told, position = position, skipped = skipped }
+end
+
+-- Replaces the values of the model, and with an optimizer its state. Returns the bytes that were read. Collective.
+local function replace(session, path, found, wanted)
+  local checkpoint, bytes = found.checkpoint, nil
+  local ok, raised = pcall(function()
+    bytes = reading(path, read_all, checkpoint, session, found.list, wanted.verify)
     if wanted.optimizer then
       settle_updates(session, checkpoint.manifest)
       settle_momentum(session, checkpoint.manifest)
@@ -238,32 +250,59 @@ function load.state(who, path, session, wanted)
     end
     settle_outer(session, wanted, checkpoint.manifest)
   end)
-  checkpoint:close()
   session.unsharded = {} -- gathered by unshard before loading, now stale
   session.edits = session.edits + 1
-  local whole, why = pcall(agreement.raise_first_failure, session, "of loading", ok, raised)
-  session.half_loaded = not whole and path or nil
-  if not whole then error(why, 0) end
+  agreement.raise_first_failure(session, "of loading", ok, raised)
   check(C.ms_state_finish_writes(session.state)) -- gives replicas what only one has, as others may not reach its file
-  local rounded = wanted.optimizer and moment_blocks.describe(moment_blocks.of_load(session, checkpoint.manifest, list))
+  return bytes
+end
+
+-- Restores the rest of a trainer: step, generators, and which call of its data goes on.
+local function settle_trainer(read, path, wanted)
+  local train = wanted.train
+  train.steps_done, train.session.updates = read.step, updates_of(read)
+  train.session.outer_rates = nil -- those that ranks agreed on for steps which run again
+  if wanted.resumes then train.session.resumed = { path = path, updates = updates_of(read) } end
+  train.line = line.to(read)
+  if wanted.generator then rank_states.load_generators(train, read) end
+  if wanted.data and wanted.data.count_from then wanted.data:count_from(read.step) end
+end
+
+---Loads the parameters of a model, for a trainer also its optimizer's state, step, generators and data position, and
+---averages if both have them. Collective: if one rank fails, all do. What is refused changes nothing; where a load
+---fails later, the session goes on only after another load (engine/agreement/half_loaded.lua).
+---@param who string for messages
+---@param path string a checkpoint, or a folder of them: its newest
+---@param session moonshard.Session
+---@param wanted moonshard.Wanted
+---@return moonshard.Manifest
+---@return { path: string, bytes_read: number, skipped: string? } of this rank; skipped: about a newer one that not all
+---  hosts have
+function load.run(who, path, session, wanted)
+  session:ensure_state()
+  session:require_weights(who, "load")
+  local found
+  path, found = examine(who, path, session, wanted)
+  local checkpoint, read = found.checkpoint, found.checkpoint.manifest
+  local back = wanted.data and data_position.move(session, path, wanted.data, found.position)
+  half_loaded.begin(session, path, wanted.train and "run" or "weights")
+  local ok, result = pcall(function()
+    local bytes = replace(session, path, found, wanted)
+    if wanted.train then session:all_or_none("the trainer's state", settle_trainer, read, path, wanted) end
+    return bytes
+  end)
+  checkpoint:close()
+  if not ok then
+    if back then back() end
+    error(result, 0)
+  end
+  half_loaded.finish(session, wanted.data and "data" or wanted.train and "run" or "weights")
+  local rounded = wanted.optimizer and moment_blocks.describe(moment_blocks.of_load(session, read, found.list))
+  local told = found.told
   for _, text in ipairs({ told or rounded, told and rounded or nil }) do
     if world.rank == 0 then log.print(("checkpoint %s: %s"):format(path, text)) end
   end
-  return checkpoint.manifest, { path = path, bytes_read = bytes, skipped = skipped }
-end
-
----Restores the rest of a trainer: step, generators, data position.
----@param train moonshard.Trainer
----@param read moonshard.Manifest
----@param path string of the checkpoint
----@param o { data: table?, generator: boolean }
-function load.trainer(train, read, path, o)
-  train.steps_done, train.session.updates = read.step, updates_of(read)
-  train.session.outer_rates = nil -- those that ranks agreed on for steps which run again
-  if train.resuming then train.session.resumed = { path = path, updates = updates_of(read) } end
-  line.load(train, read)
-  if o.generator then rank_states.load_generators(train, read) end
-  if o.data then rank_states.load_data(train, read, path, o.data) end
+  return read, { path = path, bytes_read = result, skipped = found.skipped }
 end
 
 return load

@@ -4,11 +4,14 @@ local agreement = require("moonshard.distributed.agreement")
 local branches = require("moonshard.checkpoint.folders.branches")
 local checkpoint = require("moonshard.checkpoint")
 local clock = require("moonshard.base.clock")
+local data_position = require("moonshard.checkpoint.data_position")
 local disks = require("moonshard.checkpoint.folders.disks")
 local errors = require("moonshard.base.error")
 local folder = require("moonshard.checkpoint.folders.folder")
+local half_loaded = require("moonshard.engine.agreement.half_loaded")
 local line = require("moonshard.checkpoint.folders.line")
 local input_file = require("moonshard.base.files.input_file")
+local log = require("moonshard.metrics.log")
 local not_kept = require("moonshard.checkpoint.not_kept")
 local newest = require("moonshard.checkpoint.folders.newest")
 local options = require("moonshard.base.checks.options")
@@ -61,7 +64,7 @@ local function parse(given)
     async = { "boolean", default = true }, resume = { "string|boolean", default = "" }, data = { "table" },
   })
   for _, method in ipairs(o.data and { "state", "load_state" } or {}) do
-    rank_states.check_data(WHO, o.data, method)
+    data_position.check(WHO, o.data, method)
   end
   if o.every < 0 then errors.invalid("%s: every must be at least 0, not %d", WHO, o.every) end
   if given.dir == nil and (given.every ~= nil or given.keep_last ~= nil) then
@@ -94,10 +97,7 @@ end
 -- Makes the folder one of the line that this run goes on. Collective.
 local function settle(self, path)
   local train = self.train
-  if folder.is_checkpoint(self.resume) then
-    branches.check_resumed(WHO, train, self.dir, path)
-    line.of(train).leaves = true
-  end
+  if folder.is_checkpoint(self.resume) then line.of(train).leaves = true end
   branches.arrange(train, self.dir, disks.of(train.session, self.dir))
   if not folder.is_checkpoint(path) then self.saved_path = folder.of(self.dir, train.steps_done) end -- it was renamed
   self.begun = self:is_own()
@@ -119,6 +119,15 @@ local function saved_on(session)
   return list
 end
 
+-- The first rank says where the run goes on, also to the files of metrics.
+local function say(self, loaded, skipped)
+  if world.rank ~= 0 then return end
+  log.print(("resumed from %s, after step %d%s%s%s%s"):format(loaded.path, loaded.step, of_others(loaded),
+    (loaded.seed or "") .. (loaded.ema or ""), loaded.frozen or "", skipped or loaded.skipped or ""))
+  log.resumed(loaded.step, self.train)
+  if loaded.others then log.print("other settings than before: " .. loaded.others) end
+end
+
 local function resume(self, path, skipped)
   local session = self.train.session
   session:require_same(path and 1 or 0, "of what to resume", function(rank)
@@ -126,21 +135,23 @@ local function resume(self, path, skipped)
       world.rank, path or "nothing", self.dir, rank)
   end)
   if not path then return end
-  self.train.resuming = true
+  self.train.resuming = function(read, found)
+    if self.dir == "" or not folder.is_checkpoint(self.resume) then return end
+    branches.check_resumed(WHO, session, self.dir, found, read)
+  end
   local saved = saved_on(session)
   local ok, loaded = pcall(checkpoint.load, self.train, path, { data = self.data })
   self.train.resuming = nil
   for _, other in ipairs(saved) do other.saved_edits = session.edits end
   if not ok then error(loaded, 0) end
   self:note(loaded.path)
-  if self.dir ~= "" then settle(self, loaded.path) end
-  if world.rank == 0 then
-    require("moonshard.metrics.log").print(("resumed from %s, after step %d%s%s%s%s"):format(loaded.path, loaded.step,
-      of_others(loaded), (loaded.seed or "") .. (loaded.ema or ""), loaded.frozen or "",
-      skipped or loaded.skipped or ""))
-    require("moonshard.metrics.log").resumed(loaded.step, self.train)
-    if loaded.others then require("moonshard.metrics.log").print("other settings than before: " .. loaded.others) end
-  end
+  local settled, raised = pcall(function()
+    if self.dir ~= "" then settle(self, loaded.path) end
+    session:all_or_none("what is said of a resume", say, self, loaded, skipped)
+  end)
+  if settled then return end
+  half_loaded.begin(session, loaded.path, "run")
+  error(raised, 0)
 end
 
 ---The options of checkpoints as facts of a run (engine/agreement/same_run.lua); without dir and resume they have no

@@ -3,12 +3,11 @@
 -- manifest has the state of each, which only ranks in the same places of the same mesh can go on from.
 
 local agreement = require("moonshard.distributed.agreement")
-local context = require("moonshard.base.context")
 local create = require("moonshard.tensor.create")
+local data_position = require("moonshard.checkpoint.data_position")
 local errors = require("moonshard.base.error")
 local hash = require("moonshard.base.hash")
 local json = require("moonshard.base.text.json")
-local options = require("moonshard.base.checks.options")
 local state_values = require("moonshard.checkpoint.state_values")
 
 local rank_states = {}
@@ -30,41 +29,13 @@ end
 
 -- ---- saving -----------------------------------------------------------------------------------------------------
 
----Refuses a data object without the methods by which it is saved.
----@param who string for messages
----@param data table
----@param method "state"|"load_state"
-function rank_states.check_data(who, data, method)
-  local ok, found = pcall(function() return data[method] end)
-  if ok and type(found) == "function" then return end
-  errors.invalid("%s: data must have a method %s, as ms.data's objects have, not %s", who, method,
-    options.describe(ok and found or nil))
-end
-
--- Calls a method of a data object while a checkpoint is written or read. It must not start anything that ranks do
--- together (engine/session_ranks.lua), which would begin within what they are doing.
-local function call_data(data, method, ...)
-  local before = context.in_data
-  context.in_data = ("data:%s()"):format(method)
-  local ok, result = pcall(data[method], data, ...)
-  context.in_data = before
-  if not ok then error(result, 0) end
-  return result
-end
-
-local function data_text(data)
-  local state = call_data(data, "state")
-  if state == nil then errors.invalid("data:state() returned nil: return what data:load_state is to be given") end
-  return state_values.encode(state, "data:state()")
-end
-
 ---This rank's states, as JSON by key. Raises MS_EINVAL for a value that cannot be kept.
 ---@param train moonshard.Trainer
 ---@param data table?
 ---@return table<string, string>
 function rank_states.of(train, data)
   return {
-    data = data and data_text(data),
+    data = data and data_position.text(data),
     generator = json.encode { seed = train.seed, micro_batches = train.micro_batches, eager = create.generator() },
   }
 end
@@ -153,21 +124,19 @@ function rank_states.load_generators(train, read)
   create.load_generator(eager)
 end
 
----Restores the data object of this rank.
----@param train moonshard.Trainer
+---What the data object of this rank is to be given. Raises, before anything is loaded, where there is nothing.
 ---@param read moonshard.Manifest
 ---@param path string of the checkpoint
----@param data table
-function rank_states.load_data(train, read, path, data)
-  local state = state_of(read, "data", train.session)
+---@param session moonshard.Session
+---@return any
+function rank_states.data_of(read, path, session)
+  local state = state_of(read, "data", session)
   if state == nil then
     errors.invalid("the checkpoint of step %d has no data position%s: it was saved without data =; to go on with its "
       .. "weights and optimizer, load it with ms.checkpoint.load(train, %q) in a trainer that saves into a new folder",
       read.step, read.data_of_ranks and " of this rank" or "", path)
   end
-  if read.exact_states then state = state_values.decode(state, path .. "/manifest.json: data") end
-  call_data(data, "load_state", state)
-  if data.count_from then data:count_from(read.step) end
+  return read.exact_states and state_values.decode(state, path .. "/manifest.json: data") or state
 end
 
 return rank_states

@@ -12,6 +12,7 @@ local device = require("moonshard.distributed.device")
 local ema = require("moonshard.engine.ema")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
+local half_loaded = require("moonshard.engine.agreement.half_loaded")
 local initial_values = require("moonshard.engine.initial_values")
 local memory = require("moonshard.engine.memory")
 local move_state = require("moonshard.engine.move_state")
@@ -35,7 +36,7 @@ local C, ffi, check = engine.C, engine.ffi, engine.check
 ---@field sharding moonshard.Sharding
 ---@field optimizer moonshard.Optimizer?
 ---@field ema { decay: number, warmup: boolean }? option of the weights' averages; nil: none are kept
----@field half_loaded string? the checkpoint whose load has failed, and has replaced a part of the weights
+---@field half_loaded moonshard.HalfLoaded? a load that has failed part-way
 ---@field averaged boolean? whether the averages currently replace the weights
 ---@field opened ffi.cdata*? ms_state*, as long as nothing is written to it
 ---@field opened_for ffi.cdata*? ms_model* that it was opened for
@@ -238,12 +239,8 @@ function Session:require_weights(who, what)
   errors.invalid("%s: train:with_ema has replaced the weights by the averages: %s after it returns", who, what)
 end
 
----Fails where a load has replaced a part of the weights, and could not go on.
-function Session:check_whole()
-  if not self.half_loaded then return end
-  errors.invalid("the weights are in part those of %s, whose load failed: load a checkpoint that is whole, or let the "
-    .. "run end", self.half_loaded)
-end
+---Fails where a load has replaced a part of what it should, and could not go on.
+function Session:check_whole() half_loaded.check(self) end
 
 ---The state in which nothing is written yet if it has no values, else the state: through it ranks exchange numbers.
 ---Collective.

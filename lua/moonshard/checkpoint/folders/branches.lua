@@ -124,22 +124,23 @@ function branches.arrange(train, root, disk)
   if leaves or own.leaves or not own.id then own:begin(ids[1]) end
 end
 
----Refuses a folder with a run that already goes on from the checkpoint that was resumed from by its path, or with the
----checkpoints of another run. Collective.
+---Refuses a folder with a run that already goes on from the checkpoint that is to be resumed from by its path, or with
+---the checkpoints of another run. Collective.
 ---@param who string for messages
----@param train moonshard.Trainer
+---@param session moonshard.Session
 ---@param root string
----@param from string the path that was resumed from
-function branches.check_resumed(who, train, root, from)
-  local session, own = train.session, line.of(train)
+---@param from string the path that is to be resumed from
+---@param read moonshard.Manifest what is there
+function branches.check_resumed(who, session, root, from, read)
+  local own = line.to(read)
   local ok, raised = pcall(function()
     local latest, has_own, goes_on = nil, false, nil
     for _, entry in ipairs(folder.entries(root)) do
-      local read = read_entry(entry)
-      has_own = has_own or read ~= nil and own:is_at(read)
-      if read and not entry.aside then
+      local other = read_entry(entry)
+      has_own = has_own or other ~= nil and own:is_at(other)
+      if other and not entry.aside then
         latest = entry.path
-        if own:is_left_by(read) then goes_on = entry.path end
+        if own:is_left_by(other) then goes_on = entry.path end
       end
     end
     if goes_on then

@@ -49,13 +49,13 @@ function line.of(train)
   return own
 end
 
----Puts a trainer on the line of a checkpoint that it loaded.
----@param train moonshard.Trainer
+---The line of which a checkpoint is the newest.
 ---@param read moonshard.Manifest
-function line.load(train, read)
+---@return moonshard.Line
+function line.to(read)
   local forks = {}
   for i, fork in ipairs(read.line and read.line.forks or {}) do forks[i] = fork end
-  train.line = new(read.line and read.line.id or OLD, read.step, read.saved_at, forks)
+  return new(read.line and read.line.id or OLD, read.step, read.saved_at, forks)
 end
 
 ---What the manifest records.
