@@ -2,7 +2,7 @@
 -- lines give the texts of one field, with a line end after each.
 
 local errors = require("moonshard.base.error")
-local json_texts = require("moonshard.data.json_texts")
+local json_texts = require("moonshard.data.files.json_texts")
 local streams = require("moonshard.data.stream")
 local text_files = require("moonshard.data.files.text_files")
 local windows = require("moonshard.data.windows")

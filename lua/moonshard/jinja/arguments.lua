@@ -33,7 +33,7 @@ function arguments.of(list, n)
   return list
 end
 
----The arguments behind the first ones.
+---The arguments after the first ones.
 ---@param given moonshard.jinja.Arguments
 ---@param skipped integer
 ---@return moonshard.jinja.Arguments

@@ -194,7 +194,7 @@ local function check_known(stream, line, kind, name, known)
   stream:doubt(line, ("there is no %s %s: %s"):format(kind, name, nearest.advice(name, known)))
 end
 
----A filter behind "|" or after the tag filter; the current token is its name.
+---A filter after "|" or after the tag filter; the current token is its name.
 ---@param stream moonshard.jinja.Stream
 ---@param of table? the node of what it is applied to; nil: the text of a block
 ---@return table node

@@ -153,7 +153,7 @@ local function separated(text)
   return sign .. digits .. rest
 end
 
--- A value by the part of a field behind the colon.
+-- A value by the part of a field after the colon.
 local function specified(value, spec)
   if spec == "" then return printing.text(value) end
   local filler, align, rest = spec:match("^(" .. characters.CHARACTER .. ")([<>=^])(.*)$")
@@ -181,7 +181,7 @@ local function specified(value, spec)
 end
 
 ---A text with fields filled in, as str.format does. Fields are {}, {0} and {name}, with a conversion !r or !s, and a
----format behind a colon.
+---format after a colon.
 ---@param text string
 ---@param given moonshard.jinja.Arguments
 ---@return string

@@ -111,7 +111,7 @@ local function indent_of(given)
   return (" "):rep(width)
 end
 
--- The texts between items, and behind keys.
+-- The texts between items, and after keys.
 local function separators_of(given, indent)
   if not is_given(given) then return indent and "," or ", ", ": " end
   local items, n = values.items(given)

@@ -47,7 +47,7 @@ local function before_tag(self, text, sign, is_variable)
   return characters.strip(blanks, nil, true, true) == "" and text:sub(1, line_start - 1) or text
 end
 
--- White space that "-%}" takes after a tag: the byte behind it.
+-- White space that "-%}" takes after a tag: the byte after it.
 local function skip_space(source, at)
   while true do
     local character = source:match("^" .. characters.CHARACTER, at)
@@ -100,7 +100,7 @@ local function unescaped(self, text, at)
   return table.concat(parts)
 end
 
--- A text in quotes: the byte behind it.
+-- A text in quotes: the byte after it.
 local function read_string(self, at)
   local source = self.source
   local quote, from = source:sub(at, at), at + 1
@@ -172,7 +172,7 @@ local function read_operator(self, at, open)
   return at + #sign
 end
 
--- What is between the marks of a tag, up to the one that ends it: the byte behind it.
+-- What is between the marks of a tag, up to the one that ends it: the byte after it.
 local function read_tag(self, at, close)
   local source, open, begun = self.source, {}, at
   local is_block = close == "%}"

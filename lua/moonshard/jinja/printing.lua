@@ -15,7 +15,7 @@ end
 
 local EXACT = "%.98e" -- has all digits of a double that is halfway between two shorter ones
 
--- The digits of a positive double, the fewest that read back as it, and the place of its point behind the first.
+-- The digits of a positive double, the fewest that read back as it, and the place of its point after the first.
 local function digits_of(number)
   local first, rest, place = EXACT:format(number):match("^(%d)%.(%d+)e([+-]%d+)$")
   for precision = 0, 16 do

@@ -33,7 +33,7 @@ function Stream:take()
   return token
 end
 
----The token behind the current one.
+---The token after the current one.
 ---@return moonshard.jinja.Token
 function Stream:following() return self.tokens[math.min(self.at + 1, #self.tokens)] end
 

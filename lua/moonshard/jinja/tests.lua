@@ -1,4 +1,4 @@
--- What can be asked behind "is".
+-- What can be asked after "is".
 
 local arguments = require("moonshard.jinja.arguments")
 local characters = require("moonshard.jinja.characters")

@@ -63,7 +63,8 @@ local function check(o, q, k, v)
   local heads, groups = q.shape[3], k.shape[3]
   if #q.shape ~= 4 or #k.shape ~= 4 or #v.shape ~= 4 or heads % groups ~= 0 then
     errors.raise("MS_ESHAPE", "ms.nn.masked_attention: q must be [B,T,H,D], k [B,S,G,D], v [B,S,G,E], and H a multiple "
-      .. "of G; they are %s, %s and %s", tensor.shape_text(q.shape), tensor.shape_text(k.shape), tensor.shape_text(v.shape))
+      .. "of G; they are %s, %s and %s", tensor.shape_text(q.shape), tensor.shape_text(k.shape),
+      tensor.shape_text(v.shape))
   end
   if o.softcap and o.softcap <= 0 then
     errors.invalid("ms.nn.masked_attention: softcap must be above 0, not %s", options.describe(o.softcap))

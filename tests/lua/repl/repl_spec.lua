@@ -382,8 +382,7 @@ describe("moonshard repl", function()
     local toy = { "recipes/toy_hsdp.lua", "steps=1" }
     local ended = repl(4, { "cfg", ":vars", "?cfg", "cfg.seq", "cfg.data", "print(5)" }, toy)
     has(ended.out, "{\n  batch = 8,\n | \ncfg = { batch = 8, | \ncfg\n{\n  batch = 8,\n | \n5\n")
-    has(ended.err, "setting seq: | steps")
-    has(ended.err, "setting data: | steps")
+    has(ended.err, "setting seq: | steps | setting data: | steps")
     ended = repl(2, {
       "bad = setmetatable({}, { __tostring = function() error('no text') end })",
       "worse = setmetatable({}, { __index = function() error('no fields') end })",

@@ -255,10 +255,7 @@ local function read_array(at)
   local array, n, more = {}, 0, true
   enter(at)
   at = skip_space(at + 1)
-  if bytes[at] == CLOSE_LIST then
-    more, at = false, at + 1
-    setmetatable(array, LIST)
-  end
+  if bytes[at] == CLOSE_LIST then more, at, array = false, at + 1, setmetatable(array, LIST) end
   while more do
     n = n + 1
     local from = at

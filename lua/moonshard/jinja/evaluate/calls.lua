@@ -29,7 +29,7 @@ end
 
 -- ---- macros -----------------------------------------------------------------------------------------------------
 
--- Arguments behind the parameters: those that the body asks for by `varargs` and `kwargs`; others are a fault.
+-- Arguments after the parameters: those that the body asks for by `varargs` and `kwargs`; others are a fault.
 local function bind_more(macro, scope, given, count)
   local uses = macro.node.uses
   if given.n > count and not uses.varargs then
@@ -131,7 +131,7 @@ local function add_named(given, name, value)
 end
 
 local function add_named_rest(given, rest)
-  if values.kind(rest) ~= "dict" then faults.raise("behind ** comes a dict, not %s", values.describe(rest)) end
+  if values.kind(rest) ~= "dict" then faults.raise("after ** comes a dict, not %s", values.describe(rest)) end
   for i = 1, rest.n do add_named(given, values.text(rest.keys[i], "the name of an argument"), rest.values[i]) end
 end
 

@@ -16,8 +16,8 @@ int ms_model_vocab(const json_t *model, int *ids, int64_t *bytes, json_t **vocab
 int ms_model_read(ms_tokenizer *t, const json_t *model, const json_t *vocab, int64_t *used);
 /* Reads the vocabulary alone. */
 int ms_vocab_read(ms_tokenizer *t, const json_t *vocab, int64_t *used);
-/* Bytes of what a model of characters takes as one, which begins with `lead`: after ByteLevel a character stands for each
- * byte. */
+/* Bytes of what a model of characters takes as one, which begins with `lead`: after ByteLevel a character stands for
+ * each byte. */
 static inline int64_t ms_model_unit(const ms_tokenizer *t, uint8_t lead) {
   return t->byte_level ? 1 : ms_char_bytes(lead);
 }
