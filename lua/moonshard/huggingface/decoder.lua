@@ -115,8 +115,8 @@ local function read_rope(row, path, values, o)
   o.rope_theta, o.rope_scaling, share = rope.read(path, values, row)
   if share ~= 1 then o.rotary_dim = math.floor(o.head_dim * share) end
   if o.rotary_dim and (o.rotary_dim < 2 or o.rotary_dim % 2 ~= 0) then
-    errors.invalid("%s: %s %g rotates %d elements of heads of %d; their number must be even, and at least 2", path,
-      row.partial, share, o.rotary_dim, o.head_dim)
+    errors.invalid("%s: %s %g of a head_dim of %d are %d rotated elements; their number must be even, and at least 2",
+      path, row.partial, share, o.head_dim, o.rotary_dim)
   end
   model_rope.read_scaling(("%s: %s"):format(path, values.rope_parameters and "rope_parameters" or "rope_scaling"),
     o.rope_scaling, (o.rotary_dim or o.head_dim) / 2)
@@ -158,7 +158,7 @@ local function read(row, known, path, config)
   problems:try(function() o.activation = fields.choose(path, activation, values[activation], ACTIVATIONS) end)
   if row.options then problems:try(row.options, path, values, o) end
   problems:try(check_layer_types, path, values, o)
-  if not o.rope_theta then problems:try(read_rope, row, path, values, o) end
+  if rawget(o, "head_dim") and not o.rope_theta then problems:try(read_rope, row, path, values, o) end
   problems:raise()
   -- A folder says all of its model: what it lacks, the family's usual models may have.
   for name in pairs(families.usual(row.model_type)) do

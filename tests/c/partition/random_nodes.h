@@ -215,13 +215,18 @@ static inline int attention_node(draw *d) {
   in[3] = d->tokens;
   const int documents = from.dims[0] == tokens.dims[0] && from.dims[1] == tokens.dims[1] && below(d, 3) == 0;
   const int causal = below(d, 3) > 0;
-  const int64_t window = (documents || causal) && below(d, 2) ? 1 + below(d, (int)from.dims[1] + 2) : 0;
+  const int64_t window = below(d, 2) ? 1 + below(d, (int)from.dims[1] + 2) : 0;
   const double softcap = below(d, 3) ? 0 : 0.7;
-  if (documents)
-    apply(f, MS_OP_document_attention, 4, in, ATTRS(.attention = {.start = 3, .window = window, .softcap = softcap}),
-          out);
-  else
-    apply(f, MS_OP_attention, 3, in, ATTRS(.attention = {.causal = causal, .window = window, .softcap = softcap}), out);
+  const ms_op_attrs attrs = {.attention = {.start = documents ? 3 : 0,
+                                           .causal = !documents && causal,
+                                           .window = window,
+                                           .prefix = !documents && causal && !window ? below(d, 4) : 0,
+                                           .softcap = softcap}};
+  apply(f, documents ? MS_OP_document_attention : MS_OP_attention, 3 + documents, in, &attrs, out);
+  if (below(d, 2)) {
+    const int with[] = {in[0], in[1], in[2], out[0], out[1], some_param(d, SHAPE(heads)), d->tokens};
+    apply(f, documents ? MS_OP_document_attention_sink : MS_OP_attention_sink, 6 + documents, with, &attrs, out);
+  }
   return below(d, 2) ? reshape_to(f, out[0], SHAPE(from.dims[0], from.dims[1], -1)) : out[0];
 }
 

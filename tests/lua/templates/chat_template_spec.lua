@@ -82,10 +82,12 @@ describe("Jinja templates of conversations", function()
       .. '{"role": "assistant", "content": null, "tool_calls": [{"function": {"name": "add", "arguments": '
       .. '{"y": 4, "x": 4}}}]}, {"role": "tool", "content": "8"}, {"role": "assistant", "content": "8"}]}'
     local text, targets = texts { files = lines_with(line), template = { jinja = source } }
-    local before, call = '[{"zeta": 1, "alpha": 2.0}]\n[user]4+4?\n[assistant]', '<add {"y": 4, "x": 4}>\n'
-    assert.equal(before .. call .. "[tool]8\n[assistant]8\n", text)
+    local before, call = '[{"zeta": 1, "alpha": 2.0}]\n[user]4+4?[assistant]', '<add {"y": 4, "x": 4}>'
+    assert.equal(before .. call .. "[tool]8[assistant]8", text)
     assert.equal(call, targets:sub(#before, #before + #call - 1))
-    has(message(texts, { files = lines_with(line), template = { jinja = CHATML } }), "tool_calls | template")
+    has(message(texts, { files = lines_with(line), template = { jinja = CHATML } }), "tools | template")
+    has(message(texts, { files = lines_with((line:gsub("\"tools\".-%], ", "", 1))), template = { jinja = CHATML } }),
+      "tool_calls | template")
     has(message(texts, { files = lines_with(line) }), "tools | template")
   end)
 

@@ -93,9 +93,12 @@ describe("attention within windows and with capped scores", function()
     end
   end)
 
-  it("G3 refuses windows of attention that is not causal, and what is no cap", function()
+  it("G3 refuses prefixes of attention that is not causal, or with a window, and what is no cap", function()
     local q = ms.randn(1, 4, 2, 4)
-    has(message(ms.ops.attention, q, q, q, { causal = false, window = 2 }), "window | 2 | causal")
+    has(message(ms.ops.attention, q, q, q, { causal = false, prefix = 2 }), "prefix | 2 | causal")
+    has(message(ms.ops.attention, q, q, q, { window = 2, prefix = 3 }), "prefix | 3 | window")
+    has(message(ms.ops.attention, q, ms.randn(1, 3, 2, 4), ms.randn(1, 3, 2, 4), { causal = false, window = 2 }),
+      "[1,4,2,4] | [1,3,2,4] | window | keys")
     has(message(ms.ops.attention, q, q, q, { window = -1 }), "window | -1")
     has(message(ms.ops.attention, q, q, q, { softcap = -1 }), "softcap | -1 | above 0")
     has(message(ms.ops.document_attention, q, q, q, documents(4, { 0 }), { softcap = -1 }), "softcap | -1")

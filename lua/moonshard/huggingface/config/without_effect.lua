@@ -24,6 +24,10 @@ local function is_unused_window(_, config) return config.use_sliding_window == f
 -- Another name of the window, which the class does not read.
 local function is_same_window(value, config) return value == config.sliding_window end
 
+-- Other names of the class for the same.
+local function is_same_theta(value, config) return value == (config.rotary_emb_base or 10000) end
+local function is_same_share(value, config) return value == (config.rotary_pct or 0.25) end
+
 local function all_attend_fully(value)
   for _, kind in ipairs(type(value) == "table" and value or { value }) do
     if kind ~= "full_attention" then return false end
@@ -110,6 +114,10 @@ local ROWS = {
   { any = true, families = "gemma gemma2 gemma3_text", fields = "hidden_act" },
   { fits = is_same_window, families = "gemma2", fields = "sliding_window_size",
     why = "the class reads sliding_window instead, which differs: correct one of them" },
+  { fits = is_same_theta, families = "gpt_neox", fields = "rope_theta",
+    why = "the class names it rotary_emb_base, which differs: correct one of them" },
+  { fits = is_same_share, families = "gpt_neox", fields = "partial_rotary_factor",
+    why = "the class names it rotary_pct, which differs: correct one of them" },
   { any = true, families = "qwen2", fields = "attention_bias" }, -- of queries, keys and values, in all of its models
   { off = { true }, families = "qwen3 qwen3_moe", fields = "use_qk_norm", why = "the family always has these norms" },
   { off = { false }, fields = "qk_norm use_qk_norm", why = "norms of queries and keys are not built for this family" },

@@ -3,6 +3,7 @@
 
 local errors = require("moonshard.base.error")
 local file_kind = require("moonshard.data.files.file_kind")
+local file_status = require("moonshard.base.files.file_status")
 local input_file = require("moonshard.base.files.input_file")
 local json = require("moonshard.base.text.json")
 local listing = require("moonshard.data.files.listing")
@@ -14,8 +15,9 @@ local HEAD_BYTES, LISTED, SHOWN = 512, 4, 60
 local MARK = "\239\187\191" -- UTF-8's byte order mark
 local FETCH = "fetch it again, as with hf download NAME --local-dir FOLDER"
 
--- The first bytes of a file; nil if it cannot be read, which its reader reports.
+-- The first bytes of a file; nil if it cannot be read, which its reader reports. A pipe would be waited for.
 local function head_of(path)
+  if file_status.of_path(path) ~= file_status.REGULAR then return nil end
   local file = io.open(path, "rb")
   local head = file and file:read(HEAD_BYTES)
   if file then file:close() end
@@ -29,7 +31,7 @@ local TORCH = "what it holds is PyTorch's: name it pytorch_model.bin and convert
 -- What to do with a file of a kind, by the kind's name.
 local INSTEAD = {
   ["a pointer of Git LFS to the data"] = "fetch the data with git lfs pull",
-  ["a zip archive (torch.save makes such files)"] = TORCH, ["a pickle"] = TORCH,
+  ["a zip archive (torch.save makes such files)"] = TORCH, ["a pickle (older torch.save makes such files)"] = TORCH,
   ["a GGUF model"] = "get the folder in Hugging Face's layout that it was made from",
   ["UTF-16 text"] = "convert it to UTF-8 with iconv",
   zstd = "unpack it: zstd -d", gzip = "unpack it: gunzip", xz = "unpack it: unxz",
