@@ -20,7 +20,7 @@ local state = { pending = {}, data = nil, began = nil, steps = 0, done = 0, seco
 -- "3.24M"
 local function count(n)
   for _, unit in ipairs({ { 1e12, "T" }, { 1e9, "B" }, { 1e6, "M" }, { 1e4, "k" } }) do
-    if n >= unit[1] then return ("%.3g%s"):format(n / (unit[2] == "k" and 1e3 or unit[1]), unit[2]) end
+    if n >= 0.9995 * unit[1] then return ("%.3g%s"):format(n / (unit[2] == "k" and 1e3 or unit[1]), unit[2]) end
   end
   return ("%d"):format(n)
 end

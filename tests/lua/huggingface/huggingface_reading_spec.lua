@@ -148,7 +148,7 @@ describe("a config.json", function()
       "rope_parameters: factor | nil" },
     ["an odd number of rotated elements"] = { "glm", function(c)
       c.rope_parameters.partial_rotary_factor = 0.4
-    end, "partial_rotary_factor 0.4 | 3 elements" },
+    end, "partial_rotary_factor 0.4 | 3 rotated" },
     ["more than all elements rotated"] = { "glm", function(c) c.rope_parameters.partial_rotary_factor = 1.5 end,
       "partial_rotary_factor | at most 1 | 1.5" },
     ["norms of queries and keys by head"] = { "cohere", set("use_qk_norm", true), "use_qk_norm is true | not built" },

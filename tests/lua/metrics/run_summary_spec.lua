@@ -43,6 +43,17 @@ describe("a run that logs its steps", function()
     assert.falsy(ended.out:find("tokens/s"))
   end)
 
+  it("rounds a number of parameters up to the next unit", function()
+    local recipe = scratch.path()
+    scratch.write(recipe, [[
+      local ms = require "moonshard"
+      local model = ms.nn.linear(1000, 999)
+      local train = ms.trainer { model = model, optimizer = ms.optim.sgd { lr = 0.1 }, loss = ms.loss.mse }
+      ms.log(1, train:step { inputs = ms.ones(1, 1000), targets = ms.ones(1, 999) })
+    ]])
+    has(program.run({ "run", recipe }).out, "Linear, 1M parameters")
+  end)
+
   it("breaks lines of more than 120 columns after commas, and loses nothing", function()
     local ended = run("steps=1", "svg=")
     assert.equal(0, ended.status, ended.err)
