@@ -1,4 +1,4 @@
--- Signals to a run on several hosts whose output nobody reads: its end comes after the output, and must come.
+-- Signals to a run on several hosts whose output has no reader: its end comes after the output, and must come.
 
 local launched = require("lua.support.launched")
 local message = require("lua.support.message")

@@ -92,7 +92,7 @@ describe("Jinja templates", function()
     assert.equal("9", (render("{{ 4 + 5 }}", {}, { limits = { steps = 9 } }))) -- one rendering's costs are its own
   end)
 
-  it("say what they mention, so that no field is given in vain", function()
+  it("say what they mention, so that fields that have no effect are refused", function()
     local template = compile("{% for m in messages %}{{ m.role }}{{ m['name'] }}{{ m.get('id') }}"
       .. "{{ ms | map(attribute='a.weight') }}{% endfor %}{% if tools is defined %}x{% endif %}")
     for _, name in ipairs({ "messages", "role", "name", "id", "weight", "tools" }) do
