@@ -1,10 +1,11 @@
-/* test_attention_options.c - the options of attention are read from the slots that the op table gives their names, and
- * each row's attributes are options, so that none is added to the table alone. */
+/* test_attention_options.c - the options of attention are read from the slots that the op table gives their names, each
+ * row's attributes are options, so that none is added to the table alone, and the work of a call follows from them. */
 #include "tests/c/support/check.h"
 
 #include <float.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "graph/graph.h"
 #include "kernels/attention_options.h"
@@ -101,12 +102,41 @@ static void numbers_that_no_option_can_have_are_refused(void **state) {
   must(ms_attention_options_check("document_attention", MS_OP_document_attention, &open));
 }
 
+/* Calls with windows on both sides, or without one, and values of any width: products with the keys that queries
+ * see, one with the keys and one with the values forward, three and two backward. */
+static void work_counts_pairs_and_both_widths(void **state) {
+  (void)state;
+  const int64_t windows[] = {0, 1, 3, 5, 8, 40}, queries = 6, keys = 9, heads = 4, d = 16;
+  for (int i = 0; i < 6; i++)
+    for (int64_t e = 4; e <= 32; e *= 2)
+      for (int back = 0; back < 2; back++) {
+        const ms_op_attrs attrs = {.attention = {.window = windows[i]}};
+        const ms_value_info q = {.ndim = 4, .dims = {2, queries, heads, d}}, k = {.ndim = 4, .dims = {2, keys, 2, d}},
+                            v = {.ndim = 4, .dims = {2, keys, 2, e}}, in[6] = {q, k, v}, out[3] = {q, k, v};
+        const ms_cost_case c = {.op = back ? MS_OP_attention_backward : MS_OP_attention,
+                                .attrs = &attrs,
+                                .inputs = back ? 6 : 3,
+                                .outputs = back ? 3 : 2,
+                                .in = in,
+                                .out = out};
+        double pairs = 0;
+        for (int64_t at = keys - queries; at < keys; at++)
+          for (int64_t key = 0; key < keys; key++) pairs += !windows[i] || llabs(at - key) < windows[i];
+        const double expected = 2.0 * 2 * (double)heads * pairs * (double)(back ? 3 * d + 2 * e : d + e);
+        const double flops = ms_op_row_of(c.op)->work(&c).flops;
+        if (fabs(flops / expected - 1) > 1e-12)
+          fail_msg("window %d, values of %d, backward %d: %g operations instead of %g", (int)windows[i], (int)e, back,
+                   flops, expected);
+      }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(every_attribute_is_an_option),
       cmocka_unit_test(the_op_decides_documents_and_direction),
       cmocka_unit_test(usual_values_are_filled_in),
       cmocka_unit_test(numbers_that_no_option_can_have_are_refused),
+      cmocka_unit_test(work_counts_pairs_and_both_widths),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
