@@ -108,6 +108,7 @@ static int names_with(const char *text, int n, const char *const *names, const c
  * different advice. */
 static int fail_unmatched(const ms_rule *rule, int n, const char *const *names) {
   const char *quote = rule->regex ? "/" : "\"";
+  const char *of_lua = "regular expressions have \\d and \\. where Lua's patterns have %d and %.";
   if (n == 0)
     return MS_FAIL(MS_ERULE, "%s: rule %s%s%s matches nothing: there are no names", rule->context, quote, rule->pattern,
                    quote);
@@ -131,9 +132,9 @@ static int fail_unmatched(const ms_rule *rule, int n, const char *const *names) 
                  "regular expression re[[%s]] matches %d, first %s",
                  rule->context, rule->pattern, n, rule->pattern, parts, first);
   else if (!rc)
-    rc = MS_FAIL(MS_ERULE,
-                 "%s: rule %s%s%s matches none of %d name%s; nearest: %s; mark the rule optional if that is meant",
-                 rule->context, quote, rule->pattern, quote, n, n == 1 ? "" : "s", near.data);
+    rc = MS_FAIL(MS_ERULE, "%s: rule %s%s%s matches none of %d name%s; nearest: %s; %s", rule->context, quote,
+                 rule->pattern, quote, n, n == 1 ? "" : "s", near.data,
+                 rule->regex && strchr(rule->pattern, '%') ? of_lua : "mark the rule optional if that is meant");
   ms_text_free(&near), ms_text_free(&regex);
   return rc;
 }

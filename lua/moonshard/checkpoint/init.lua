@@ -198,4 +198,4 @@ function checkpoint.open(path)
   return require("moonshard.checkpoint.reader").open(folder.find("ms.checkpoint.open", path))
 end
 
-return require("moonshard.base.checks.strict").fields("ms.checkpoint", checkpoint)
+return require("moonshard.base.checks.strict").fields("ms.checkpoint", checkpoint, "is_inert is_one")

@@ -3,6 +3,7 @@
 
 local errors = require("moonshard.base.error")
 local engine = require("moonshard.base.ffi")
+local strict = require("moonshard.base.checks.strict")
 local C, ffi = engine.C, engine.ffi
 
 ---@class moonshard.World
@@ -27,10 +28,13 @@ local function join()
 end
 
 local JOINED_BY = { rank = true, size = true, handle = true, info = true }
+-- What a recipe may want of it.
+local FIELDS = { rank = true, size = true, local_rank = true, nodes = true, barrier = true, check_interrupt = true }
 
 setmetatable(world, {
   __index = function(self, key)
-    if not JOINED_BY[key] or rawget(self, "size") then return nil end
+    if not JOINED_BY[key] then strict.unknown_field("ms.world()", key, FIELDS) end
+    if rawget(self, "size") then return nil end
     join()
     return rawget(self, key)
   end,

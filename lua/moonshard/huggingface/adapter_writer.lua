@@ -4,6 +4,7 @@ local adapter_config = require("moonshard.huggingface.adapter_config")
 local adapter_names = require("moonshard.huggingface.adapter_names")
 local errors = require("moonshard.base.error")
 local ffi = require("ffi")
+local files_written = require("moonshard.base.files.written")
 local input_file = require("moonshard.base.files.input_file")
 local one_writer = require("moonshard.distributed.one_writer")
 local output_file = require("moonshard.base.files.output_file")
@@ -164,6 +165,7 @@ function adapter_writer.write(folder, source, given)
     end
   end)
   one:meet()
+  files_written.note("adapters", folder)
   return { bytes = elements * dtype.bytes, tensors = #declared }
 end
 

@@ -9,6 +9,7 @@ local output_file = require("moonshard.base.files.output_file")
 local progress = require("moonshard.base.text.progress")
 local run_summary = require("moonshard.metrics.run_summary")
 local spikes = require("moonshard.metrics.spikes")
+local strict = require("moonshard.base.checks.strict")
 local terminal = require("moonshard.base.text.terminal")
 local world = require("moonshard.distributed.world")
 local written = require("moonshard.base.files.written")
@@ -185,8 +186,8 @@ function log.curve(o)
   written.note("chart", o.svg)
 end
 
-return setmetatable(log, {
+return strict.fields("ms.log", setmetatable(log, {
   __call = function(_, step, m)
     write(step, m)
   end,
-})
+}), "history spikes_found open_metrics open_events catch_up number note resumed loaded")

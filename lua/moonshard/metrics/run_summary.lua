@@ -46,10 +46,13 @@ local DOES = {
 }
 
 local function mesh_line(train)
-  local mesh, parts = train.session.sharding.mesh, {}
+  local sharding = train.session.sharding
+  local mesh, parts, role_of = sharding.mesh, {}, {}
+  -- A dimension's name can be another one for its role, such as dp_shard.
+  for role in pairs(DOES) do role_of[sharding[role .. "_dim"] or -1] = role end
   for i, name in ipairs(mesh.names or {}) do
     local size = mesh.shape[i]
-    if size > 1 then parts[#parts + 1] = (DOES[name] or name .. " of %d"):format(size) end
+    if size > 1 then parts[#parts + 1] = (DOES[role_of[i - 1]] or name .. " of %d"):format(size) end
   end
   return ("%s on %s%s"):format(mesh:label(), mesh.device, parts[1] and ": " .. table.concat(parts, ", ") or "")
 end
@@ -65,6 +68,14 @@ local function values_of(units, field)
   return table.concat(list, " and ")
 end
 
+-- The types in which kernels read weights: those of units, and of parameters with a rule of their own.
+local function weight_types(sharding)
+  local list = {}
+  for _, unit in ipairs(sharding.units) do list[#list + 1] = { dtype = unit.param_dtype } end
+  for _, param in ipairs(sharding.params) do list[#list + 1] = { dtype = param.dtype } end
+  return values_of(list, "dtype")
+end
+
 local function types_line(train)
   local units = train.session.sharding.units
   local over = {}
@@ -72,7 +83,7 @@ local function types_line(train)
     local types = values_of(units, dimension .. "_dtype")
     if types ~= "" then over[#over + 1] = (", over %s in %s"):format(dimension, types) end
   end
-  return ("computes in %s, sums gradients in %s%s, updates in f32"):format(values_of(units, "param_dtype"),
+  return ("computes in %s, sums gradients in %s%s, updates in f32"):format(weight_types(train.session.sharding),
     values_of(units, "reduce_dtype"), table.concat(over))
 end
 

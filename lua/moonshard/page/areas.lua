@@ -21,7 +21,7 @@ local areas = {}
 ---@field peak { x: number, value: number, text: string }
 
 local TOP, HEIGHT, AXIS = 62, 240, 42 -- pixels: above the areas, of them, below them
-local LEFT, RIGHT = 1, 97             -- per cent
+local LEFT, RIGHT = 10, 97            -- per cent, as in lanes.lua: left of the areas are the ticks of values
 local SPAN = 4000                     -- units of x in the stretched part
 local NEAR = 1 / 1500                 -- part of the axis: points that are closer are one
 local SIDE = 0.5                      -- part of the axis: labels of what is to the right of it end there

@@ -21,7 +21,7 @@ local lanes = {}
 ---@field phases { name: string, begin: number, finish: number }[]
 ---@field finish number milliseconds, at which the axis ends
 
-local LANE, BAR, TOP, AXIS, LEFT, RIGHT = 44, 20, 26, 42, 1, 97 -- LEFT, RIGHT in per cent, the others in pixels
+local LANE, BAR, TOP, AXIS, LEFT, RIGHT = 44, 20, 26, 42, 10, 97 -- LEFT, RIGHT in per cent, the others in pixels
 local NEAR = 1 / 1500 -- part of the axis: slices that are closer are one
 local NAMED = 0.06    -- part of the axis: a shorter phase has no room for its name
 

@@ -49,7 +49,7 @@ end
 local function decades(low, high)
   local ticks = {}
   for power = math.ceil(low - 1e-9), math.floor(high + 1e-9) do
-    ticks[#ticks + 1] = { value = power, text = ("1e%d"):format(power) }
+    ticks[#ticks + 1] = { value = power, text = power == 0 and "1" or ("1e%d"):format(power) }
   end
   return ticks
 end

@@ -84,7 +84,8 @@ function param_groups.check_pair(who, option, value)
   local first, second = settings.default(option.rows[1]), settings.default(option.rows[2])
   if not is_pair(value, option.pair) then
     errors.invalid("%s: %s must be two numbers, { %g, %g }%s, not %s", who, option.name, first, second,
-      option.pair.holes and ", each of which can be nil" or "", options.describe(value))
+      option.pair.holes and ", each of which can be nil" or "", type(value) == "table" and value[1] ~= nil
+        and ("a table of %d"):format(#value) or options.describe(value))
   end
   for i = 1, 2 do
     if value[i] ~= nil and type(value[i]) ~= "number" then

@@ -31,8 +31,8 @@ local rules = {}
 local function pattern_of(policy, entry, position)
   if re.is(entry) then return entry.pattern, true, entry.where end
   if type(entry) == "string" then return entry, false, nil end
-  errors.raise("MS_ERULE", "%s: rule %d has no pattern: write { re[[...]], value } or { \"name\", value }, not %s",
-    policy, position, type(entry) == "table" and "a table" or tostring(entry))
+  errors.raise("MS_ERULE", "%s: rule %d has no pattern: write { re[[...]], value } or { \"name\", value }%s", policy,
+    position, entry ~= nil and ", not " .. (type(entry) == "table" and "a table" or tostring(entry)) or "")
 end
 
 -- A pattern in messages: /regex/ or name.
@@ -98,14 +98,37 @@ function rules.refuse(status, policy, fqn, decision, why, instead)
     why, instead)
 end
 
--- Refuses what ipairs does not reach: rules by name. Lists with nil are refused where a recipe gives them.
-local function check_names(name, list)
+---Refuses what ipairs does not reach: rules by name, { embed = true }, which have no order. Lists with nil are refused
+---where a recipe gives them.
+---@param name string the policy's name in messages
+---@param list table
+function rules.check_names(name, list)
   for key in pairs(list) do
     if type(key) ~= "number" then
-      errors.raise("MS_ERULE", "%s: the list has a field %s, which is not a rule: write "
-        .. "{ { \"name\", value, optional = true }, ... }", name, tostring(key))
+      errors.raise("MS_ERULE", "%s: the list has a field %s, which is not a rule: the first rule that matches decides, "
+        .. "so rules are a list, { { %q, value, optional = true }, ... }", name, tostring(key), tostring(key))
     end
   end
+end
+
+-- Whether a name is one of several, or the beginning of one, as a rule's plain pattern would be.
+local function is_one_of(names, name)
+  for _, known in ipairs(names) do
+    if known == name or known:sub(1, #name + 1) == name .. "." then return true end
+  end
+  return false
+end
+
+---Refuses a table from names to values in place of rules; a table of options, as mp_policy has it, is none.
+---@param policy string
+---@param given table not a list of rules
+---@param names string[] what its rules can name
+function rules.refuse_map(policy, given, names)
+  if getmetatable(given) then return end
+  for key in pairs(given) do
+    if type(key) ~= "string" or not is_one_of(names, key) then return end
+  end
+  rules.check_names(policy, given)
 end
 
 ---Reads a policy from a recipe.
@@ -127,7 +150,7 @@ function rules.policy(name, list, options)
     end
     read[position] = rule
   end
-  check_names(name, list)
+  rules.check_names(name, list)
   return setmetatable({ name = name, rules = read, by_layer = options.by_layer }, Policy)
 end
 

@@ -30,6 +30,7 @@ end
 
 -- Converts the list to a policy: each pattern of a group becomes a rule.
 local function read_policy(list)
+  rules.check_names("units", list)
   local flat, group_of = {}, {}
   for _, entry in ipairs(list) do
     if is_group(entry) then

@@ -5,6 +5,7 @@ local errors = require("moonshard.base.error")
 local lists = require("moonshard.base.checks.lists")
 local options = require("moonshard.base.checks.options")
 local sealed = require("moonshard.base.checks.sealed")
+local strict = require("moonshard.base.checks.strict")
 
 local parameter = {}
 
@@ -46,7 +47,7 @@ end
 
 ---@class moonshard.initializers
 local initializers = {}
-parameter.initializers = initializers
+parameter.initializers = strict.fields("ms.init", initializers)
 
 ---@return moonshard.Initializer
 function initializers.zeros() return new_initializer("zeros") end

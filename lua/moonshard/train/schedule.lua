@@ -150,4 +150,4 @@ function schedule.peak_of(lr) return peaks[lr] end
 ---@return string
 function schedule.describe(lr) return texts[lr] or "a function of the recipe's" end
 
-return require("moonshard.base.checks.strict").fields("ms.schedule", schedule)
+return require("moonshard.base.checks.strict").fields("ms.schedule", schedule, "of describe peak_of")

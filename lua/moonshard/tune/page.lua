@@ -88,7 +88,7 @@ end
 function page.of(self, recipe)
   local list, speed = page.tried(self), self.row.tokens / self.best.seconds
   local frontier = points.frontier(list)
-  return document.of(("%d ranks on %s"):format(self.ranks, self.survey.cluster.name), table.concat({
+  return document.of(report.place(self), table.concat({
     ('<p class="about">%s; plans are priced, nothing ran</p><dl>'):format(bars.escape(recipe)),
     document.tile("highest speed that fits", progress.rate(speed), ("mesh %s, %s"):format(self.row.label,
       point.describe(self.best.point)), true),

@@ -131,11 +131,17 @@ local function memory_line(self)
 end
 
 ---@param self moonshard.TuneReport
+---@return string "64 ranks on h100x8-400g"
+function report.place(self)
+  return ("%d rank%s on %s"):format(self.ranks, self.ranks == 1 and "" or "s", self.survey.cluster.name)
+end
+
+---@param self moonshard.TuneReport
 ---@return string
 function report.text(self)
   local list = self.survey.meshes
   return table.concat({
-    ("tune: %d ranks on %s: mesh %s, %s, %s per rank\n"):format(self.ranks, self.survey.cluster.name, self.row.label,
+    ("tune: %s: mesh %s, %s, %s per rank\n"):format(report.place(self), self.row.label,
       progress.rate(self.row.tokens / self.best.seconds), size(self.best.bytes)),
     ("%s; %d plans of %d mesh%s\n\n"):format(memory_line(self), self.survey.compiles, #list,
       #list == 1 and "" or "es"),

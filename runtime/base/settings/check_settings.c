@@ -62,8 +62,10 @@ static int check_need(const ms_settings *of, const void *config, const exclusion
     if (is_set(ms_setting_find(of, name), config, SET)) return MS_OK;
     used += snprintf(list + used, (size_t)(MS_SETTING_TEXT - used), "%s%s", i ? " or " : "", name);
   }
-  return MS_FAIL(x->status, "%s %s needs %s: %s", x->name, ms_setting_text(s, ms_setting_value(s, config), is), list,
-                 x->why);
+  const double value = ms_setting_value(s, config);
+  const int is_flag = s->range.text && s->range.high == 1; /* "nesterov needs momentum": its 1 would say no more */
+  return MS_FAIL(x->status, "%s%s%s needs %s: %s", x->name, is_flag ? "" : " ",
+                 is_flag ? "" : ms_setting_text(s, value, is), list, x->why);
 }
 
 static int check_exclusion(const ms_settings *of, const void *config, const exclusion *x) {

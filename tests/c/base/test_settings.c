@@ -151,7 +151,7 @@ static void one_value_of_an_exclusion_is_allowed_alone(void **state) {
   ms_plan_config c;
   must(ms_config_default("ms_plan_config", &c, sizeof c));
   c.sgd.nesterov = 1;
-  assert_fails(ms_config_check("ms_plan_config", &c, sizeof c), MS_EINVAL, "sgd.nesterov 1 | needs sgd.momentum");
+  assert_fails(ms_config_check("ms_plan_config", &c, sizeof c), MS_EINVAL, "sgd.nesterov needs sgd.momentum");
   c.sgd.momentum = 0.9;
   must(ms_config_check("ms_plan_config", &c, sizeof c));
   assert_fails(ms_config_check("ms_world_config", &c, sizeof c), MS_ENAME, "ms_world_config");

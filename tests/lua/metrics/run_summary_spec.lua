@@ -43,6 +43,25 @@ describe("a run that logs its steps", function()
     assert.falsy(ended.out:find("tokens/s"))
   end)
 
+  it("says what dimensions with another name do, and in which types weights are read by rules, too", function()
+    local recipe, folder = scratch.path(), scratch.folder()
+    scratch.write(recipe, ([[
+      local ms = require "moonshard"
+      local model = ms.lora(ms.models.llama { vocab = 16, layers = 1, dim = 8, heads = 2, ffn = 8, seq = 4 },
+        { { ms.re"wq$", { rank = 2 } } })
+      local mesh = ms.init_device_mesh("cpu", { 2, 2 }, { "dp_replicate", "dp_shard" })
+      ms.fully_shard(model, { mesh = mesh, param_dtype = { { ms.re"lora_", "bf16" } } })
+      local train = ms.trainer { model = model, optimizer = ms.optim.sgd { lr = 0.1 }, loss = ms.loss.cross_entropy }
+      local tokens = ms.tensor({ { 1, 2, 3 } }, { dtype = "i32" })
+      ms.log(1, train:step { tokens = tokens, targets = tokens })
+      ms.lora.save(train, %q)
+    ]]):format(folder .. "/adapted"))
+    local ended = program.run { "run", recipe, "-n", "4" }
+    assert.equal(0, ended.status, ended.err)
+    has(ended.out, "mesh    2x2 (dp_replicate, dp_shard) on cpu: 2 replicas, parameters over 2 shards")
+    has(ended.out, "types   computes in f32 and bf16 | adapters " .. folder .. "/adapted")
+  end)
+
   it("rounds a number of parameters up to the next unit", function()
     local recipe = scratch.path()
     scratch.write(recipe, [[

@@ -31,7 +31,7 @@ local MISTAKES = {
   { 4, "ms.rules.*", '{ { "embed.weight", { tensor = ms.Shard(-3) } } }', "Shard(-3) | embed.weight | -3", at = 5 },
   { 4, "ms.rules.*", '{ { "embed", { tensor = ms.Partial() } } }', 'ms.Partial | "partial" | x:to_local' },
   { 4, "ms.rules.*", "ms.rules.sequence_parallel(model)", "ms.rules.sequence_parallel | tensor_parallel" },
-  { 4, "ms.rules.*", '{ embed = { tensor = "vocab" } }', '"embed" | tensor | list', at = 5 },
+  { 4, "ms.rules.*", '{ embed = { tensor = "vocab" } }', 'placements | list | { "embed", value', at = 5 },
   { 4, "ms.rules.*", '{ { "embed", ms.RowwiseParallel() } }', "ms.RowwiseParallel | placements" },
   { 4, "ms.rules.*", '{ { ms.re[[wq.weight]], { tensor = "colwise", heads = 1e15 + 1 } } }',
     "layers.0.attn.wq.weight | 32 | axis 0 | 1000000000000001 heads", at = 5 },

@@ -112,7 +112,7 @@ describe("areas over time", function()
     assert.same({ c1 = "M0.0 240.00V120.00H4000.0V240.00H0.0Z",
       c2 = "M0.0 120.00V120.00H2000.0V60.00H3000.0V120.00H4000.0V120.00H0.0Z" }, paths)
     -- The label ends at the line of the peak, which is on the right.
-    has(svg, '<text class="value" x="68.200%" y="32.0" dx="-7" text-anchor="end">peak</text>')
+    has(svg, '<text class="value" x="70.900%" y="32.0" dx="-7" text-anchor="end">peak</text>')
   end)
 
   it("keep the most of points that nearly touch", function()

@@ -129,8 +129,8 @@ function options.parse(who, given, specs)
       if type(name) == "number" then
         errors.invalid("%s: %s has no name: write name = value; %s", who, describe(value), nearest.advice("", named))
       end
-      local advice = nearest.called_here(name, named) or other_names.of_option(name, named)
-        or nearest.advice(name, named)
+      local advice = nearest.called_here(name, named) or nearest.slip(name, named)
+        or other_names.of_option(name, named) or nearest.advice(name, named)
       errors.raise("MS_ENAME", "%s: unknown option %s: %s", who, tostring(name), advice)
     end
     check_value(who, name, spec, value)

@@ -50,13 +50,21 @@ function strict.unknown_method(holder, name, valid, object)
     or advice.for_method(name, valid))
 end
 
----Makes reading an unknown field an error.
+---Makes reading an unknown field an error, which names the fields that exist.
 ---@generic T: table
 ---@param holder string "ms.nn"
 ---@param fields T
+---@param internal string? names that the layer uses itself and the error leaves out, separated by blanks
 ---@return T fields
-function strict.fields(holder, fields)
-  return setmetatable(fields, { __index = function(_, name) strict.unknown_field(holder, name, fields) end })
+function strict.fields(holder, fields, internal)
+  local meta = getmetatable(fields) or {}
+  function meta.__index(_, name)
+    local valid = {}
+    for known in pairs(fields) do valid[known] = not (" " .. (internal or "") .. " "):find(" " .. known .. " ", 1, true)
+      or nil end
+    strict.unknown_field(holder, name, valid)
+  end
+  return setmetatable(fields, meta)
 end
 
 -- Python's constants would be globals without a value, so that an option "False" would be as if it were left out.

@@ -62,6 +62,7 @@ local EXPLAINED = {
   load = "it is ms.checkpoint.load(train, folder)", fit = "write a loop: for step, batch in data:batches(steps) do "
     .. "train:step(batch) end",
   compile = "every step is compiled when it first runs", no_sync = "micro_batches of ms.trainer accumulates gradients",
+  fully_shard = "it is ms.fully_shard(model, { mesh = ... })",
   apply = "give layers init, or assign model:set_parameter(name, values)",
   add_module = "assign it: self.name = layer", register_module = "assign it: self.name = layer",
   register_parameter = "assign it: self.name = ms.parameter { 4 }",
@@ -97,7 +98,7 @@ local FIELDS = {
   autocast = DTYPE, amp = DTYPE, GradScaler = "bf16 needs no scaling of the loss; " .. DTYPE,
   compile = "every step is compiled when it first runs", no_sync = "micro_batches of ms.trainer accumulates gradients",
   Accelerator = "`moonshard run -n N` starts the ranks, and ms.trainer trains", Trainer = "it is ms.trainer { ... }",
-  set_seed = SEEDED, seed_everything = SEEDED,
+  set_seed = SEEDED, seed_everything = SEEDED, seed = SEEDED,
   lr_scheduler = "lr takes a schedule: ms.schedule.cosine { peak, total, warmup }", parallel = SHARDED,
   MSELoss = "it is ms.loss.mse", CrossEntropyLoss = "it is ms.loss.cross_entropy",
   ColwiseParallel = PLACEMENTS, RowwiseParallel = PLACEMENTS, SequenceParallel = PLACEMENTS,

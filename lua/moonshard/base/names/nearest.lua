@@ -29,9 +29,14 @@ local CALLED_HERE = {
   n_heads = "heads", n_kv_heads = "kv_heads", norm_topk_prob = "renormalise", num_attention_heads = "heads",
   num_channels = "channels", num_classes = "classes", num_experts = "experts", num_heads = "heads",
   num_hidden_layers = "layers", num_key_value_heads = "kv_heads", num_kv_heads = "kv_heads", num_labels = "classes",
+  n_layer = "layers", n_layers = "layers", num_layers = "layers", depth = "layers", n_embd = "dim", d_model = "dim",
+  embed_dim = "dim", n_head = "heads", nhead = "heads", n_positions = "seq", n_ctx = "seq", n_inner = "ffn",
+  d_ff = "ffn", intermediate_dim = "ffn", ffn_dim = "ffn", tie_word_embeddings = "tied", tie_embeddings = "tied",
+  rope_base = "rope_theta", sliding_window = "window", resid_pdrop = "dropout", hidden_dropout_prob = "dropout",
   num_local_experts = "experts", num_replicas = "mesh", packing = "pack", parallelize_plan = "placements",
   patch_size = "patch", r = "rank", rms_norm_eps = "eps", layer_norm_eps = "eps", seq_len = "seq",
-  sharding_strategy = "strategy", torchrun = "run", train = "run", type_vocab_size = "types", vocab_size = "vocab",
+  sharding_strategy = "strategy", torchrun = "run", train = "run", launch = "run",
+  finetune = "run", type_vocab_size = "types", vocab_size = "vocab",
 }
 
 -- Names of which two are used here, by what has them.
@@ -129,6 +134,18 @@ end
 function nearest.called_here(name, valid)
   local here = nearest.name_called_here(name, valid)
   return here and ("did you mean %s?"):format(here)
+end
+
+---The valid name that differs by one letter, as "did you mean param_dtype?": a slip, whatever the name means elsewhere.
+---@param name any
+---@param valid table<string, any> keys: the valid names
+---@return string?
+function nearest.slip(name, valid)
+  if type(name) ~= "string" or #name < 6 then return nil end
+  local names = {}
+  for key in pairs(valid) do names[#names + 1] = key end
+  local near = nearest.name(name, names, 1)
+  return near and ("did you mean %s?"):format(near)
 end
 
 ---What to write instead: "did you mean layers?", using PyTorch's name or the nearest one, or all valid names if

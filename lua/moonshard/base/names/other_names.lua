@@ -150,6 +150,11 @@ local OPTIONS = {
 
 local NO_BATCH_NORM = "there is no batch norm, whose statistics depend on how a batch is divided: "
   .. "ms.nn.group_norm(groups, channels)"
+local FOLDER = "it is ms.huggingface.model(folder)"
+local SCHEDULES = "the schedules of ms.schedule are constant, linear, cosine and wsd, each with a warmup; lr can also "
+  .. "be a function of the step"
+local COSINE = "it is ms.schedule.cosine { peak = 1e-3, warmup = 100, total = 1000 }"
+local BCE = "it is ms.loss.binary_cross_entropy, of logits"
 local F16 = "float16 is not supported, since small gradients vanish in it: use bf16"
 
 -- Functions, classes and modules of others.
@@ -158,6 +163,21 @@ local NAMES = {
   -- PyTorch.
   batch_norm = NO_BATCH_NORM, batch_norm1d = NO_BATCH_NORM, batch_norm2d = NO_BATCH_NORM, BatchNorm1d = NO_BATCH_NORM,
   BatchNorm2d = NO_BATCH_NORM, SyncBatchNorm = NO_BATCH_NORM, float16 = F16, f16 = F16, fp16 = F16, half = F16,
+  CosineAnnealingLR = COSINE, get_cosine_schedule_with_warmup = COSINE, cosine_with_warmup = COSINE,
+  CosineAnnealingWarmRestarts = SCHEDULES, OneCycleLR = SCHEDULES, StepLR = SCHEDULES, MultiStepLR = SCHEDULES,
+  ExponentialLR = SCHEDULES, LambdaLR = SCHEDULES, SequentialLR = SCHEDULES, PolynomialLR = SCHEDULES,
+  ReduceLROnPlateau = SCHEDULES, polynomial = SCHEDULES, inverse_sqrt = SCHEDULES, get_scheduler = SCHEDULES,
+  get_linear_schedule_with_warmup = "it is ms.schedule.linear { peak = 1e-3, warmup = 100, total = 1000 }",
+  bce = BCE, bce_loss = BCE, BCELoss = BCE, binary_cross_entropy_with_logits = BCE, smooth_l1 = "it is ms.loss.huber",
+  smooth_l1_loss = "it is ms.loss.huber", SmoothL1Loss = "it is ms.loss.huber",
+  kl_div = "it is ms.loss.distillation, of a student's and a teacher's logits",
+  nll_loss = "it is ms.loss.cross_entropy, of logits", NLLLoss = "it is ms.loss.cross_entropy, of logits",
+  -- transformers and datasets.
+  AutoModel = FOLDER, AutoModelForCausalLM = FOLDER, AutoModelForMaskedLM = FOLDER,
+  AutoModelForImageClassification = FOLDER, LlamaForCausalLM = FOLDER, GPT2LMHeadModel = FOLDER,
+  AutoTokenizer = "it is ms.huggingface.tokenizer(folder), or ms.tokenizer(path)",
+  AutoConfig = "it is ms.huggingface.config(model)",
+  load_dataset = "datasets are files: ms.data.text, ms.data.tokens and ms.data.chat read them",
   -- PEFT.
   LoraConfig = LORA, LoraModel = LORA, get_peft_model = LORA, prepare_model_for_kbit_training = LORA, peft = LORA,
   PeftModel = MODEL, PeftConfig = MODEL, PeftModelForCausalLM = MODEL,

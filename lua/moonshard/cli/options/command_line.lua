@@ -74,7 +74,8 @@ end
 
 -- Options of torchrun, accelerate, deepspeed, mpirun and srun, with what is given here instead.
 local OF_LAUNCHERS = {
-  ["-n RANKS"] = "-np --np --nproc --nproc_per_node --ntasks --ntasks_per_node --num_gpus --num_processes",
+  ["-n RANKS"] = "-np --np --nproc --nproc_per_node --ntasks --ntasks_per_node --num_gpus --num_processes --ranks "
+    .. "--num_ranks --world_size --workers --num_workers --gpus --gpus_per_node",
   ["--nodes N"] = "-N --nnodes --num_nodes --num_machines",
   ["--node-rank R"] = "--machine_rank --node_rank",
   ["--rendezvous tcp://HOST:PORT"] =

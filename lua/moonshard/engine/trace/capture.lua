@@ -214,4 +214,4 @@ function capture.graph(model, config)
   return self
 end
 
-return capture
+return require("moonshard.base.checks.strict").fields("ms.trace", capture, "parameter")

@@ -386,6 +386,8 @@ local function undecided(row, of)
   return of.undecided
 end
 
+local NO_RULES = {}
+
 ---Decides one policy for everything that it names, by a list of rules or one value for all.
 ---@param self moonshard.Sharding
 ---@param row moonshard.PolicyRow with a reader
@@ -404,6 +406,7 @@ function policies.decide_one(self, row, given)
       row.left_out and { names = of.left_out, because = row.left_out } or nil)
     by_name = by_names(row, of, nil, decisions)
   elseif given ~= nil then
+    if type(given) == "table" then rules.refuse_map(row.name, given, owners_of(self, row, NO_RULES).names) end
     by_name = by_names(row, of, { value = read(given, "the value"), where = self.where })
   else
     by_name = default == nil and undecided(row, of) or by_names(row, of, { value = default })

@@ -20,7 +20,7 @@ local COLOURS = { faster = "c5", slower = "c4", ["within noise"] = "c6", ["one r
 -- A ratio as a change in per cent, and as its text.
 local function change(ratio) return ratio and 100 * (ratio - 1) end
 
-local function change_text(ratio) return ("%+.3g %%"):format(change(ratio)) end
+local function change_text(ratio) return ratio == 1 and "0 %" or ("%+.3g %%"):format(change(ratio)) end
 
 local function changes(self, title, about, row_of, entries)
   local groups = charts.group_rows(self, function() return true end, row_of)
