@@ -4,6 +4,7 @@
 local documentation = require("moonshard.repl.documentation")
 local lexer = require("moonshard.repl.lexer")
 local sealed = require("moonshard.base.checks.sealed")
+local strict = require("moonshard.base.checks.strict")
 local text_lines = require("moonshard.base.text.text_lines")
 local tree = require("moonshard.nn.tree")
 
@@ -20,7 +21,8 @@ local function fields_of(value)
     seen[value] = true
     if type(value) == "table" then
       for key, field in next, sealed.fields(value) do
-        if type(key) == "string" and fields[key] == nil and key:match("^[%a_][%w_]*$") then fields[key] = field end
+        local is_name = type(key) == "string" and key:match("^[%a_][%w_]*$")
+        if is_name and fields[key] == nil and not strict.is_internal(value, key) then fields[key] = field end
       end
     end
     value = sealed.methods(value)

@@ -10,6 +10,7 @@ local ops = require("moonshard.tensor.ops")
 local optimizer_classes = require("moonshard.repl.optimizer_classes")
 local sealed = require("moonshard.base.checks.sealed")
 local show = require("moonshard.display.values")
+local strict = require("moonshard.base.checks.strict")
 local tensor = require("moonshard.tensor")
 local text_lines = require("moonshard.base.text.text_lines")
 local C, ffi = engine.C, engine.ffi
@@ -142,7 +143,8 @@ end
 local function list_fields(fields, listed)
   local names, width, text = {}, 0, {}
   for name, value in pairs(fields) do
-    if type(name) == "string" and name:match("^%a") and type(value) == "function" and not listed[name] then
+    local is_public = type(name) == "string" and name:match("^%a") and not strict.is_internal(fields, name)
+    if is_public and type(value) == "function" and not listed[name] then
       listed[name] = true
       names[#names + 1] = name
       width = math.max(width, #name)

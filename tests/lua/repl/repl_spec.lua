@@ -318,8 +318,10 @@ describe("moonshard repl", function()
   it("I1 shows documentation of functions, methods, modules and ops", function()
     local ended = repl(1, training({
       "?ms.optim.adamw", "?train:step", "?softmax", "?ms.nn", "?ms.trainr", "?train.optimizer", "function f(a, b) end",
-      "?f", "?ms.trainer", "?zzzzzzzzzzzz",
+      "?f", "?ms.trainer", "?zzzzzzzzzzzz", "?ms.schedule",
     }))
+    has(ended.out, "Half a cosine")
+    assert.falsy(ended.out:find("peak_of"))
     has(ended.out, "ms.optim.adamw(o)\n | Loshchilov & Hutter 2019 | \n    betas?  number[] ")
     has(ended.out, "train:step(batch)\n | Collective | \n  batch table<")
     has(ended.out, "softmax | op | 1 input")

@@ -142,6 +142,12 @@ describe("completion", function()
     return list
   end
 
+  it("I1 offers no functions that are for the layer itself", function()
+    assert.same({ "constant", "cosine", "linear", "wsd" }, offers("ms.schedule."))
+    assert.same({ "curve", "expect", "print", "spikes" }, offers("ms.log."))
+    assert.same({ "finish", "latest", "list", "load", "open", "save" }, offers("ms.checkpoint."))
+  end)
+
   it("I1 offers names, fields and methods", function()
     assert.same({ "trace", "trainer" }, offers("x = ms.tra"))
     assert.same({ "train", "true" }, offers("tr"))

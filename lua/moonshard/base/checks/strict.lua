@@ -54,17 +54,28 @@ end
 ---@generic T: table
 ---@param holder string "ms.nn"
 ---@param fields T
----@param internal string? names that the layer uses itself and the error leaves out, separated by blanks
+---@param internal string? names that the layer uses itself, separated by blanks: nothing suggests or lists them
 ---@return T fields
 function strict.fields(holder, fields, internal)
   local meta = getmetatable(fields) or {}
+  meta.internal = {}
+  for name in (internal or ""):gmatch("%S+") do meta.internal[name] = true end
   function meta.__index(_, name)
     local valid = {}
-    for known in pairs(fields) do valid[known] = not (" " .. (internal or "") .. " "):find(" " .. known .. " ", 1, true)
-      or nil end
+    for known in pairs(fields) do valid[known] = not meta.internal[known] or nil end
     strict.unknown_field(holder, name, valid)
   end
   return setmetatable(fields, meta)
+end
+
+---Whether a field of a table is for the layer itself.
+---@param fields table
+---@param name string
+---@return boolean
+function strict.is_internal(fields, name)
+  local meta = getmetatable(fields)
+  local internal = type(meta) == "table" and rawget(meta, "internal")
+  return internal and internal[name] or false
 end
 
 -- Python's constants would be globals without a value, so that an option "False" would be as if it were left out.
