@@ -191,7 +191,8 @@ end
 local function outcome_of_error(raised)
   if getmetatable(raised) == Quit then return { kind = "quit", text = "", code = raised.code } end
   local kind = errors.is(raised) and KINDS[raised.status] or "error"
-  return { kind = kind, text = errors.text(raised) }
+  local needs_others = errors.is(raised) and raised.status == "MS_EMISMATCH"
+  return { kind = kind, text = errors.text(raised), needs_others = needs_others }
 end
 
 -- The value of a name or of names joined by dots, which calls nothing but what __index does.

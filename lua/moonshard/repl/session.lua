@@ -63,12 +63,17 @@ end
 
 -- ---- a line --------------------------------------------------------------------------------------------------------
 
+local ALONE = ": @%d runs the line on this rank alone: without @%d all ranks run it"
+
 function Session:evaluate(request)
   if request.only and request.only ~= self.world.rank then return { kind = "idle", text = "", output = "" } end
   context.alone = request.only ~= nil
   local outcome = self.evaluator:run(request, self.host.stoppable)
   context.alone = nil
   if outcome.kind == "ok" or outcome.kind == "quit" then return outcome end
+  if request.only and outcome.needs_others then
+    outcome.text = outcome.text .. ALONE:format(request.only, request.only)
+  end
   -- Other ranks may be waiting for this one in a collective.
   local C = require("moonshard.base.ffi").C
   C.ms_error_clear()

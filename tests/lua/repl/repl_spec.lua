@@ -96,7 +96,7 @@ describe("moonshard repl", function()
     prints("rank 2: 2\nrank 0: 7\nrank 1: 7\nrank 2: 7\n", 3, { "@2 rank", "@all 7" })
     local ended = repl(2, { "@2 rank", "@x 1", "@1 ms.world().barrier()", "1" })
     has(ended.err, "@2: | \n@x: | 0 to 1")
-    has(ended.err, "rank 1 | rank 0")
+    has(ended.err, "rank 1 | rank 0 | @1 | alone")
     assert.equal("1\n", ended.out)
   end)
 
