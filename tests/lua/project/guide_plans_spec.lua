@@ -1,7 +1,7 @@
 -- The plans in the guides are those of this version: readers compare fingerprints and instructions with their own.
 --
--- A plan's peak and workspace depend on the machine's matrix products; its fingerprint and its instructions do not. When
--- plans change on purpose, the failure has the line to copy into the page.
+-- A plan's peak and workspace depend on the machine's matrix products; fingerprint and instructions do not. When plans
+-- change on purpose, the failure has the line to copy into the page.
 
 local program = require("lua.support.program")
 local scratch = require("lua.support.scratch")
