@@ -66,6 +66,11 @@ UNCLEAR.expert, UNCLEAR.expert_parallel = UNCLEAR.ep, UNCLEAR.ep
 function roles.read_mesh(given)
   if given == nil then return meshes.init_device_mesh(nil, { -1 }, { SIZES_ALONE[#SIZES_ALONE] }) end
   if meshes.is(given) then return given end
+  if type(given) == "table" and #given == 0 and next(given) ~= nil then
+    errors.invalid("ms.fully_shard: mesh has a field %s: sizes are a list, { 2, 2 } for replicate and shard; other "
+      .. "names are given to a mesh, as in mesh = ms.init_device_mesh(\"cpu\", { 2, 2 }, { \"shard\", \"tensor\" })",
+      tostring((next(given))))
+  end
   local _, crosses = tostring(given):gsub("x", "")
   local ndim = type(given) == "table" and #given or type(given) == "string" and crosses + 1 or 1
   if ndim < 1 or ndim > #SIZES_ALONE then

@@ -131,6 +131,16 @@ function rules.refuse_map(policy, given, names)
   rules.check_names(policy, given)
 end
 
+-- Refuses one rule where a list of rules is meant: { "layers.0", false }.
+local function check_nested(policy, list)
+  local pattern, value = list[1], list[2]
+  local bare = re.is(pattern) or type(pattern) == "string"
+  if not bare or type(value) ~= "boolean" and type(value) ~= "number" or #list ~= 2 then return end
+  local is_regex = re.is(pattern)
+  errors.raise("MS_ERULE", "%s: rules are a list, also one alone: write { { %s, %s } }", policy,
+    written(is_regex and pattern.pattern or pattern, is_regex), tostring(value))
+end
+
 ---Reads a policy from a recipe.
 ---@param name string the policy's name in messages
 ---@param list table rules, first match wins; bare patterns are allowed when bare_value is given
@@ -142,6 +152,7 @@ function rules.policy(name, list, options)
   if not (type(list) == "table" and not re.is(list)) then
     errors.raise("MS_ERULE", "%s: a policy is a list of rules { { pattern, value }, ... }", name)
   end
+  check_nested(name, list)
   local read = {}
   for position, entry in ipairs(list) do
     local rule = read_entry(name, entry, position, options.bare_value)

@@ -14,6 +14,11 @@ local STRATEGIES = {
   HYBRID_SHARD_ZERO2 = { shards = true, replicates = true, reshard = "never" },
 }
 
+-- What people call them.
+local ALSO = {
+  FSDP = "FULL_SHARD", ZERO3 = "FULL_SHARD", ZERO2 = "SHARD_GRAD_OP", DDP = "NO_SHARD", HSDP = "HYBRID_SHARD",
+}
+
 local function size_of(mesh, dim)
   return dim < 0 and 1 or mesh:size(dim)
 end
@@ -29,8 +34,9 @@ return function(config)
   if not name then return mesh, roles.dims(mesh) end
   local strategy = STRATEGIES[name]
   if not strategy then
+    local also = ALSO[tostring(name):upper()]
     errors.raise("MS_ENAME", "ms.fully_shard: unknown strategy %s: %s", options.describe(name),
-      nearest.advice(name, STRATEGIES))
+      also and ("did you mean %s?"):format(also) or nearest.advice(name, STRATEGIES))
   end
   if config.reshard_after_forward ~= nil then
     errors.invalid("ms.fully_shard: leave out strategy %s or reshard_after_forward: both set when to reshard", name)
