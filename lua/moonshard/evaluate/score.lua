@@ -162,10 +162,11 @@ local function run_batch(running, exec, shape, rows, first, found)
   return ranks * batch
 end
 
-local function run(subject, rows, batch)
-  local model, running = subject.model, session.around(subject.model)
+-- Runs rows that are padded to `length`.
+local function run_padded(model, rows, batch, length)
+  local running = session.around(model)
   batch = math.min(batch, math.max(1, math.ceil(#rows / (running:data_ranks()))))
-  local shape, found = { batch, subject.seq }, {}
+  local shape, found = { batch, length }, {}
   local exec = running:exec("score", {
     { name = "tokens", dtype = "i32", shape = shape, rows = batch },
     { name = "targets", dtype = "i32", shape = shape, rows = batch },
@@ -176,6 +177,26 @@ local function run(subject, rows, batch)
   while at <= #rows do
     world.check_interrupt()
     at = at + run_batch(running, exec, shape, rows, at, found)
+  end
+  return found
+end
+
+-- The rows by the length that they are padded to. A model that rotates long texts by other frequencies (longrope) would
+-- take a short row with much padding for a long one.
+local function by_length(subject, rows)
+  local model, seq = subject.model, subject.seq
+  local limit = model.long_above and model:long_above() or seq
+  local short, long = { length = math.min(seq, limit) }, { length = seq }
+  for i, row in ipairs(rows) do table.insert(row.count <= short.length and short or long, i) end
+  return short[1] and long[1] and { short, long } or { short[1] and short or long }
+end
+
+local function run(subject, rows, batch)
+  local found = {}
+  for _, numbers in ipairs(by_length(subject, rows)) do
+    local part = {}
+    for i, number in ipairs(numbers) do part[i] = rows[number] end
+    for i, value in ipairs(run_padded(subject.model, part, batch, numbers.length)) do found[numbers[i]] = value end
   end
   return found
 end

@@ -81,6 +81,11 @@ end
 
 local function only_one() return 0 end
 
+-- The length above which a model rotates texts by other frequencies (models/rope.lua, longrope).
+local function limit_of(self) return self.model.long_above and self.model:long_above() or math.huge end
+
+local function is_long(self, longest) return longest > limit_of(self) end
+
 -- ---- over the last tokens again ----------------------------------------------------------------------------------
 
 -- The last tokens of each text, padded at the end, i32 [B,length].
@@ -93,14 +98,16 @@ local function last_tokens(self, length)
   return array
 end
 
-local function recompute(self)
-  local spec = { name = "tokens", dtype = "i32", shape = { #self.texts, self.seq } }
+-- Padding must not make a long text of a short one.
+local function recompute(self, longest)
+  local length = is_long(self, longest) and self.seq or math.min(self.seq, limit_of(self))
+  local spec = { name = "tokens", dtype = "i32", shape = { #self.texts, length } }
   local model = self.model
   local exec = self.running:exec("generate", { spec }, function(inputs)
     return { outputs = { logits = ops.cast(model(inputs.tokens), { out_dtype = "f32" }) } }
   end, AGREED)
-  run(exec, { tokens = last_tokens(self, self.seq) })
-  return reader(self, exec, self.seq, function(text) return math.min(#text.ids, self.seq) - 1 end)
+  run(exec, { tokens = last_tokens(self, length) })
+  return reader(self, exec, length, function(text) return math.min(#text.ids, length) - 1 end)
 end
 
 -- ---- the first pass ---------------------------------------------------------------------------------------------
@@ -148,12 +155,6 @@ local function with_outputs(cache, logits)
   local outputs = { logits = ops.cast(logits, { out_dtype = "f32" }) }
   for name, value in pairs(cache.outputs) do outputs[name] = value end
   return { outputs = outputs }
-end
-
--- Whether texts are longer than those that a model rotates by other frequencies (models/rope.lua, longrope).
-local function is_long(self, longest)
-  local limit = self.model.long_above and self.model:long_above()
-  return limit ~= nil and longest > limit
 end
 
 local function name_of_pass(self, name, longest) return is_long(self, longest) and name .. " long texts" or name end
@@ -239,7 +240,7 @@ end
 ---@param longest integer number of tokens of the longest text of any rank
 ---@return fun(i: integer): ffi.cdata* logits float [vocab] of the token that follows text i, valid until the next pass
 function Decoding:next(longest)
-  if not self.keeps or longest > self.seq then return recompute(self) end
+  if not self.keeps or longest > self.seq then return recompute(self, longest) end
   -- Keys that were rotated as those of shorter texts are computed again.
   if self.rows == 0 or is_long(self, longest) and not self.began_long then return begin(self, longest) end
   return continue(self, longest)

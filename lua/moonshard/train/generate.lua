@@ -164,12 +164,29 @@ local function draw_tokens(self, logits)
       local number = self.numbers[place][i]
       if token < 0 then
         errors.raise("MS_ENONFINITE", "ms.generate: the logits that continue prompt %d are NaN or infinite, so no "
-          .. "token can be drawn: look for NaN or infinities in the model's weights (moonshard inspect)", number)
+          .. "token can be drawn: look for NaN or infinities in the model's weights (moonshard inspect)",
+          self.group[number])
       end
       tokens[number] = tokens[number] or token
     end
   end
   return tokens
+end
+
+-- Which prompts are continued together, by number. A model that rotates long texts by other frequencies (longrope)
+-- rotates all texts of a pass as the longest one: texts that become long do so together if they are equally long.
+local function groups_of(model, lists, count)
+  local limit = model.long_above and model:long_above() or math.huge
+  local groups, of_kind = {}, {}
+  for number, ids in ipairs(lists) do
+    local kind = #ids > limit and "long" or #ids + count - 1 <= limit and "short" or #ids
+    if not of_kind[kind] then
+      of_kind[kind] = {}
+      groups[#groups + 1] = of_kind[kind]
+    end
+    table.insert(of_kind[kind], number)
+  end
+  return groups
 end
 
 -- The tokens that each prompt is continued with.
@@ -225,6 +242,21 @@ local function seed_of(seed, number)
   return seed + number - 1 < 2 ^ 53 and seed + number - 1 or seed - 2 ^ 53 + number - 1
 end
 
+-- Continues the prompts of a group together. Draws depend on a prompt's number among all.
+local function continue_group(running, o, group, lists, count)
+  local prompts, own, draws, model = {}, {}, {}, running.model
+  for i, number in ipairs(group) do prompts[i] = lists[number] end
+  local numbers, mine = divide(running, #prompts)
+  for i, number in ipairs(mine) do
+    own[i], draws[i] = copy_of(prompts[number]), sampling.random(seed_of(o.seed, group[number]))
+  end
+  return continue_all({
+    running = running, vocab = model.config.vocab, o = o, group = group, numbers = numbers, mine = mine, draws = draws,
+    stops = set_of(o.stop),
+    passes = decoding.new(running, own, o.cache ~= false and model.takes_cache == true),
+  }, prompts, count)
+end
+
 local function continue(model, o)
   check_model(model, o)
   local running, config, count = session.of(model), model.config, o.tokens or o.bytes or 300
@@ -236,16 +268,10 @@ local function continue(model, o)
   end
   local lists, many = read_prompts(o, config.vocab)
   require_same(running, o, lists, count)
-  local numbers, mine = divide(running, #lists)
-  local own, draws = {}, {}
-  for i, number in ipairs(mine) do
-    own[i], draws[i] = copy_of(lists[number]), sampling.random(seed_of(o.seed, number))
+  local made = {}
+  for _, group in ipairs(groups_of(model, lists, count)) do
+    for i, tokens in ipairs(continue_group(running, o, group, lists, count)) do made[group[i]] = tokens end
   end
-  local made = continue_all({
-    running = running, vocab = config.vocab, o = o, numbers = numbers, mine = mine, draws = draws,
-    stops = set_of(o.stop),
-    passes = decoding.new(running, own, o.cache ~= false and model.takes_cache == true),
-  }, lists, count)
   local texts = {}
   for number, tokens in ipairs(made) do texts[number] = (o.tokenizer or byte_tokens):decode(tokens) end
   if many then return texts, made end
