@@ -230,7 +230,7 @@ describe("compressed data", function()
     local kinds = {
       { "gzip", "\31\139\8\0rest" }, { "xz", "\2537zXZ\0rest" }, { "bzip2", "BZh91AY&SYrest" },
       { "lz4", "\4\34\77\24rest" }, { "zip", "PK\3\4rest" }, { "7z", "7z\188\175\39\28rest" },
-      { "tar", ("x"):rep(257) .. "ustar" }, { "Parquet", "PAR1\21\4" }, { "Arrow", "ARROW1\0\0" },
+      { "tar", ("x"):rep(257) .. "ustar\00000" }, { "Parquet", "PAR1\21\4" }, { "Arrow", "ARROW1\0\0" },
       { "Arrow stream", "\255\255\255\255\120\0\0\0\16\0\0\0" }, { "SQLite", "SQLite format 3\0" },
       { "PDF", "%PDF-1.7\n" }, { "Git LFS", "version https://git-lfs.github.com/spec/v1\noid" },
       { "UTF-16", "\255\254a\0b\0" },
@@ -247,6 +247,17 @@ describe("compressed data", function()
     has(message(text, write(folder, "kind.txt", "a\0bcde")), "kind.txt | zero byte | raw = true")
     assert.equal(7, text(write(folder, "kind.txt", "a\0bcdef"), true).bytes)
     os.remove(folder .. "/kind.txt")
+  end)
+
+  it("U10 is text if it begins with the letters of another format, also in a folder", function()
+    local texts, bytes = scratch.folder(), 0
+    for i, beginning in ipairs({ "GGUF files hold models.", "GGUF\n\nA format.", "PAR1 is what", "ARROW1 keys, ",
+      "FEA1: ", ("x"):rep(257) .. "ustar is how", "SQLite format 3 is" }) do
+      local path = write(texts, i .. ".txt", beginning .. (" more text."):rep(20))
+      bytes = bytes + ms.data.text({ files = path, seq = 4, batch = 1, valid_fraction = 0 }).bytes
+    end
+    assert.is_true(bytes > 7 * 220)
+    assert.equal(bytes, ms.data.text({ files = texts, seq = 4, batch = 1, valid_fraction = 0 }).bytes)
   end)
 
   it("U10 is not text where it is JSON, unless its name or the field's says so, or its bytes are asked for", function()

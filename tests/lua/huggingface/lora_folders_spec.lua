@@ -72,6 +72,21 @@ describe("a folder of adapters", function()
       { re"fc2", { rank = 3 } } }), "rank 2 | 3")
   end)
 
+  it("Q8 is read whatever the length of its header, whose bytes begin the file", function()
+    local PATH = "/adapter_model.safetensors"
+    local plain, folder = copy_of("llama"), scratch.folder()
+    local whole = scratch.read(plain .. PATH)
+    local old = whole:byte(1) + 256 * whole:byte(2)
+    scratch.write(folder .. "/adapter_config.json", scratch.read(plain .. "/adapter_config.json"))
+    for protocol = 2, 5 do -- as a pickle begins
+      local length = 65536 + 256 * protocol + 128
+      scratch.write(folder .. PATH, string.char(128, protocol, 1) .. ("\0"):rep(5) .. whole:sub(9, 8 + old)
+        .. (" "):rep(length - old) .. whole:sub(9 + old))
+      assert.equal("table", type(ms.lora.load(model_of("llama"), folder)))
+    end
+    assert.equal(0, program.run({ "inspect", folder .. PATH }).status)
+  end)
+
   it("Q8 can be multiplied by 0, as in PEFT: it adds nothing, and is saved as it was read", function()
     local WEIGHTS = "/adapter_model.safetensors"
     local tokens = ms.tensor { dtype = "i32", { 1, 2, 3 } }

@@ -12,9 +12,6 @@ local HEAD_BYTES = 65536
 local READ = "moonshard inspect reads safetensors files and folders of them, checkpoints, token files of llm.c (magic "
   .. "20240520 or 20240801) and of Megatron (.idx and .bin), tokenizer.json and UTF-8 text"
 
--- The length of the header in the first 8 bytes, where a JSON object follows them.
-local function is_safetensors(head) return #head > 8 and head:sub(9, 9) == "{" and head:byte(8) == 0 end
-
 -- UTF-8 without zero bytes and control characters; the last character can be cut.
 local function is_text(head)
   if head:find("[%z\1-\6\14-\26\28-\31]") then return false end
@@ -57,7 +54,7 @@ function inspect_kind.of(path)
   local pair = index and token_files.header(index)
   if pair then return "tokens", pair.bits, pair end
   if token_files.begins_index(head) then return "tokens", 32 end -- the engine says what is wrong
-  if is_safetensors(head) then return "safetensors" end
+  if file_kind.is_safetensors(head) then return "safetensors" end
   local kind = file_kind.of(head)
   if kind then raise(path, kind.name) end
   if not is_text(head) then

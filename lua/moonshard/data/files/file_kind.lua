@@ -22,7 +22,7 @@ local ARROW = 'import pyarrow.ipc as i; i.open_%s("FILE").read_%s().to_pandas().
 
 ---@class moonshard.FileKind
 ---@field name string "gzip"
----@field begins string a pattern of the first bytes
+---@field begins string a pattern of the first bytes; where they are letters, with some that no text has there
 ---@field at integer? where they are, from 1; default 1
 ---@field reads "zstd"? how the file is read; nil: it is not
 ---@field advice string? what to do with the file
@@ -40,12 +40,12 @@ local KINDS = {
   { name = "lz4", begins = "\4\34\77\24", advice = UNPACK },
   { name = "a 7z archive", begins = "7z\188\175\39\28", advice = UNPACK },
   { name = "a zip archive (torch.save makes such files)", begins = "PK\3\4", advice = UNPACK },
-  { name = "a tar archive", begins = "ustar", at = 258, advice = "unpack it" },
-  { name = "a Parquet table", begins = "PAR1", advice = pandas("read_parquet") },
-  { name = "an Arrow table", begins = "ARROW1", advice = python(ARROW:format("file", "all")) },
+  { name = "a tar archive", begins = "ustar[%z ][0 ][%z0]", at = 258, advice = "unpack it" },
+  { name = "a Parquet table", begins = "PAR1[%z\1-\8\14-\31]", advice = pandas("read_parquet") },
+  { name = "an Arrow table", begins = "ARROW1%z%z", advice = python(ARROW:format("file", "all")) },
   { name = "an Arrow stream", begins = "\255\255\255\255..%z%z\16%z%z%z",
     advice = python(ARROW:format("stream", "all")) },
-  { name = "a Feather table", begins = "FEA1", advice = pandas("read_feather") },
+  { name = "a Feather table", begins = "FEA1%z", advice = pandas("read_feather") },
   { name = "an Avro file", begins = "Obj\1", advice = CONVERT },
   { name = "an SQLite database", begins = "SQLite format 3%z", advice = CONVERT },
   { name = "an HDF5 file", begins = "\137HDF\r\n", advice = CONVERT },
@@ -65,19 +65,28 @@ local KINDS = {
     name_ends = "%.x?html?$" },
   { name = "a server's error", begins = "%s*<%?xml[^>]*>%s*<Error>", advice = FETCH, is_text = true,
     name_ends = "%.xml$" },
-  { name = "a GGUF model", begins = "GGUF", left_out = true },
+  { name = "a GGUF model", begins = "GGUF[%z\1-\8]", left_out = true },
   { name = "a NumPy array", begins = "\147NUMPY",
     advice = "write its tokens as a token file (recipes/guides/bring_your_data.md), or its texts as JSON lines",
     left_out = true },
   { name = "an executable or a library", begins = "\127ELF", left_out = true },
 }
 
+-- Eight bytes for the length of a header in JSON, which can be the first ones of a pickle.
+local SAFETENSORS = "^....%z%z%z%z{"
+
+---Whether a file is a safetensors file.
+---@param beginning string the first 9 bytes of a file, or more
+---@return boolean
+function file_kind.is_safetensors(beginning) return beginning:find(SAFETENSORS) ~= nil end
+
 local BINARY = { name = "binary: it has a zero byte near its beginning", left_out = true }
 
----A format with a signature of its own; nil for text and for what is unknown.
+---A format with a signature of its own; nil for text, for safetensors and for what is unknown.
 ---@param beginning string the first bytes of a file, 262 or more where it has them
 ---@return moonshard.FileKind?
 function file_kind.of(beginning)
+  if file_kind.is_safetensors(beginning) then return nil end
   for _, kind in ipairs(KINDS) do
     if beginning:find("^" .. kind.begins, kind.at or 1) then return kind end
   end
