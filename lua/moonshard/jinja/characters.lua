@@ -15,10 +15,8 @@ int iswalpha_l(unsigned character, void *locale);
 
 local characters = {}
 
-characters.is_space = text_lines.is_space
-
 local CHARACTER = "[%z\1-\127\194-\244][\128-\191]*"
-characters.CHARACTER = CHARACTER
+characters.is_space, characters.CHARACTER = text_lines.is_space, CHARACTER
 
 local function is_ascii(text) return not text:find("[\128-\255]") end
 
@@ -121,6 +119,10 @@ local LONGER_UPPER = { ["ß"] = "SS", ["ŉ"] = "ʼN", ["ﬀ"] = "FF", ["ﬁ"] = 
   ["ﬄ"] = "FFL", ["ﬅ"] = "ST", ["ﬆ"] = "ST" }
 local LONGER_LOWER = { ["İ"] = "i̇" }
 
+-- Pairs that are one character, at the beginning of a word.
+local TITLE = { ["ŉ"] = "ʼN", ["Ǆ"] = "ǅ", ["ǅ"] = "ǅ", ["ǆ"] = "ǅ", ["Ǉ"] = "ǈ", ["ǈ"] = "ǈ", ["ǉ"] = "ǈ",
+  ["Ǌ"] = "ǋ", ["ǋ"] = "ǋ", ["ǌ"] = "ǋ", ["Ǳ"] = "ǲ", ["ǲ"] = "ǲ", ["ǳ"] = "ǲ" }
+
 local function map_case(text, of_ascii, of_all, longer)
   limits.text(#text)
   if is_ascii(text) then return of_ascii(text) end
@@ -157,17 +159,20 @@ function characters.upper(text) return map_case(text, string.upper, "towupper_l"
 ---@return string
 function characters.lower(text) return map_case(end_sigmas(text), string.lower, "towlower_l", LONGER_LOWER) end
 
+-- At the beginning of a word. Of several letters the first alone is in upper case.
+local function title_of(character)
+  if TITLE[character] then return TITLE[character] end
+  return (characters.upper(character):gsub("^(%u)(%u+)$", function(first, rest) return first .. rest:lower() end))
+end
+
 ---The first character in upper case, the others in lower case.
 ---@param text string
 ---@return string
 function characters.capitalize(text)
   local first = text:match("^" .. CHARACTER) or ""
-  local upper = characters.upper(first)
-  if #first > 1 and LONGER_UPPER[first] then upper = upper:sub(1, 1) .. characters.lower(upper:sub(2)) end
-  return upper .. characters.lower(text):sub(#characters.lower(first) + 1)
+  return title_of(first) .. characters.lower(text):sub(#characters.lower(first) + 1)
 end
 
--- Whether a character has a case.
 local function is_cased(character)
   return characters.upper(character) ~= character or characters.lower(character) ~= character
 end
@@ -180,7 +185,7 @@ function characters.title(text)
   local inside = false
   for i = 1, n do
     local cased = is_cased(list[i])
-    list[i] = inside and characters.lower(list[i]) or characters.upper(list[i])
+    list[i] = inside and characters.lower(list[i]) or title_of(list[i])
     inside = cased
   end
   return table.concat(list)

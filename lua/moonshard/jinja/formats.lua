@@ -87,7 +87,8 @@ local function taker(right)
   local function take()
     taken = taken + 1
     if taken > count then faults.raise("the format has more fields than there are values") end
-    return is_tuple and right[taken] or right
+    if is_tuple then return right[taken] end
+    return right
   end
   return take, function() return taken < count and (is_tuple or values.kind(right) ~= "dict") end
 end

@@ -7,8 +7,8 @@ local values = require("moonshard.jinja.values")
 
 local operators = {}
 
-local function divided(a, b, what)
-  if b == 0 then faults.raise("%s by zero", what) end
+local function divided(a, b)
+  if b == 0 then faults.raise("division by zero") end
   return a / b
 end
 
@@ -16,6 +16,14 @@ local function remainder(a, b)
   if b == 0 then faults.raise("modulo by zero") end
   local rest = math.fmod(a, b)
   return rest ~= 0 and (rest < 0) ~= (b < 0) and rest + b or rest
+end
+
+-- By way of the remainder: 1 / 0.1 rounds to 10, and 0.1 goes into 1 only nine times.
+local function floor_divided(a, b)
+  if b == 0 then faults.raise("division by zero") end
+  local count = (a - remainder(a, b)) / b
+  local whole = math.floor(count)
+  return count - whole > 0.5 and whole + 1 or whole
 end
 
 local function power(a, b)
@@ -30,8 +38,8 @@ local ARITHMETIC = {
   ["+"] = { function(a, b) return a + b end },
   ["-"] = { function(a, b) return a - b end },
   ["*"] = { function(a, b) return a * b end },
-  ["/"] = { function(a, b) return divided(a, b, "division") end, gives_float = function() return true end },
-  ["//"] = { function(a, b) return math.floor(divided(a, b, "division")) end },
+  ["/"] = { divided, gives_float = function() return true end },
+  ["//"] = { floor_divided },
   ["%"] = { remainder },
   ["**"] = { power, gives_float = function(_, b) return b < 0 end },
 }
