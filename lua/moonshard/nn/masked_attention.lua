@@ -53,13 +53,18 @@ local function mask_of(o, queries, keys)
   return mask
 end
 
-local function check(o, q, k, v)
-  for i, name in ipairs({ "q", "k", "v" }) do
-    local x = select(i, q, k, v)
-    if not (tensor.is(x) or parameter.is(x)) then
-      errors.invalid("ms.nn.masked_attention: %s must be a tensor, not %s", name, options.describe(x))
-    end
+-- A tensor, or a parameter's value in the trace, as of learned queries.
+local function value_of(name, x)
+  if parameter.is(x) and context.trace then return context.trace:parameter(x) end
+  if tensor.is(x) then return x end
+  if parameter.is(x) then
+    errors.invalid("ms.nn.masked_attention: %s is a parameter, which has values only inside its model; "
+      .. "model:parameter(name) returns a tensor with them", name)
   end
+  errors.invalid("ms.nn.masked_attention: %s must be a tensor, not %s", name, options.describe(x))
+end
+
+local function check(o, q, k, v)
   local heads, groups = q.shape[3], k.shape[3]
   if #q.shape ~= 4 or #k.shape ~= 4 or #v.shape ~= 4 or heads % groups ~= 0 then
     errors.raise("MS_ESHAPE", "ms.nn.masked_attention: q must be [B,T,H,D], k [B,S,G,D], v [B,S,G,E], and H a multiple "
@@ -139,13 +144,14 @@ end
 
 ---Attention under a mask: softmax(cap(q k' scale) + mask) v, with scores and softmax in f32. A row of which nothing is
 ---seen gives NaN.
----@param q moonshard.Tensor [B,T,H,D]
----@param k moonshard.Tensor [B,S,G,D], G divides H
----@param v moonshard.Tensor [B,S,G,E]
+---@param q moonshard.Tensor|moonshard.Parameter [B,T,H,D]
+---@param k moonshard.Tensor|moonshard.Parameter [B,S,G,D], G divides H
+---@param v moonshard.Tensor|moonshard.Parameter [B,S,G,E]
 ---@param given moonshard.AttentionOptions?
 ---@return moonshard.Tensor [B,T,H,E]
 local function masked_attention(q, k, v, given)
   local o = options.parse("ms.nn.masked_attention", given, SPECS)
+  q, k, v = value_of("q", q), value_of("k", k), value_of("v", v)
   check(o, q, k, v)
   if is_of_the_op(o, q, k, v) then
     return sink.attention(q, k, v, o.sinks, { causal = o.causal, window = o.window, prefix = o.prefix,

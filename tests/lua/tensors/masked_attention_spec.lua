@@ -130,6 +130,30 @@ describe("masked attention", function()
     fixture.assert_close(sinks, of_sinks, 1e-5, "d sinks")
   end)
 
+  it("G3 takes parameters, such as learned queries", function()
+    local function normal(parameter, seed)
+      local o = { unpack(parameter.shape) }
+      o.seed = seed
+      return ms.randn(o)
+    end
+    for _, o in ipairs({ { causal = false }, { window = 2, prefix = 1 } }) do -- the op, and stored scores
+      local model = ms.module {
+        q = ms.parameter { 1, 3, 2, 4 }, k = ms.parameter { 1, 3, 1, 4 }, v = ms.parameter { 1, 3, 1, 5 },
+        forward = function(self, x) return ms.nn.masked_attention(self.q, self.k, self.v, o) * x:sum() end,
+      }
+      ms.fully_shard(model, {})
+      local given = {}
+      for i, name in ipairs({ "q", "k", "v" }) do
+        given[i] = normal(model[name], i)
+        model:set_parameter(name, given[i])
+      end
+      local expected = ms.nn.masked_attention(given[1], given[2], given[3], o)
+      assert.same(expected:tolist(), model(ms.ones(1)):tolist())
+    end
+    local keys = ms.ones(1, 3, 1, 4)
+    has(message(ms.nn.masked_attention, ms.parameter { 1, 3, 2, 4 }, keys, keys), "q | model:parameter")
+  end)
+
   it("G3 is the causal op where the mask is causal, with gradients", function()
     local function gradient(attend)
       ms.manual_seed(5)
