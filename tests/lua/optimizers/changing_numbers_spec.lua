@@ -1,6 +1,7 @@
 -- Numbers that change during training: as a field of the batch they are right in every step, on any mesh and with any
 -- number of micro-batches; a forward that reads one elsewhere is refused, and what changes without an effect is not.
 
+local ffi = require("ffi")
 local fixture = require("lua.support.fixture")
 local has = require("lua.support.message").has
 local ms = require("moonshard")
@@ -287,6 +288,17 @@ describe("a number that changes during training", function()
     assert.equal(1, train:evaluate(once(batch())))
     count = 1
     has(message(function() train:evaluate(once(batch())) end), "train:evaluate | scale | alpha | 1 | 2")
+  end)
+
+  it("U7 is refused in all steps after one in which only a second trace found it, until it is as before", function()
+    local factor = ffi.new("double[1]", 2)
+    local train = trainer(function(net, b) return factor[0] * loss_of(net, b) end)
+    for _ = 1, 3 do assert.equal(2, train:step(batch()).loss) end
+    factor[0] = 3
+    for _ = 4, 7 do has(message(train.step, train, batch()), "scale") end
+    factor[0] = 2
+    assert.equal(2, train:step(batch()).loss)
+    assert.equal(2, train:step(batch()).loss)
   end)
 
   it("U7 is not reported where it has no effect", function()

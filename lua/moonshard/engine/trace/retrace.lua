@@ -2,8 +2,9 @@
 -- inputs has changed, and its graph has the value of the first trace.
 --
 -- It is traced again when a place that it can read has another value (engine/trace/reads.lua), and at uses 2, 4, 8, ...
--- of its graph, which finds what cannot be watched. Both graphs and their constants are compared. A trace takes about
--- as long as a small step, so a place that changes in every step costs one in every step.
+-- of its graph, which finds what cannot be watched; after a use that was refused, at every use until both are the same
+-- again. Both graphs and their constants are compared. A trace takes about as long as a small step, so a place that
+-- changes in every step costs one in every step.
 
 local engine = require("moonshard.base.ffi")
 local values = require("moonshard.tensor.values")
@@ -43,7 +44,7 @@ end
 function retrace.begin(graph, watch)
   watch:look()
   watch:compared()
-  graph.uses, graph.version = 1, watch.version
+  graph.uses, graph.version, graph.differed = 1, watch.version, false
 end
 
 ---What the function of a graph would compute otherwise, and the places that changed; nil: it computes the same.
@@ -55,10 +56,11 @@ end
 function retrace.changes(graph, trace, watch)
   local version = watch:look()
   graph.uses = graph.uses + 1
-  if graph.version == version and not retrace.is_due(graph.uses) then return nil end
+  if graph.version == version and not graph.differed and not retrace.is_due(graph.uses) then return nil end
   local again = trace()
   local differs = difference(graph, again)
   again:free()
+  graph.differed = differs ~= nil
   if differs then return differs, watch:text() end
   watch:compared()
   graph.version = version
