@@ -35,10 +35,17 @@ local function is_token_file(path) return path:find("%.bin$") ~= nil or path:fin
 
 local function any() return true end
 
+-- Megatron's options name a pair of files by the beginning of both names.
+local function pair_of(path)
+  return not files.exists(path) and files.exists(path .. ".idx") and path .. ".idx" or path
+end
+
 -- A pattern selects all files that match; a folder contributes files that end in .bin, those of sub-folders too.
 local function open(spec, option)
   local wanted = type(spec) == "string" and spec:find("[*?%[]") and any or is_token_file
-  local paths = token_files.once(files.find(spec, wanted, ".bin", option))
+  local paths = files.find(spec, wanted, ".bin", option)
+  for i, path in ipairs(paths) do paths[i] = pair_of(path) end
+  paths = token_files.once(paths)
   for _, path in ipairs(paths) do
     if not files.exists(path) then
       errors.invalid("%s: No such file or directory: `moonshard tokenize` converts text to token files", path)

@@ -81,7 +81,7 @@ describe("a pair of an index and tokens", function()
     local folder = scratch.folder()
     local a, b = copy("u16", folder, "a"), copy("i32", folder, "b")
     for _, files in ipairs({ folder, folder .. "/*", folder .. "/*.idx", folder .. "/*.bin",
-      { a .. ".idx", b .. ".bin" }, { a .. ".bin", a .. ".idx", b .. ".idx" } }) do
+      { a .. ".idx", b .. ".bin" }, { a .. ".bin", a .. ".idx", b .. ".idx" }, { a, b }, { a, a .. ".bin", b } }) do
       local read = data(files)
       assert.equal(22, read.tokens)
       assert.equal(8, read.documents)
