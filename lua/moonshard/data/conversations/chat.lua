@@ -65,7 +65,7 @@ local function pack(o)
   if packed.documents == 0 then errors.invalid("%s: files=%s have no conversation", WHO, files.show(o.files)) end
   if packed.trained == 0 then
     errors.invalid("%s: nothing is trained on: no message has the role %s, flags of messages leave all out, or all are "
-      .. "behind the first %d tokens", WHO, options.describe(o.train_on), o.seq)
+      .. "behind the first %d tokens", WHO, options.describe(last and "assistant" or o.train_on), o.seq)
   end
   return packed
 end
