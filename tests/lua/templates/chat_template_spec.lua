@@ -192,7 +192,7 @@ describe("Jinja templates of conversations", function()
       files = lines_with(TURNS), template = { jinja = ended }, template_kwargs = { eos_token = "</s>" } })
     local strict = "{% if messages[0].role != 'system' %}{{ raise_exception('no system') }}{% endif %}"
     has(message(ms.data.chat, { files = path, template = { jinja = strict }, seq = 64 }),
-      path .. ":2: | template:1: | no system")
+      path .. ":2: | { jinja }:1: | no system")
   end)
 
   it("get tools, variables and the day of the recipe, and refuse what they do not read", function()

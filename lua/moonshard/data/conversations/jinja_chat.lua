@@ -63,7 +63,7 @@ local function of_source(who, given)
   if type(given.jinja) ~= "string" then
     errors.invalid("%s: template: jinja must be the source of a template, not %s", who, options.describe(given.jinja))
   end
-  return { of_tokenizer = false, default = jinja.compile(given.jinja, "template") }
+  return { of_tokenizer = false, default = jinja.compile(given.jinja, "{ jinja }") }
 end
 
 -- ---- what a recipe adds -------------------------------------------------------------------------------------------
