@@ -14,12 +14,16 @@ local config = {}
 ---@field column integer?
 ---@field columns integer?
 ---@field transposed boolean? stored as [columns, rows]
+---@field matrix integer? the transposed matrix of this number, from 0, of a tensor [matrices, inputs, outputs]
+---@field first integer? element of the parameter with which a tensor that has a part of it begins
+---@field parts integer? so many slices of equal size make up the parameter
 ---@field blocks integer? in so many equal blocks of its rows, `columns` of each from `column` on
 
 ---@class moonshard.HuggingFaceTensor a stored tensor and the parameters in it
 ---@field name string without the family's prefix
 ---@field shape integer[]
 ---@field outside boolean? its name has no prefix
+---@field exact boolean? it is saved in f32 whatever the dtype
 ---@field tied_to string? full name of a tensor that is tied to it: a folder that has both must have equal values
 ---@field vocabulary boolean? a vector of a number for each token
 ---@field slices moonshard.HuggingFaceSlice[]
@@ -30,6 +34,7 @@ local config = {}
 ---@field architecture string
 ---@field transposed boolean? whether its linear layers are stored as [in, out]
 ---@field buffers string[] patterns of names to skip
+---@field skipped (fun(config: table, options: table): string[], string)? as in moonshard.DecoderFamily
 ---@field renamed table<string, string>? endings of names in old files, by those of today
 ---@field fields table<string, table> those that it reads, as for fields.read
 ---@field options fun(path: string, config: table): table
@@ -63,14 +68,16 @@ function config.family(name)
   return made[name]
 end
 
----The family whose class an architecture is.
+---The family whose class an architecture is; of several, the first by name.
 ---@param architecture any "LlamaForCausalLM"
 ---@return string? model_type
 function config.of_architecture(architecture)
+  local found
   for name in pairs(names()) do
-    if config.family(name).architecture == architecture then return name end
+    local is_it = config.family(name).architecture == architecture
+    if is_it and not (found and found < name) then found = name end
   end
-  return nil
+  return found
 end
 
 ---The families that have a layout: "gemma, ..., phi3 and qwen3".

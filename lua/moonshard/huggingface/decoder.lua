@@ -50,7 +50,10 @@ local ACTIVATION_NAMES = { silu = "silu", gelu_tanh = "gelu_pytorch_tanh", gelu 
 ---@field layer string? what the names of a layer's tensors begin with; default "layers.%d."
 ---@field buffers string[]? patterns of names to skip; default: old versions' frequencies of positions
 ---@field absent string[]? fields that all have, but not this family: dim and heads say them
----@field experts table<string, string>? their names of a layer's mixture: block, w1, w3, w2
+---@field experts table<string, string>? their names of a layer's mixture: block, w1, w3, w2; shared: default
+---  "shared_expert"; bias: of the router's choices, if the family has them
+---@field skipped (fun(config: table, o: table): string[], string)? patterns of names of tensors that a folder with this
+---  config can have and that are not read, and what to say of those that are there: a format that takes their number
 ---@field fused { qkv: string?, gate_up: string?, by_head: boolean? }? names of tensors of several products, with rows
 ---  below one another, or q, k and v of each key head together
 ---@field limits { option: string, field: string, broken: (fun(o: table): boolean), why: string }[]? options that
@@ -191,9 +194,11 @@ end
 local CHECKED = {
   { "activation", "silu" }, { "qkv_bias", false }, { "out_bias", false }, { "mlp_bias", false }, { "qk_norm", false },
   { "norms", "before" }, { "norm_from_one", false }, { "embedding_scale", 1 }, { "attention_softcap", false },
-  { "logit_softcap", false }, { "window", false }, { "experts", false }, { "experts_per_token", false },
-  { "bias_rate", 0 }, { "aux_loss", 0 }, { "expert_ffn", false }, { "expert_score", "softmax" },
-  { "renormalise", true }, { "shared_ffn", false }, { "gated", true }, { "head_bias", false },
+  { "logit_softcap", false }, { "window", false }, { "kv_lora_rank", false }, { "sinks", false },
+  { "experts", false }, { "experts_per_token", false }, { "bias_rate", 0 }, { "aux_loss", 0 },
+  { "expert_ffn", false }, { "expert_score", "softmax" }, { "renormalise", true }, { "route_scale", 1 },
+  { "n_group", 1 }, { "topk_group", 1 }, { "shared_ffn", false }, { "shared_gate", true },
+  { "expert_bias", false }, { "expert_fused", false }, { "gated", true }, { "head_bias", false },
   { "layer_norm", false }, { "norm_bias", true }, { "parallel", false }, { "rotary_dim", false },
   { "rope_interleaved", false }, { "residual_scale", 1 }, { "logit_scale", 1 }, { "head_dim" }, { "kv_heads" },
 }
@@ -235,9 +240,15 @@ end
 
 local function theta_of_window(o) return o.window_rope_theta or not o.rope_scaling and o.rope_theta end
 
+-- The factor of scores.
+local function scale_of(o)
+  return o.attention_scale or model_rope.score_scale(o.kv_lora_rank and o.rope_scaling, o.head_dim)
+end
+
 -- Reads what was written: an option that a family's config.json cannot say would be lost.
 local function check_written(row, known, o, config)
   local again = read(row, known, "config.json", config)
+  if again.route_bias then again.bias_rate = o.bias_rate end -- it is of training: the biases are in the folder
   local function value_of(from, name, default)
     if from[name] == nil then return default end
     return from[name]
@@ -246,8 +257,7 @@ local function check_written(row, known, o, config)
     local name, default = unpack(checked)
     if not is_near(value_of(o, name, default), value_of(again, name, default)) then refuse_lost(row, name) end
   end
-  local scale, theirs = o.attention_scale or o.head_dim ^ -0.5, again.attention_scale or o.head_dim ^ -0.5
-  if not is_near(scale, theirs) then refuse_lost(row, "attention_scale") end
+  if not is_near(scale_of(o), scale_of(again)) then refuse_lost(row, "attention_scale") end
   for i = 1, o.window and o.layers or 0 do
     local slides = not o.slides or o.slides[i]
     if slides ~= (not again.slides or again.slides[i]) then refuse_lost(row, "slides") end
@@ -270,7 +280,7 @@ function decoder.family(row)
   local known = known_of(row)
   return {
     prefix = row.prefix or "model.", architecture = row.architecture, head = decoder_tensors.head(row), fields = known,
-    buffers = row.buffers or BUFFERS,
+    buffers = row.buffers or BUFFERS, skipped = row.skipped,
     options = function(path, config)
       local o = read(row, known, path, config)
       check_limits(row, o, path)

@@ -7,6 +7,9 @@ local decoder_tensors = {}
 local NAMES = {
   embed = "embed_tokens", norm = "norm",
   ["attn.wq"] = "self_attn.q_proj", ["attn.wk"] = "self_attn.k_proj", ["attn.wv"] = "self_attn.v_proj",
+  ["attn.wq_a"] = "self_attn.q_a_proj", ["attn.wq_b"] = "self_attn.q_b_proj",
+  ["attn.wkv_a"] = "self_attn.kv_a_proj_with_mqa", ["attn.wkv_b"] = "self_attn.kv_b_proj",
+  ["attn.kv_norm"] = "self_attn.kv_a_layernorm",
   ["attn.wo"] = "self_attn.o_proj", ["attn.q_norm"] = "self_attn.q_norm", ["attn.k_norm"] = "self_attn.k_norm",
   ["mlp.w1"] = "mlp.gate_proj", ["mlp.w3"] = "mlp.up_proj", ["mlp.w2"] = "mlp.down_proj",
 }
@@ -19,8 +22,21 @@ local NORMS = {
 
 local function name_of(row, ours) return row.names and row.names[ours] or NAMES[ours] end
 
+-- Those of attention with latent keys and values.
+local function latent_attention_of(o)
+  local queries, latent = o.heads * o.head_dim, o.kv_lora_rank
+  local list = {
+    { "attn.wkv_a", o.dim, latent + o.qk_rope_head_dim, o.qkv_bias },
+    { "attn.wkv_b", latent, o.heads * (o.qk_nope_head_dim + o.v_head_dim) },
+    { "attn.wo", o.heads * o.v_head_dim, o.dim, o.out_bias },
+  }
+  if not o.q_lora_rank then return { { "attn.wq", o.dim, queries }, unpack(list) } end
+  return { { "attn.wq_a", o.dim, o.q_lora_rank, o.qkv_bias }, { "attn.wq_b", o.q_lora_rank, queries }, unpack(list) }
+end
+
 -- A branch's products: ours, inputs, outputs, and whether there is a bias.
 local function attention_of(o)
+  if o.kv_lora_rank then return latent_attention_of(o) end
   local queries, keys, bias = o.heads * o.head_dim, o.kv_heads * o.head_dim, o.qkv_bias
   return {
     { "attn.wq", o.dim, queries, bias }, { "attn.wk", o.dim, keys, bias }, { "attn.wv", o.dim, keys, bias },
@@ -48,10 +64,32 @@ function List:add_part(name, shape, parameter, part, parts)
   self[#self + 1] = { name = name, shape = shape, slices = { slice } }
 end
 
+-- All experts' matrices as one tensor [E,inputs,outputs], each transposed, and their biases [E,outputs].
+function List:add_stack(name, o, inputs, outputs, parameter)
+  local slices = {}
+  for e = 0, o.experts - 1 do
+    slices[e + 1] = { parameter = parameter, matrix = e, first = e * inputs * outputs, parts = o.experts }
+  end
+  self[#self + 1] = { name = name, shape = { o.experts, inputs, outputs }, slices = slices }
+  if o.expert_bias then self:add(name .. "_bias", { o.experts, outputs }, parameter .. "_bias") end
+end
+
+function List:add_stacks(theirs, ours, o)
+  self:add(theirs .. "router.weight", { o.experts, o.dim }, ours .. "router.weight")
+  if o.expert_bias then self:add(theirs .. "router.bias", { o.experts }, ours .. "router.bias") end
+  self:add_stack(theirs .. "experts.gate_up_proj", o, o.dim, 2 * o.expert_ffn, ours .. "experts.w13")
+  self:add_stack(theirs .. "experts.down_proj", o, o.expert_ffn, o.dim, ours .. "experts.w2")
+end
+
 function List:add_experts(row, layer, o)
   local names, ours = row.experts, layer .. "mlp."
   local theirs = layer .. names.block .. "."
+  if o.expert_fused then return self:add_stacks(theirs, ours, o) end
   self:add(theirs .. "gate.weight", { o.experts, o.dim }, ours .. "router.weight")
+  if names.bias then
+    self:add(theirs .. names.bias, { o.experts }, ours .. "router_bias")
+    self[#self].exact = true
+  end
   for e = 0, o.experts - 1 do
     for _, w in ipairs({ "w1", "w2", "w3" }) do
       local shape = w == "w2" and { o.dim, o.expert_ffn } or { o.expert_ffn, o.dim }
@@ -60,10 +98,12 @@ function List:add_experts(row, layer, o)
     end
   end
   if not o.shared_ffn then return end
+  local shared = theirs .. (names.shared or "shared_expert") .. "."
   for _, w in ipairs({ "w1", "w3", "w2" }) do
-    self:add(theirs .. "shared_expert." .. names[w] .. ".weight",
-      w == "w2" and { o.dim, o.shared_ffn } or { o.shared_ffn, o.dim }, ours .. "shared." .. w .. ".weight")
+    self:add(shared .. names[w] .. ".weight", w == "w2" and { o.dim, o.shared_ffn } or { o.shared_ffn, o.dim },
+      ours .. "shared." .. w .. ".weight")
   end
+  if o.shared_gate == false then return end
   self:add(theirs .. "shared_expert_gate.weight", { 1, o.dim }, ours .. "shared_gate.weight")
 end
 
@@ -123,6 +163,14 @@ function List:add_qk_norms(row, layer, o)
   add("attn.k_norm", o.kv_heads)
 end
 
+function List:add_latent_norms(row, layer, o)
+  local function add(ours, width)
+    if width then self:add(layer .. name_of(row, ours) .. ".weight", { width }, layer .. ours .. ".weight") end
+  end
+  add("attn.q_norm", o.q_lora_rank)
+  add("attn.kv_norm", o.kv_lora_rank)
+end
+
 function List:add_norm(theirs, o, ours)
   self:add(theirs .. ".weight", { o.dim }, ours .. ".weight")
   if o.layer_norm and o.norm_bias ~= false then self:add(theirs .. ".bias", { o.dim }, ours .. ".bias") end
@@ -138,7 +186,9 @@ function List:add_layer(row, o, i)
   end
   add_norm("attn_norm")
   self:add_products(row, layer, ours, attention_of(o), o)
+  if o.sinks then self:add(layer .. "self_attn.sinks", { o.heads }, ours .. "attn.sinks") end
   if o.qk_norm then self:add_qk_norms(row, layer, o) end
+  if o.kv_lora_rank then self:add_latent_norms(row, layer, o) end
   add_norm("attn_norm_behind")
   add_norm("ffn_norm")
   if o.experts and (not o.sparse or o.sparse[i + 1]) then

@@ -28,6 +28,7 @@ local writing = require("moonshard.huggingface.write")
 ---@field pad_vocab_to_multiple_of? integer
 ---@field document_start? integer token that begins a document: attention does not cross it; not saved
 ---@field aux_loss? number factor of the auxiliary loss of routers; default: what the folder says
+---@field bias_rate? number biases of routers, where the folder has them, move by so much in a step; default 0
 ---@field adapter? boolean false: read a folder that has adapters of its own without them; default: refuse it
 ---@field ignore? string[] fields of config.json to load without, such as unknown ones that do not affect the results;
 ---  they are not saved, and a note names those that have an effect
@@ -83,18 +84,27 @@ end
 function huggingface.model(folder, given)
   given = options.parse("ms.huggingface.model", given, {
     dropout = { "number" }, pad_vocab_to_multiple_of = { "positive" }, document_start = { "integer" },
-    ignore = { "table" }, aux_loss = { "number" }, adapter = { "boolean", default = true },
+    ignore = { "table" }, aux_loss = { "number" }, bias_rate = { "number" }, adapter = { "boolean", default = true },
   })
   options.folder("ms.huggingface.model", folder)
   local whole, path = config.read(folder)
   if given.adapter then refuse_adapter(folder) end
   local notes = ignored.remove("ms.huggingface.model", whole, path, config.family(whole.model_type), given.ignore or {})
   say(path, notes)
+  local reading = {}
   local family, wanted = config.parse(whole, path)
   say(path, without_effect.notes(whole))
+  local of_skipped
+  if family.skipped then reading.skipped, of_skipped = family.skipped(whole, wanted) end
   for _, name in ipairs({ "dropout", "pad_vocab_to_multiple_of", "document_start" }) do wanted[name] = given[name] end
-  if given.aux_loss then wanted.aux_loss = given.aux_loss end
-  local sources = not world.plan_only and weights.open(folder, family, wanted) or {}
+  if given.bias_rate and not wanted.route_bias then
+    errors.raise("MS_EUNSUPPORTED", "ms.huggingface.model: bias_rate is given, but the folder's %s has no biases of "
+      .. "routers, and could not be saved with them: leave bias_rate out, or give aux_loss", whole.model_type)
+  end
+  for _, name in ipairs({ "aux_loss", "bias_rate" }) do wanted[name] = given[name] or wanted[name] end
+  local sources, count_skipped = {}, 0
+  if not world.plan_only then sources, count_skipped = weights.open(folder, family, wanted, reading) end
+  if count_skipped > 0 then say(path, { of_skipped:format(count_skipped) }) end
   local model = models[whole.model_type](wanted)
   rawset(model, "_huggingface", whole)
   rawset(model, "_huggingface_folder", folder)

@@ -26,6 +26,11 @@ end
 ---@return moonshard.TensorView? nil: the whole tensor as stored
 ---@return integer elements
 function weights.view(tensor, slice)
+  if slice.matrix then -- one of several below one another, each [inputs, outputs]
+    local _, inputs, outputs = unpack(tensor.shape)
+    return { rows = outputs, columns = inputs, first = slice.matrix * inputs * outputs, row_stride = 1,
+      column_stride = outputs }, inputs * outputs
+  end
   if not slice.column then return nil, numel(tensor.shape) end
   if slice.blocks then -- some rows of each block of as many
     local width, rows = tensor.shape[2] or 1, slice.columns
@@ -58,9 +63,10 @@ local function has_prefix(file, prefix)
   return false
 end
 
-local function is_buffer(name, family, prefix)
+-- Whether its name, without the prefix, matches a pattern.
+local function is_one_of(name, prefix, patterns)
   if name:sub(1, #prefix) == prefix then name = name:sub(#prefix + 1) end
-  for _, pattern in ipairs(family.buffers) do
+  for _, pattern in ipairs(patterns) do
     if name:match(pattern) then return true end
   end
   return false
@@ -86,8 +92,8 @@ local function name_in(file, family, name)
 end
 
 -- The differences between the folder's tensors and the required ones, as texts.
-local function differences(file, family, prefix, expected)
-  local missing, misshapen, extra, twins = {}, {}, {}, {}
+local function differences(file, family, prefix, expected, skipped)
+  local missing, misshapen, extra, twins, count_skipped = {}, {}, {}, {}, 0
   for name, tensor in pairs(expected) do
     if tensor.tied_to then twins[tensor.tied_to] = true end
     local stored = file.by_name[name]
@@ -100,14 +106,18 @@ local function differences(file, family, prefix, expected)
   end
   for _, stored in ipairs(file.tensors) do
     local name = stored.name
-    local known = expected[name] or name == family.head or twins[name] or is_buffer(name, family, prefix)
-    if not known then extra[#extra + 1] = name end
+    local known = expected[name] or name == family.head or twins[name] or is_one_of(name, prefix, family.buffers)
+    if not known and is_one_of(name, prefix, skipped) then
+      count_skipped = count_skipped + 1
+    elseif not known then
+      extra[#extra + 1] = name
+    end
   end
-  return missing, misshapen, extra
+  return missing, misshapen, extra, count_skipped
 end
 
-local function check_names(file, family, prefix, expected)
-  local missing, misshapen, extra = differences(file, family, prefix, expected)
+local function check_names(file, family, prefix, expected, skipped)
+  local missing, misshapen, extra, count_skipped = differences(file, family, prefix, expected, skipped)
   local found = {}
   for _, kind in ipairs({ { "missing", missing }, { "misshapen", misshapen }, { "extra", extra } }) do
     table.sort(kind[2])
@@ -117,6 +127,7 @@ local function check_names(file, family, prefix, expected)
     errors.raise("MS_EMISMATCH", "%s does not contain the tensors that config.json requires; %s", file.path,
       table.concat(found, "; "))
   end
+  return count_skipped
 end
 
 -- ---- reading ----------------------------------------------------------------------------------------------------
@@ -173,9 +184,12 @@ end
 ---@param folder string
 ---@param family moonshard.HuggingFaceFamily
 ---@param options table the model's
+---@param reading { skipped: string[]? }? patterns of names, without the prefix, of tensors that are not read
 ---@return table<string, moonshard.ValueSource> sources by our parameter's name
-function weights.open(folder, family, options)
+---@return integer skipped how many tensors are not read
+function weights.open(folder, family, options, reading)
   faults.check_weights(folder, family)
+  reading = reading or {}
   local file = safetensors.open(folder)
   if options.layers > #file.tensors then -- before building a list of all
     errors.raise("MS_EMISMATCH", "%s: config.json requires %d layers, but there are only %d tensors", file.path,
@@ -187,17 +201,18 @@ function weights.open(folder, family, options)
     tensor.stored_as = name_in(file, family, weights.full_name(family, prefix, tensor))
     expected[tensor.stored_as] = tensor
   end
-  check_names(file, family, prefix, expected)
+  local count_skipped = check_names(file, family, prefix, expected, reading.skipped or {})
   local sources = {}
   local head = options.tied and file.by_name[family.head] and family.head or nil
   for _, tensor in ipairs(list) do
     for _, slice in ipairs(tensor.slices) do
       local twin = slice.parameter == "embed.weight" and head or tensor.tied_to
       local source = source_of(file, tensor, slice, file.by_name[twin] and twin or nil)
-      sources[slice.parameter] = slice.parts and join(sources, slice, source, numel(tensor.shape)) or source
+      local _, elements = weights.view(tensor, slice)
+      sources[slice.parameter] = slice.parts and join(sources, slice, source, elements) or source
     end
   end
-  return sources
+  return sources, count_skipped
 end
 
 return weights

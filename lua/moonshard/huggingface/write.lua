@@ -19,6 +19,7 @@ local weights = require("moonshard.huggingface.weights")
 local written = require("moonshard.base.files.written")
 
 local PIECE = 2 ^ 23 -- elements per read
+local F32 = saved_dtypes.read("ms.huggingface")
 
 ---@class moonshard.HuggingFaceSource
 ---@field config table contents of config.json: as read from a file, or as returned by huggingface.config
@@ -79,11 +80,13 @@ local function check_parameters(found, tensors, model)
   if extra then errors.raise("MS_EMISMATCH", "parameter %s has no place in config.json's model", extra) end
 end
 
+local function dtype_of(tensor, dtype) return tensor.exact and F32 or dtype end
+
 -- Splits like the reference library: in order, with a new file when the next tensor would exceed the size limit.
 local function divide(tensors, dtype, limit)
   local files = { { bytes = 0 } }
   for _, tensor in ipairs(tensors) do
-    local bytes = weights.numel(tensor.shape) * dtype.bytes
+    local bytes = weights.numel(tensor.shape) * dtype_of(tensor, dtype).bytes
     local file = files[#files]
     if #file > 0 and file.bytes + bytes > limit then
       file = { bytes = 0 }
@@ -109,7 +112,7 @@ end
 local function write_file(folder, file, found, dtype, one)
   local declared = {}
   for i, tensor in ipairs(file) do
-    declared[i] = { name = tensor.stored_as, dtype = dtype.stored, shape = tensor.shape }
+    declared[i] = { name = tensor.stored_as, dtype = dtype_of(tensor, dtype).stored, shape = tensor.shape }
   end
   local writer = one:try(safetensors.create, folder .. "/" .. file.name, declared, { metadata = { format = "pt" } })
   local ok, problem = pcall(function()

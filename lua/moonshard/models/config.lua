@@ -61,9 +61,9 @@ local TOLD = set_of([[
 
 -- Names and shapes of parameters say so, or nothing that is computed depends on it.
 local WITHOUT_PART = set_of([[
-  bias channels classes deviation dim expert_ffn experts ffn gated head_bias head_dim layers mlp_bias mlp_ratio
-  norm_bias out_bias
-  pad_vocab_to_multiple_of patch qkv_bias seq shared_ffn size sparse tied types
+  bias channels classes deviation dim expert_bias expert_ffn expert_fused experts ffn gated head_bias head_dim
+  kv_lora_rank layers mlp_bias mlp_ratio norm_bias out_bias pad_vocab_to_multiple_of patch q_lora_rank qkv_bias
+  route_bias seq shared_ffn shared_gate sinks size sparse tied types v_head_dim
 ]])
 
 -- Values that mean the same: an option that is off, a list for layers that holds for all of them, and a size that is

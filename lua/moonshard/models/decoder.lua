@@ -12,11 +12,15 @@
 --   GPT-NeoX, Phi 2, Cohere         attention and MLP in parallel, with a norm each (GPT-NeoX) or one
 --   StableLM, Phi 2, GLM            rotary positions in a part of each head
 --   Granite, Cohere                 factors of the embedding, branches, scores and logits
+--   DeepSeek V2, V3, Kimi K2        keys and values from a latent vector (latent_attention.lua)
+--   gpt-oss                         attention sinks, biases of experts, a gate within limits
 --
 -- Rotary positions pair element d with d + D/2, as Hugging Face's weights expect, or neighbours (Cohere, GLM). Initial
 -- weights: normal(0, 0.02), the projections into the residual stream scaled by 1/sqrt(2 layers).
 
+local gated = require("moonshard.nn.gated")
 local language = require("moonshard.models.language")
+local latent_attention = require("moonshard.models.latent_attention")
 local model_config = require("moonshard.models.config")
 local module = require("moonshard.nn.module")
 local nn = require("moonshard.nn")
@@ -25,6 +29,7 @@ local parameter = require("moonshard.tensor.parameter")
 local rope = require("moonshard.models.rope")
 
 local initializers = parameter.initializers
+local value_of = require("moonshard.nn.layer").value_of
 
 local decoder = {}
 
@@ -58,6 +63,7 @@ function Attention:init(config, slides, rotates)
   self.wk = linear(config.dim, config.kv_heads * head_dim, config.qkv_bias)
   self.wv = linear(config.dim, config.kv_heads * head_dim, config.qkv_bias)
   self.wo = linear(config.heads * head_dim, config.dim, config.out_bias, residual_law(config))
+  if config.sinks then self.sinks = parameter.new({ config.heads, init = initializers.normal(0, 0.02) }) end
   if config.qk_norm then
     local by_head = config.qk_norm == "head"
     self.q_norm = norm(config, by_head and head_dim or config.heads * head_dim)
@@ -82,10 +88,10 @@ local function rotate(self, x, normalise, cache)
 end
 
 -- A window as long as the sequence hides nothing.
-local function attend(self, q, k, v, tokens)
+local function attend(self, q, k, v, tokens, sinks)
   local window = self._window
   if window and window >= q.shape[2] then window = nil end
-  return language.attend(self._config, q, k, v, tokens, window)
+  return language.attend(self._config, q, k, v, tokens, window, sinks)
 end
 
 -- x [B,T,D], tokens i32 [B,T] -> [B,T,D]
@@ -95,10 +101,11 @@ function Attention:forward(x, tokens, cache)
   local k = project(self, x, self.wk, self.kv_heads, self.k_norm)
   local v = project(self, x, self.wv, self.kv_heads)
   q, k = rotate(self, q, self.q_norm, cache), rotate(self, k, self.k_norm, cache)
-  local function whole() return attend(self, q, k, v, tokens) end
+  local sinks = self.sinks and value_of(self, "sinks")
+  local function whole() return attend(self, q, k, v, tokens, sinks) end
   local config = self._config
   local y = cache and cache:attend(q, k, v, { window = self._window, softcap = config.attention_softcap,
-    scale = config.attention_scale }, whole) or whole()
+    scale = config.attention_scale, sinks = sinks }, whole) or whole()
   return self.wo(y:reshape(batch, length, self.heads * self.head_dim))
 end
 
@@ -116,16 +123,18 @@ end
 function MLP:forward(x)
   if not self.w3 then return self.w2(ops[self._activation](self.w1(x))) end
   local gate, up = self.w1(x), self.w3(x)
-  if self._activation == "silu" then return self.w2(ops.swiglu(gate, up)) end
-  return self.w2(ops[self._activation](gate) * up)
+  return self.w2(gated[self._activation](gate, up))
 end
 
 local function experts_of(config)
   return nn.mixture_of_experts({
     config.dim, config.expert_ffn, experts = config.experts, top_k = config.experts_per_token,
-    score = config.expert_score, renormalise = config.renormalise, aux_loss = config.aux_loss,
-    bias_rate = config.bias_rate, activation = config.activation, shared_gate = config.shared_ffn ~= nil,
+    score = config.expert_score, renormalise = config.renormalise, route_scale = config.route_scale,
+    n_group = config.n_group, topk_group = config.topk_group, group_score = config.group_score,
+    aux_loss = config.aux_loss, route_bias = config.route_bias, bias_rate = config.bias_rate,
+    activation = config.activation, bias = config.expert_bias, fused = config.expert_fused,
     shared = config.shared_ffn and MLP(config, config.shared_ffn) or nil,
+    shared_gate = config.shared_ffn and config.shared_gate,
     init = "gpt2", down_init = residual_law(config),
   })
 end
@@ -135,7 +144,8 @@ local Block = module.define("Block")
 function Block:init(config, slides, rotates, sparse)
   local before, behind = config.norms ~= "behind", config.norms ~= "before"
   self.attn_norm = before and norm(config) or nil
-  self.attn = Attention(config, slides, rotates)
+  self.attn = config.kv_lora_rank and latent_attention(config, slides, rotates, residual_law(config))
+    or Attention(config, slides, rotates)
   self.attn_norm_behind = behind and norm(config) or nil
   self.ffn_norm = before and config.parallel ~= "one" and norm(config) or nil
   self.mlp = sparse and experts_of(config) or MLP(config, config.ffn)

@@ -47,15 +47,29 @@ local SPECS = {
   slides = { "table" },
   window_rope_theta = { "number" },
   rotates = { "table" },
+  sinks = { "boolean", default = false },
   experts = { "positive" },
   experts_per_token = { "positive" },
   expert_ffn = { "positive" },
   expert_score = { "string" },
+  expert_bias = { "boolean" },
+  expert_fused = { "boolean" },
   renormalise = { "boolean" },
+  route_scale = { "number" },
+  n_group = { "positive" },
+  topk_group = { "positive" },
+  group_score = { "string" },
+  route_bias = { "boolean" },
   shared_ffn = { "positive" },
+  shared_gate = { "boolean" },
   aux_loss = { "number" },
   bias_rate = { "number" },
   sparse = { "table" },
+  kv_lora_rank = { "positive" },
+  q_lora_rank = { "positive" },
+  qk_nope_head_dim = { "positive" },
+  qk_rope_head_dim = { "positive" },
+  v_head_dim = { "positive" },
 }
 
 local WITH_SIZES = { { "string" } }
@@ -63,11 +77,36 @@ for name, spec in pairs(SPECS) do WITH_SIZES[name] = spec end
 
 -- What options that name a choice can be.
 local CHOICES = {
-  activation = { "silu", "gelu_tanh", "gelu", "relu" },
+  activation = { "silu", "gelu_tanh", "gelu", "relu", "swiglu_oai" },
   parallel = { "each", "one", false },
   qk_norm = { "head", "all", false },
   norms = { "before", "behind", "around" },
 }
+
+-- Options of attention with latent keys and values, which all models with one have but q_lora_rank; other attention has
+-- none of them. Heads are of both parts, and their second part is what is rotated.
+local OF_LATENT = { "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim" }
+
+local function read_latent(who, config)
+  local latent = config.kv_lora_rank ~= nil
+  for _, name in ipairs(OF_LATENT) do
+    if not latent and config[name] then
+      errors.invalid("%s: %s says something of attention with latent keys and values: give kv_lora_rank", who, name)
+    elseif latent and not config[name] and name ~= "q_lora_rank" then
+      errors.invalid("%s: kv_lora_rank is given, so %s must be, too", who, name)
+    end
+  end
+  if not latent then return end
+  local head_dim, turned = config.qk_nope_head_dim + config.qk_rope_head_dim, config.qk_rope_head_dim
+  for name, value in pairs({ head_dim = head_dim, rotary_dim = turned, kv_heads = config.heads, qk_norm = false,
+    sinks = false }) do
+    if config[name] and config[name] ~= value then
+      errors.invalid("%s: %s is %s, but with latent keys and values (kv_lora_rank) it is %s: leave it out", who, name,
+        options.describe(config[name]), options.describe(value))
+    end
+  end
+  config.head_dim, config.rotary_dim = head_dim, turned
+end
 
 local function check_heads(who, config)
   if config.dim % config.heads ~= 0 and not config.head_dim then
@@ -79,7 +118,7 @@ local function check_heads(who, config)
   end
   local given = config.head_dim and "" or " (dim / heads)"
   config.head_dim = config.head_dim or config.dim / config.heads
-  if config.head_dim % 2 ~= 0 then
+  if config.head_dim % 2 ~= 0 and not config.kv_lora_rank then
     errors.raise("MS_ESHAPE", "%s: head_dim %d%s must be even, since pairs of elements are rotated", who,
       config.head_dim, given)
   end
@@ -141,7 +180,9 @@ end
 
 -- Options of mixtures of experts, and what they are if they are not given.
 local OF_EXPERTS = {
-  experts_per_token = 2, expert_ffn = false, expert_score = "softmax", renormalise = true, shared_ffn = false,
+  experts_per_token = 2, expert_ffn = false, expert_score = "softmax", expert_bias = false,
+  expert_fused = false, renormalise = true, route_scale = 1,
+  n_group = 1, topk_group = 1, group_score = "max", route_bias = false, shared_ffn = false, shared_gate = true,
   aux_loss = 0, bias_rate = 0, sparse = false,
 }
 
@@ -154,6 +195,9 @@ local function read_experts(who, config)
   end
   if config.experts and not config.gated then
     errors.invalid("%s: gated = false: mixtures of experts are built of gated MLPs alone", who)
+  end
+  if config.activation == "swiglu_oai" and not config.gated then
+    errors.invalid('%s: activation "swiglu_oai" is of gated MLPs, and gated is false', who)
   end
   if config.experts then config.expert_ffn = config.expert_ffn or config.ffn end
 end
@@ -188,7 +232,7 @@ end
 ---@field tied? boolean share the weights of embedding and head; default false
 ---@field pad_vocab_to_multiple_of? integer default 1
 ---@field padding? integer token whose lookups give the embedding no gradient; default: none
----@field activation? "silu"|"gelu_tanh"|"gelu"|"relu" of the MLP's gate, or its only one; default "silu"
+---@field activation? "silu"|"gelu_tanh"|"gelu"|"relu"|"swiglu_oai" of the MLP's gate, or its only one; default "silu"
 ---@field gated? boolean the MLP is w2 (act(w1 x) * w3 x), or w2 act(w1 x); default true
 ---@field head_bias? boolean default false
 ---@field qkv_bias? boolean default false
@@ -210,15 +254,31 @@ end
 ---@field window? integer a query sees so many keys, itself included, in the layers that slide
 ---@field slides? boolean[] which layers do; default: all
 ---@field rotates? boolean[] which layers have rotary positions; default: all
+---@field sinks? boolean a number of each head takes part in its softmax (nn/sink.lua); default false
 ---@field experts? integer in place of an MLP, layers have so many experts (nn/mixture_of_experts.lua)
 ---@field experts_per_token? integer default 2
 ---@field expert_ffn? integer width of an expert; default ffn
 ---@field expert_score? "softmax"|"sigmoid" default "softmax"
+---@field expert_bias? boolean of the router's and the experts' products; default false
+---@field expert_fused? boolean an expert's first two matrices are one (nn/mixture_of_experts.lua); default false
 ---@field renormalise? boolean the weights of a token's experts add up to 1; default true
----@field shared_ffn? integer width of a shared expert, which a sigmoid weighs; default: none
+---@field route_scale? number factor of these weights; default 1
+---@field n_group? integer groups of the experts, of which a token's are in topk_group; default 1
+---@field topk_group? integer default 1
+---@field group_score? "max"|"top2" a group's score: its best expert's, or the sum of its two best; default "max"
+---@field route_bias? boolean biases choose experts with the scores; they move by bias_rate, and with 0 stay as they
+---  are; default: whether bias_rate is above 0
+---@field shared_ffn? integer width of a shared expert; default: none
+---@field shared_gate? boolean a sigmoid weighs the shared expert; default true
 ---@field aux_loss? number factor of the routers' auxiliary loss; default 0
 ---@field bias_rate? number step of balanced biases of the routers; default 0: none
 ---@field sparse? boolean[] which layers have experts; default: all
+---@field kv_lora_rank? integer width of the latent vector of keys and values (models/latent_attention.lua); default:
+---  none. With it, head_dim follows from the next ones:
+---@field q_lora_rank? integer width of the latent vector of queries; default: they have none
+---@field qk_nope_head_dim? integer elements of a head's queries and keys without positions
+---@field qk_rope_head_dim? integer and those that are rotated
+---@field v_head_dim? integer of its values
 ---@field window_rope_theta? number theta of the layers that slide, which then have no scaling
 
 ---@class moonshard.DecoderConfig: moonshard.DecoderOptions with all defaults filled in
@@ -231,9 +291,13 @@ end
 function decoder_options.read(who, given, has_sizes)
   local config = options.parse(who, given, has_sizes and WITH_SIZES or SPECS)
   config.kv_heads = config.kv_heads or config.heads
+  read_latent(who, config)
   check_heads(who, config)
   config.rope_scaling = rope.read_scaling(who .. ": rope_scaling", config.rope_scaling,
     (config.rotary_dim or config.head_dim) / 2)
+  if config.kv_lora_rank and not config.attention_scale then
+    config.attention_scale = rope.score_scale(config.rope_scaling, config.head_dim)
+  end
   check_choices(who, config)
   check_norms(who, config)
   check_numbers(who, config)

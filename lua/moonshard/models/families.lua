@@ -12,6 +12,13 @@ local families = {}
 ---@field usual table? options of its published models, where they are not a decoder's defaults
 ---@field scaled boolean? embeddings are scaled by the root of their width
 
+local DEEPSEEK_V3 = {
+  name = "DeepseekV3",
+  traits = { expert_score = "sigmoid", group_score = "top2", route_bias = true, shared_gate = false },
+  usual = { rope_interleaved = true, experts = 256, experts_per_token = 8, eps = 1e-6, qk_nope_head_dim = 128,
+    qk_rope_head_dim = 64, v_head_dim = 128 },
+}
+
 ---@type table<string, moonshard.Family>
 families.rows = {
   decoder = { name = "Decoder" },
@@ -82,6 +89,18 @@ families.rows = {
   olmo3 = { name = "Olmo3", traits = { norms = "behind", qk_norm = "all" } },
   exaone4 = { name = "Exaone4", traits = { norms = "behind", qk_norm = "head" } },
   seed_oss = { name = "SeedOss", usual = { qkv_bias = true, eps = 1e-6 } },
+  deepseek_v2 = {
+    name = "DeepseekV2", traits = { rope_interleaved = true, renormalise = false, shared_gate = false },
+    usual = { experts = 64, experts_per_token = 6, eps = 1e-6, qk_nope_head_dim = 128, qk_rope_head_dim = 64,
+      v_head_dim = 128 },
+  },
+  deepseek_v3 = DEEPSEEK_V3, kimi_k2 = DEEPSEEK_V3,
+  gpt_oss = {
+    name = "GptOss",
+    traits = { sinks = true, expert_bias = true, expert_fused = true, activation = "swiglu_oai", qkv_bias = true,
+      out_bias = true, renormalise = true },
+    usual = { experts = 32, experts_per_token = 4, rope_theta = 150000 },
+  },
   smollm3 = { name = "SmolLM3", usual = { tied = true, eps = 1e-6, rope_theta = 2e6 } },
 }
 

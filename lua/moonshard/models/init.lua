@@ -10,6 +10,8 @@
 ---@field decoder fun(config: moonshard.DecoderOptions): moonshard.Module a decoder of no family
 ---@field cohere fun(config: moonshard.DecoderOptions): moonshard.Module this and the next: with the family's traits
 ---@field cohere2 fun(config: moonshard.DecoderOptions): moonshard.Module
+---@field deepseek_v2 fun(config: moonshard.DecoderOptions): moonshard.Module
+---@field deepseek_v3 fun(config: moonshard.DecoderOptions): moonshard.Module
 ---@field exaone4 fun(config: moonshard.DecoderOptions): moonshard.Module
 ---@field falcon fun(config: moonshard.DecoderOptions): moonshard.Module
 ---@field gemma fun(config: moonshard.DecoderOptions): moonshard.Module
@@ -18,7 +20,9 @@
 ---@field glm fun(config: moonshard.DecoderOptions): moonshard.Module
 ---@field glm4 fun(config: moonshard.DecoderOptions): moonshard.Module
 ---@field gpt_neox fun(config: moonshard.DecoderOptions): moonshard.Module
+---@field gpt_oss fun(config: moonshard.DecoderOptions): moonshard.Module
 ---@field granite fun(config: moonshard.DecoderOptions): moonshard.Module
+---@field kimi_k2 fun(config: moonshard.DecoderOptions): moonshard.Module
 ---@field ministral fun(config: moonshard.DecoderOptions): moonshard.Module
 ---@field mistral fun(config: moonshard.DecoderOptions): moonshard.Module
 ---@field mixtral fun(config: moonshard.DecoderOptions): moonshard.Module

@@ -125,6 +125,17 @@ local function yarn_growth(factor, times)
   return factor <= 1 and 1 or 0.1 * times * math.log(factor) + 1
 end
 
+---The factor of scores of attention with latent keys and values, where the growth of queries and keys by
+---mscale_all_dim is in the scores, since only a part of each is rotated.
+---@param scaled moonshard.RopeScaling|false
+---@param head_dim integer
+---@return number
+function rope.score_scale(scaled, head_dim)
+  local all = scaled and scaled.mscale_all_dim
+  local growth = all and yarn_growth(scaled.factor, all) or 1
+  return head_dim ^ -0.5 * growth * growth
+end
+
 -- What queries and keys are multiplied by.
 local function attention_factor(scaled, seq)
   if scaled and scaled.attention_factor then return scaled.attention_factor end

@@ -57,7 +57,7 @@ local function add_params(self, handle, unit_ids, groups, optimizer)
     local muon = optimizer and not param.frozen and optimizer:part_of(param.fqn).kind == "muon"
     config.optimizer = muon and C.MS_OPT_MUON or C.MS_OPT_NONE
     config.balance = not param.frozen and param.parameter.balance or 0
-    if config.balance > 0 then config.param_dtype = (dtypes.id("f32")) end
+    if param.parameter.balance then config.param_dtype = (dtypes.id("f32")) end
     for d, size in ipairs(param.shape) do dims[d - 1] = size end
     engine.check(C.ms_model_add_param(handle, unit_ids[param.unit], param.fqn, #param.shape, dims, config, out))
   end

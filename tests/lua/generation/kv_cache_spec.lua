@@ -10,7 +10,8 @@ local session = require("moonshard.engine.session")
 
 local message = fixture.message
 
-local FAMILIES = { "gpt2", "documents", "llama", "qwen3", "gemma2", "smollm3", "qwen2_moe" }
+local FAMILIES = { "gpt2", "documents", "llama", "qwen3", "gemma2", "smollm3", "qwen2_moe",
+  "deepseek_v3", "gpt_oss" }
 local PROMPTS = { "the moon is", { 1, 2, 32, 4 }, "a" }
 
 local FOLDERS = "tests/fixtures/huggingface/"
@@ -32,6 +33,15 @@ local MODELS = {
   qwen2_moe = function()
     return ms.models.qwen2_moe { vocab = 256, layers = 2, dim = 16, heads = 4, kv_heads = 2, ffn = 32, seq = 40,
       experts = 4, experts_per_token = 2, expert_ffn = 12, shared_ffn = 8 }
+  end,
+  deepseek_v3 = function()
+    return ms.models.deepseek_v3 { vocab = 256, layers = 2, dim = 16, heads = 4, ffn = 32, seq = 40, kv_lora_rank = 12,
+      qk_nope_head_dim = 6, qk_rope_head_dim = 4, v_head_dim = 5, experts = 4, experts_per_token = 2, expert_ffn = 12,
+      document_start = 32 }
+  end,
+  gpt_oss = function()
+    return ms.models.gpt_oss { vocab = 256, layers = 2, dim = 16, heads = 4, kv_heads = 2, ffn = 12, seq = 40,
+      experts = 4, experts_per_token = 2, window = 5, slides = { true, false }, document_start = 32 }
   end,
   gemma2 = function()
     return ms.models.gemma2 { vocab = 256, layers = 2, dim = 16, heads = 4, kv_heads = 2, head_dim = 6, ffn = 32,

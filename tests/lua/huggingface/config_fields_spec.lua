@@ -12,10 +12,13 @@ local FIELDS = json.decode(scratch.read("tests/fixtures/huggingface/config_field
 local BASE = FIELDS.base
 FIELDS.base = nil
 
+-- What a class's defaults lack.
+local NEEDED = { deepseek_v2 = { num_experts_per_tok = 6 } }
+
 -- The config of a class with all of its defaults, changed.
 local function whole(family, changes)
   local given = { model_type = family }
-  for _, source in ipairs({ BASE, FIELDS[family], changes or {} }) do
+  for _, source in ipairs({ BASE, FIELDS[family], NEEDED[family] or {}, changes or {} }) do
     for name, value in pairs(source) do given[name] = value end
   end
   return given

@@ -125,6 +125,11 @@ local ROWS = {
     why = "experts that all tokens share are not built for this family" },
   { off = { 1 }, families = "phi3", fields = "full_attn_mod interpolate_factor",
     why = "attention that only some layers have is not built" },
+  -- How the original training balanced experts and divided them, and layers that the class does not have.
+  { any = true, families = "deepseek_v2 deepseek_v3 kimi_k2", fields = [[
+    aux_loss_alpha ep_size num_mtp_layers num_nextn_predict_layers output_router_logits seq_aux
+  ]] },
+  { any = true, families = "gpt_oss", fields = "initial_context_length" },
   { any = true, families = "bert", fields = [[
     directionality pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers pooler_size_per_head pooler_type
   ]] },

@@ -1,15 +1,10 @@
 -- The families of decoders with mixtures of experts, rows as in init.lua: Mixtral, OLMoE, and Qwen's of
 -- versions 2 and 3.
--- The reference library adds the routers' auxiliary loss if output_router_logits says so.
 
 local errors = require("moonshard.base.error")
 local json = require("moonshard.base.text.json")
 local options = require("moonshard.base.checks.options")
-
-local AUXILIARY = {
-  output_router_logits = { "boolean", false }, router_aux_loss_coef = { "factor", 0.001 },
-  num_experts_per_tok = { "size" },
-}
+local routers = require("moonshard.huggingface.families.routers")
 
 local function with(first, second)
   local all = {}
@@ -17,21 +12,6 @@ local function with(first, second)
     for name, value in pairs(source) do all[name] = value end
   end
   return all
-end
-
-local function read_auxiliary(values, o)
-  if values.output_router_logits and values.router_aux_loss_coef > 0 then o.aux_loss = values.router_aux_loss_coef end
-end
-
-local function check_choices(path, o)
-  if o.experts_per_token <= o.experts then return end
-  errors.invalid("%s: num_experts_per_tok is %d, and there are %d experts", path, o.experts_per_token, o.experts)
-end
-
-local function write_auxiliary(o, config)
-  config.output_router_logits = o.aux_loss > 0
-  if o.aux_loss > 0 then config.router_aux_loss_coef = o.aux_loss end
-  config.num_experts_per_tok = o.experts_per_token
 end
 
 ---@type table<string, moonshard.DecoderFamily>
@@ -45,19 +25,18 @@ families.mixtral = {
     num_attention_heads = 32, num_key_value_heads = 8, max_position_embeddings = 131072, rms_norm_eps = 1e-5,
     tie_word_embeddings = false, hidden_act = "silu",
   },
-  known = with(AUXILIARY, {
+  known = with(routers.KNOWN, {
     sliding_window = { "size|none" }, num_local_experts = { "size", 8 }, num_experts_per_tok = { "size", 2 },
     router_jitter_noise = { only = 0, why = "noise on what routers read is not built" },
   }),
   options = function(path, values, o)
     o.window = values.sliding_window or nil
     o.experts, o.experts_per_token, o.expert_ffn = values.num_local_experts, values.num_experts_per_tok, o.ffn
-    check_choices(path, o)
-    read_auxiliary(values, o)
+    routers.read(path, values, o, "num_local_experts")
   end,
   config = function(o, config)
     config.sliding_window, config.num_local_experts = o.window or json.null, o.experts
-    write_auxiliary(o, config)
+    routers.write(o, config)
   end,
 }
 
@@ -71,7 +50,7 @@ families.olmoe = {
     num_attention_heads = 16, max_position_embeddings = 4096, rms_norm_eps = 1e-5, tie_word_embeddings = false,
     hidden_act = "silu", attention_bias = false,
   },
-  known = with(AUXILIARY, {
+  known = with(routers.KNOWN, {
     num_experts = { "size", 64 }, num_experts_per_tok = { "size", 8 }, norm_topk_prob = { "boolean", false },
     router_aux_loss_coef = { "factor", 0.01 },
     clip_qkv = { only = false, why = "queries, keys and values cut to a range are not built" },
@@ -79,19 +58,18 @@ families.olmoe = {
   options = function(path, values, o)
     o.experts, o.experts_per_token, o.expert_ffn = values.num_experts, values.num_experts_per_tok, o.ffn
     o.renormalise = values.norm_topk_prob
-    check_choices(path, o)
-    read_auxiliary(values, o)
+    routers.read(path, values, o, "num_experts")
   end,
   config = function(o, config)
     config.num_experts, config.norm_topk_prob = o.experts, o.renormalise
-    write_auxiliary(o, config)
+    routers.write(o, config)
   end,
 }
 
 -- ---- Qwen -------------------------------------------------------------------------------------------------------
 
 local NAMES = { block = "mlp", w1 = "gate_proj", w2 = "down_proj", w3 = "up_proj" }
-local QWEN = with(AUXILIARY, {
+local QWEN = with(routers.KNOWN, {
   decoder_sparse_step = { "size", 1 }, mlp_only_layers = { "indices", null = true },
   norm_topk_prob = { "boolean", false },
   num_experts = { "size" }, num_local_experts = { "size", null = true },
@@ -122,9 +100,8 @@ local function read_qwen(path, values, o, experts)
   end
   o.experts = values.num_local_experts or values.num_experts or experts
   o.experts_per_token, o.expert_ffn = values.num_experts_per_tok, values.moe_intermediate_size
-  check_choices(path, o)
+  routers.read(path, values, o, "num_experts")
   o.renormalise, o.sparse = values.norm_topk_prob, sparse_of(values, o.layers)
-  read_auxiliary(values, o)
 end
 
 local function write_qwen(o, config)
@@ -136,7 +113,7 @@ local function write_qwen(o, config)
       table.insert(config.mlp_only_layers, i - 1)
     end
   end
-  write_auxiliary(o, config)
+  routers.write(o, config)
 end
 
 local SIZES = {

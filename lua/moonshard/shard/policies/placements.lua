@@ -257,15 +257,22 @@ function placements.tensor_parallel(model)
     errors.invalid("ms.rules.tensor_parallel: give a model of ms.models, not %s; for a module of your own, "
       .. "write rules of placements", options.describe(model))
   end
-  local heads, mixed = model.config.heads, model.config.experts ~= nil
+  local heads, mixed, latent = model.config.heads, model.config.experts ~= nil, model.config.kv_lora_rank ~= nil
   local expert_rules = { -- `sparse` may leave no layer with experts
-    { re[[experts\.(w1|w3)$]], { tensor = placements.Shard(1) }, optional = true },
+    { re[[experts\.(w1|w3)(_bias)?$]], { tensor = placements.Shard(1) }, optional = true },
+    { re[[experts\.w13(_bias)?$]], { tensor = placements.Shard(1), heads = model.config.expert_ffn }, optional = true },
+    { re[[experts\.w2_bias$]], { tensor = "replicate" }, optional = true },
     { re[[experts\.w2$]], { tensor = placements.Shard(2) }, optional = true },
     { re[[\.(router|shared_gate)\.|router_bias$]], { tensor = "replicate" }, optional = true },
   }
+  local latent_rules = { -- latent vectors, which all heads read, are whole
+    { re[[\.(wq_b|wkv_b)\.]], { tensor = "colwise", heads = heads } },
+    { re[[\.(wq_a|wkv_a|kv_norm)\.]], { tensor = "replicate" } },
+  }
   local rules = {
-    { re[[\.wq\.]], { tensor = "colwise", heads = heads } },
-    { re[[\.(wk|wv)\.]], { tensor = "colwise", kv_heads = model.config.kv_heads or heads } },
+    { re[[\.wq\.]], { tensor = "colwise", heads = heads }, optional = latent },
+    { re[[\.(wk|wv)\.]], { tensor = "colwise", kv_heads = model.config.kv_heads or heads }, optional = latent },
+    { re[[\.sinks$]], { tensor = "colwise", heads = heads }, optional = true },
     { re[[\.(fc1|w1|w3)\.]], { tensor = "colwise" }, optional = mixed },
     { re[[\.(wo|fc2|w2)\.]], { tensor = "rowwise" } },
     { re[[^(embed|head)\.]], { tensor = "vocab" } },
@@ -273,6 +280,7 @@ function placements.tensor_parallel(model)
     { re[[norm]], { tensor = "sequence" } },
   }
   for _, rule in ipairs(mixed and expert_rules or {}) do rules[#rules + 1] = rule end
+  for i, rule in ipairs(latent and latent_rules or {}) do table.insert(rules, i, rule) end
   return rules
 end
 

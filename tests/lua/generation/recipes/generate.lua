@@ -12,6 +12,10 @@ local FAMILIES = {
   qwen3 = { seq = 30, kv_heads = 2, ffn = 64, head_dim = 8 },
   smollm3 = { seq = 30, kv_heads = 2, ffn = 64, head_dim = 8 },
   qwen2_moe = { seq = 30, kv_heads = 2, ffn = 64, experts = 4, experts_per_token = 2, expert_ffn = 12, shared_ffn = 8 },
+  deepseek_v3 = { seq = 30, ffn = 64, kv_lora_rank = 12, q_lora_rank = 10, qk_nope_head_dim = 6, qk_rope_head_dim = 4,
+    v_head_dim = 5, experts = 4, experts_per_token = 2, expert_ffn = 12, document_start = 32 },
+  gpt_oss = { seq = 30, kv_heads = 2, ffn = 12, experts = 4, experts_per_token = 2, window = 5,
+    slides = { true, false }, document_start = 32 },
   gemma2 = { seq = 30, kv_heads = 2, ffn = 64, head_dim = 8, window = 5 },
 }
 

@@ -78,7 +78,8 @@ end
 local function write_gradients()
   local parameters = {}
   for name, parameter in model:named_parameters() do
-    parameters[#parameters + 1] = { name, parameter.shape, train:gradient(name) }
+    local gradient = parameter.frozen and ms.zeros(parameter.shape) or train:gradient(name)
+    parameters[#parameters + 1] = { name, parameter.shape, gradient }
   end
   local i = 0
   ms.huggingface.write(cfg.out .. "/gradient", {
