@@ -217,4 +217,10 @@ return {
   { "attention has no sinks", "lua/moonshard/models/decoder.lua",
     'local sinks = self.sinks and value_of(self, "sinks")', 'local sinks = self.sinks == 0 and value_of(self, "sinks")',
     "huggingface/latent_spec" },
+  { "factors of fp8 are those of the first block", "lua/moonshard/huggingface/quantised.lua",
+    "factors[math.floor(row / size_rows) * columns + block]", "factors[0 * row * size_rows * columns * block]",
+    "huggingface/quantised_spec" },
+  { "the numbers in a byte of mxfp4 change places", "lua/moonshard/huggingface/quantised.lua",
+    "VALUES[high == 1 and math.floor(byte / 16) or byte % 16]",
+    "VALUES[high == 0 and math.floor(byte / 16) or byte % 16]", "huggingface/quantised_spec" },
 }

@@ -13,6 +13,7 @@ local merged = require("moonshard.huggingface.merged")
 local models = require("moonshard.models")
 local options = require("moonshard.base.checks.options")
 local sealed = require("moonshard.base.checks.sealed")
+local quantised = require("moonshard.huggingface.quantised")
 local same_run = require("moonshard.engine.agreement.same_run")
 local session = require("moonshard.engine.session")
 local text_lines = require("moonshard.base.text.text_lines")
@@ -91,9 +92,10 @@ function huggingface.model(folder, given)
   if given.adapter then refuse_adapter(folder) end
   local notes = ignored.remove("ms.huggingface.model", whole, path, config.family(whole.model_type), given.ignore or {})
   say(path, notes)
-  local reading = {}
+  local reading = { scheme = quantised.take(whole) }
   local family, wanted = config.parse(whole, path)
   say(path, without_effect.notes(whole))
+  if reading.scheme then say(path, { quantised.note(reading.scheme) }) end
   local of_skipped
   if family.skipped then reading.skipped, of_skipped = family.skipped(whole, wanted) end
   for _, name in ipairs({ "dropout", "pad_vocab_to_multiple_of", "document_start" }) do wanted[name] = given[name] end

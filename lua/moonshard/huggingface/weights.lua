@@ -2,6 +2,7 @@
 
 local errors = require("moonshard.base.error")
 local faults = require("moonshard.huggingface.folder.faults")
+local quantised = require("moonshard.huggingface.quantised")
 local safetensors = require("moonshard.base.files.safetensors")
 local ffi = require("ffi")
 
@@ -184,13 +185,14 @@ end
 ---@param folder string
 ---@param family moonshard.HuggingFaceFamily
 ---@param options table the model's
----@param reading { skipped: string[]? }? patterns of names, without the prefix, of tensors that are not read
+---@param reading { skipped: string[]?, scheme: moonshard.QuantisedScheme? }? patterns of names, without the prefix, of
+---  tensors that are not read; how the weights are quantised
 ---@return table<string, moonshard.ValueSource> sources by our parameter's name
 ---@return integer skipped how many tensors are not read
 function weights.open(folder, family, options, reading)
   faults.check_weights(folder, family)
   reading = reading or {}
-  local file = safetensors.open(folder)
+  local file = quantised.file(safetensors.open(folder), reading.scheme)
   if options.layers > #file.tensors then -- before building a list of all
     errors.raise("MS_EMISMATCH", "%s: config.json requires %d layers, but there are only %d tensors", file.path,
       options.layers, #file.tensors)
