@@ -95,6 +95,11 @@ families.rows = {
       v_head_dim = 128 },
   },
   deepseek_v3 = DEEPSEEK_V3, kimi_k2 = DEEPSEEK_V3,
+  glm4_moe = {
+    name = "Glm4Moe",
+    traits = { expert_score = "sigmoid", group_score = "top2", route_bias = true, shared_gate = false },
+    usual = { experts = 128, experts_per_token = 8 },
+  },
   gpt_oss = {
     name = "GptOss",
     traits = { sinks = true, expert_bias = true, expert_fused = true, activation = "swiglu_oai", qkv_bias = true,

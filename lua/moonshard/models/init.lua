@@ -19,6 +19,7 @@
 ---@field gemma3_text fun(config: moonshard.DecoderOptions): moonshard.Module
 ---@field glm fun(config: moonshard.DecoderOptions): moonshard.Module
 ---@field glm4 fun(config: moonshard.DecoderOptions): moonshard.Module
+---@field glm4_moe fun(config: moonshard.DecoderOptions): moonshard.Module
 ---@field gpt_neox fun(config: moonshard.DecoderOptions): moonshard.Module
 ---@field gpt_oss fun(config: moonshard.DecoderOptions): moonshard.Module
 ---@field granite fun(config: moonshard.DecoderOptions): moonshard.Module

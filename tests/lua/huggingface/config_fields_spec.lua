@@ -13,7 +13,7 @@ local BASE = FIELDS.base
 FIELDS.base = nil
 
 -- What a class's defaults lack.
-local NEEDED = { deepseek_v2 = { num_experts_per_tok = 6 } }
+local NEEDED = { deepseek_v2 = { num_experts_per_tok = 6 }, glm4_moe = { head_dim = 128 } }
 
 -- The config of a class with all of its defaults, changed.
 local function whole(family, changes)

@@ -1,5 +1,5 @@
--- DeepSeek V2 and V3, Kimi K2 and gpt-oss from and to Hugging Face's folders: the reference library's numbers on random
--- small models (tests/fixtures/huggingface), and what is refused.
+-- DeepSeek V2 and V3, Kimi K2, GLM 4.5 and gpt-oss from and to Hugging Face's folders: the reference library's numbers
+-- on random small models (tests/fixtures/huggingface), and what is refused.
 
 local breadth = require("lua.support.breadth")
 local has = require("lua.support.message").has
@@ -13,7 +13,7 @@ local assert_reference, train = huggingface.assert_reference, huggingface.train
 
 teardown(scratch.clear)
 
-local FAMILIES = { "deepseek_v2", "deepseek_v2_groups", "kimi_k2", "deepseek_v3", "gpt_oss" }
+local FAMILIES = { "deepseek_v2", "deepseek_v2_groups", "kimi_k2", "glm4_moe", "deepseek_v3", "gpt_oss" }
 -- Where not all cases run, the families that are divided below stand for what they have on one rank, too.
 local tried, all = huggingface.tried(breadth.all and FAMILIES or { "deepseek_v2_groups" }, "deepseek_v3")
 local DIVIDED = breadth.all and FAMILIES or { "deepseek_v3", "gpt_oss" }
@@ -130,6 +130,8 @@ describe("ms.models", function()
       deepseek_v3 = with(LATENT, { rope_scaling = yarn, n_group = 2, topk_group = 1, rope_interleaved = false,
         qkv_bias = true, out_bias = true, bias_rate = 1e-3 }),
       kimi_k2 = with(LATENT, { attention_scale = 6 ^ -0.5, renormalise = false }),
+      glm4_moe = with { experts = 4, experts_per_token = 2, expert_ffn = 6, shared_ffn = 12, sparse = { false, true },
+        qk_norm = "head", rotary_dim = 2, qkv_bias = true },
       gpt_oss = with { experts = 3, experts_per_token = 2, kv_heads = 1, window = 3, slides = { false, true },
         aux_loss = 0.25 },
     }

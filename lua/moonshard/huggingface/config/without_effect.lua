@@ -126,7 +126,7 @@ local ROWS = {
   { off = { 1 }, families = "phi3", fields = "full_attn_mod interpolate_factor",
     why = "attention that only some layers have is not built" },
   -- How the original training balanced experts and divided them, and layers that the class does not have.
-  { any = true, families = "deepseek_v2 deepseek_v3 kimi_k2", fields = [[
+  { any = true, families = "deepseek_v2 deepseek_v3 glm4_moe kimi_k2", fields = [[
     aux_loss_alpha ep_size num_mtp_layers num_nextn_predict_layers output_router_logits seq_aux
   ]] },
   { any = true, families = "gpt_oss", fields = "initial_context_length" },

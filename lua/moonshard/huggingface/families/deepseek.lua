@@ -1,17 +1,20 @@
 -- DeepSeek V2 and V3, and Kimi K2, which is V3's class under a model_type of its own, rows as in init.lua: keys and
--- values from a latent vector, and mixtures of experts in groups, with shared experts, in all layers but the first.
+-- values from a latent vector, and mixtures of experts in groups, with shared experts, in all layers but the first. And
+-- GLM 4.5, which has V3's mixtures.
 
 local errors = require("moonshard.base.error")
 local fields = require("moonshard.huggingface.fields")
 local json = require("moonshard.base.text.json")
 local routers = require("moonshard.huggingface.families.routers")
 
-local KNOWN = {
+-- Of mixtures of experts, and of latent keys and values.
+local EXPERTS_KNOWN = {
+  n_shared_experts = { "size", 1 }, first_k_dense_replace = { "index|none" }, moe_layer_freq = { "size", 1 },
+}
+local LATENT_KNOWN = {
   kv_lora_rank = { "size", 512 }, q_lora_rank = { "size", 1536, null = true },
   qk_nope_head_dim = { "size", 128 }, qk_rope_head_dim = { "size", 64 }, v_head_dim = { "size", 128 },
   head_dim = { "size", null = true }, qk_head_dim = { "size", null = true },
-  n_shared_experts = { "size", null = true }, first_k_dense_replace = { "index|none" },
-  moe_layer_freq = { "size", 1 },
 }
 
 local function with(...)
@@ -64,10 +67,13 @@ local function read_experts(path, values, o)
   o.sparse = sparse_of(values, o.layers)
 end
 
-local function write(o, config)
+local function write_latent(o, config)
   config.kv_lora_rank, config.q_lora_rank = o.kv_lora_rank, o.q_lora_rank or json.null
   config.qk_nope_head_dim, config.qk_rope_head_dim = o.qk_nope_head_dim, o.qk_rope_head_dim
   config.v_head_dim, config.head_dim = o.v_head_dim, o.qk_rope_head_dim
+end
+
+local function write_experts(o, config)
   config.n_routed_experts, config.num_experts_per_tok = o.experts, o.experts_per_token
   config.moe_intermediate_size, config.routed_scaling_factor = o.expert_ffn, o.route_scale
   config.n_shared_experts = o.shared_ffn and o.shared_ffn / o.expert_ffn or json.null
@@ -113,7 +119,7 @@ families.deepseek_v2 = {
     num_attention_heads = 32, max_position_embeddings = 2048, rms_norm_eps = 1e-6, tie_word_embeddings = false,
     hidden_act = "silu", attention_bias = false,
   },
-  known = with(KNOWN, {
+  known = with(LATENT_KNOWN, EXPERTS_KNOWN, {
     n_routed_experts = { "size", 64 }, num_experts_per_tok = { "size" }, moe_intermediate_size = { "size", 1407 },
     n_shared_experts = { "size", 2 }, n_group = { "size", null = true }, topk_group = { "size", null = true },
     topk_method = { "text", "greedy" }, routed_scaling_factor = { "positive", 1 },
@@ -130,7 +136,8 @@ families.deepseek_v2 = {
     o.n_group, o.topk_group = limited and values.n_group or 1, limited and values.topk_group or 1
   end,
   config = function(o, config)
-    write(o, config)
+    write_latent(o, config)
+    write_experts(o, config)
     local limited = o.topk_group < o.n_group
     config.topk_method = limited and "group_limited_greedy" or "greedy"
     config.n_group, config.topk_group = o.n_group, o.topk_group
@@ -138,18 +145,28 @@ families.deepseek_v2 = {
   end,
 }
 
+-- V3's router.
+local function read_router(values, o)
+  o.n_group, o.topk_group, o.renormalise = values.n_group, values.topk_group, values.norm_topk_prob
+end
+
+local function write_router(o, config)
+  config.n_group, config.topk_group, config.norm_topk_prob = o.n_group, o.topk_group, o.renormalise
+end
+
+local BIASED = with(EXPERTS, { bias = "gate.e_score_correction_bias" })
+
 families.deepseek_v3 = {
   architecture = "DeepseekV3ForCausalLM", names = NAMES, limits = LIMITS, skipped = skipped,
-  experts = with(EXPERTS, { bias = "gate.e_score_correction_bias" }),
-  optional = { num_key_value_heads = true },
+  experts = BIASED, optional = { num_key_value_heads = true },
   defaults = {
     vocab_size = 129280, hidden_size = 7168, intermediate_size = 18432, num_hidden_layers = 61,
     num_attention_heads = 128, max_position_embeddings = 4096, rms_norm_eps = 1e-6, tie_word_embeddings = false,
     hidden_act = "silu", attention_bias = false,
   },
-  known = with(KNOWN, {
+  known = with(LATENT_KNOWN, EXPERTS_KNOWN, {
     n_routed_experts = { "size", 256 }, num_experts_per_tok = { "size", 8 }, moe_intermediate_size = { "size", 2048 },
-    n_shared_experts = { "size", 1 }, n_group = { "size", 8 }, topk_group = { "size", 4 },
+    n_group = { "size", 8 }, topk_group = { "size", 4 },
     first_k_dense_replace = { "index|none", 3 }, routed_scaling_factor = { "positive", 2.5 },
     norm_topk_prob = { "boolean", true }, rope_interleave = { "boolean", true },
     topk_method = { only = "noaux_tc", why = "the reference library chooses by noaux_tc in this family" },
@@ -158,16 +175,43 @@ families.deepseek_v3 = {
   options = function(path, values, o)
     read_latent(path, values, o)
     read_experts(path, values, o)
-    o.n_group, o.topk_group, o.renormalise = values.n_group, values.topk_group, values.norm_topk_prob
+    read_router(values, o)
     o.rope_interleaved = values.rope_interleave
   end,
   config = function(o, config)
-    write(o, config)
-    config.n_group, config.topk_group, config.norm_topk_prob = o.n_group, o.topk_group, o.renormalise
+    write_latent(o, config)
+    write_experts(o, config)
+    write_router(o, config)
     config.topk_method, config.scoring_func, config.rope_interleave = "noaux_tc", "sigmoid", o.rope_interleaved
   end,
 }
 
 families.kimi_k2 = with(families.deepseek_v3)
+
+families.glm4_moe = {
+  architecture = "Glm4MoeForCausalLM", partial = "partial_rotary_factor", limits = LIMITS, skipped = skipped,
+  experts = BIASED,
+  defaults = {
+    vocab_size = 151552, hidden_size = 4096, intermediate_size = 10944, num_hidden_layers = 46,
+    num_attention_heads = 96, num_key_value_heads = 8, max_position_embeddings = 131072, rms_norm_eps = 1e-5,
+    tie_word_embeddings = false, hidden_act = "silu", attention_bias = false, partial_rotary_factor = 0.5,
+  },
+  known = with(EXPERTS_KNOWN, {
+    n_routed_experts = { "size", 128 }, num_experts_per_tok = { "size", 8 }, moe_intermediate_size = { "size", 1408 },
+    n_group = { "size", 1 }, topk_group = { "size", 1 }, first_k_dense_replace = { "index|none", 1 },
+    routed_scaling_factor = { "positive", 1 }, norm_topk_prob = { "boolean", true },
+    use_qk_norm = { "boolean", false },
+  }),
+  options = function(path, values, o)
+    read_experts(path, values, o)
+    read_router(values, o)
+    o.out_bias, o.qk_norm = false, values.use_qk_norm and "head"
+  end,
+  config = function(o, config)
+    write_experts(o, config)
+    write_router(o, config)
+    config.use_qk_norm = o.qk_norm == "head"
+  end,
+}
 
 return families
