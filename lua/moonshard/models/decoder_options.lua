@@ -180,11 +180,14 @@ end
 
 -- Options of mixtures of experts, and what they are if they are not given.
 local OF_EXPERTS = {
-  experts_per_token = 2, expert_ffn = false, expert_score = "softmax", expert_bias = false,
-  expert_fused = false, renormalise = true, route_scale = 1,
-  n_group = 1, topk_group = 1, group_score = "max", route_bias = false, shared_ffn = false, shared_gate = true,
+  experts_per_token = 2, expert_ffn = false, expert_score = "softmax", expert_bias = false, expert_fused = false,
+  renormalise = true, route_scale = false, n_group = false, topk_group = false, group_score = false,
+  route_bias = false, shared_ffn = false, shared_gate = true,
   aux_loss = 0, bias_rate = 0, sparse = false,
 }
+
+-- The same as without them; checkpoints of models without groups do not name them.
+local SAME_AS_NONE = { route_scale = 1, n_group = 1, topk_group = 1, group_score = "max" }
 
 local function read_experts(who, config)
   for name, default in pairs(OF_EXPERTS) do
@@ -192,6 +195,9 @@ local function read_experts(who, config)
       errors.invalid("%s: %s says something of experts: give experts, their number", who, name)
     end
     if config.experts and config[name] == nil and default ~= false then config[name] = default end
+  end
+  for name, value in pairs(SAME_AS_NONE) do
+    if config[name] == value then config[name] = nil end
   end
   if config.experts and not config.gated then
     errors.invalid("%s: gated = false: mixtures of experts are built of gated MLPs alone", who)

@@ -25,9 +25,8 @@ local MIXTURE = layer_options.declare(WHO, {
   score = { "string", default = "softmax", resume = "refused" },
   renormalise = { "boolean", default = true, resume = "refused" },
   route_scale = { "number", default = 1, resume = "refused" },
-  n_group = { "positive", default = 1, resume = "refused" },
-  topk_group = { "positive", default = 1, resume = "refused" },
-  group_score = { "string", default = "max", resume = "refused" },
+  n_group = { "positive", resume = "refused" }, topk_group = { "positive", resume = "refused" },
+  group_score = { "string", resume = "refused" },
   route_bias = { "boolean", resume = "free" }, bias_rate = { "number", default = 0, resume = "told" },
   aux_loss = { "number", default = 0, resume = "told" },
   activation = { "string", default = "silu", resume = "refused" },
@@ -111,9 +110,15 @@ local Mixture = module.define("MixtureOfExperts")
 -- How many of a group's best experts make its score.
 local GROUP_SCORES = { max = 1, top2 = 2 }
 
+-- How many groups there are, how many of them a token has, and how many experts make a group's score. Options that are
+-- not given stay so: checkpoints of layers without groups do not name them.
+local function groups_of(config)
+  return config.n_group or 1, config.topk_group or 1, GROUP_SCORES[config.group_score or "max"]
+end
+
 local function check_groups(config)
-  local groups, chosen, size = config.n_group, config.topk_group, config.experts / config.n_group
-  local of_score = GROUP_SCORES[config.group_score]
+  local groups, chosen, of_score = groups_of(config)
+  local size = config.experts / groups
   if not of_score then
     errors.invalid('%s: group_score must be "max" or "top2", not %s', WHO, options.describe(config.group_score))
   elseif size % 1 ~= 0 then
@@ -198,10 +203,11 @@ end
 
 -- Scores f32 [T,E], and -inf in place of those outside of a token's best groups.
 local function within_groups(config, scores)
-  local groups, chosen, tokens = config.n_group, config.topk_group, scores.shape[1]
+  local groups, chosen, of_score = groups_of(config)
+  local tokens = scores.shape[1]
   if chosen == groups then return scores end
   local by_group = scores:detach():reshape(tokens, groups, config.experts / groups)
-  local of_groups = ops.topk(by_group, GROUP_SCORES[config.group_score], -1):sum(-1)
+  local of_groups = ops.topk(by_group, of_score, -1):sum(-1)
   local best, index = ops.topk(of_groups, chosen, -1)
   local is_chosen = ops.scatter_add(of_groups * 0, index, best * 0 + 1, { axis = 1 })
   is_chosen = is_chosen:reshape(tokens, groups, 1):expand(unpack(by_group.shape)):reshape(tokens, config.experts)

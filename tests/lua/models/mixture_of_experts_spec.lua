@@ -88,6 +88,20 @@ describe("a mixture of experts", function()
     end)
   end
 
+  it("G4 names groups in checkpoints only where it has some, so that earlier ones are of the same model", function()
+    local of = require("moonshard.nn.layer_options").of
+    local plain, grouped = of(layer { experts = 4 }), of(layer { experts = 4, n_group = 2, group_score = "top2" })
+    for name, value in pairs({ n_group = 2, group_score = "top2" }) do
+      assert.is_nil(plain[name])
+      assert.equal(value, grouped[name])
+    end
+    local model = ms.models.mixtral { vocab = 17, layers = 1, dim = 8, heads = 2, ffn = 12, seq = 8, experts = 4,
+      n_group = 1, topk_group = 1, route_scale = 1 }
+    for _, name in ipairs({ "n_group", "topk_group", "group_score", "route_scale" }) do
+      assert.is_nil(model.config[name])
+    end
+  end)
+
   it("G4 takes any leading axes, and adds what a shared expert makes, weighed by its gate", function()
     local both = trainer_of(layer { experts = 4, shared = ms.nn.linear(DIM, DIM), shared_gate = true })
     local alone = trainer_of(layer { experts = 4 })

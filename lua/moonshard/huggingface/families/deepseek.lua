@@ -75,7 +75,7 @@ end
 
 local function write_experts(o, config)
   config.n_routed_experts, config.num_experts_per_tok = o.experts, o.experts_per_token
-  config.moe_intermediate_size, config.routed_scaling_factor = o.expert_ffn, o.route_scale
+  config.moe_intermediate_size, config.routed_scaling_factor = o.expert_ffn, o.route_scale or 1
   config.n_shared_experts = o.shared_ffn and o.shared_ffn / o.expert_ffn or json.null
   config.moe_layer_freq, config.first_k_dense_replace = 1, 0
   while o.sparse and o.sparse[config.first_k_dense_replace + 1] == false do
@@ -138,9 +138,8 @@ families.deepseek_v2 = {
   config = function(o, config)
     write_latent(o, config)
     write_experts(o, config)
-    local limited = o.topk_group < o.n_group
-    config.topk_method = limited and "group_limited_greedy" or "greedy"
-    config.n_group, config.topk_group = o.n_group, o.topk_group
+    config.n_group, config.topk_group = o.n_group or 1, o.topk_group or 1
+    config.topk_method = config.topk_group < config.n_group and "group_limited_greedy" or "greedy"
     config.norm_topk_prob = false
   end,
 }
@@ -151,7 +150,7 @@ local function read_router(values, o)
 end
 
 local function write_router(o, config)
-  config.n_group, config.topk_group, config.norm_topk_prob = o.n_group, o.topk_group, o.renormalise
+  config.n_group, config.topk_group, config.norm_topk_prob = o.n_group or 1, o.topk_group or 1, o.renormalise
 end
 
 local BIASED = with(EXPERTS, { bias = "gate.e_score_correction_bias" })
