@@ -183,6 +183,11 @@ return {
     "if not lacking[1] then return end", "if lacking then return end", "huggingface/folder_faults_spec" },
 
   -- ---- chat templates ----
+  { "an argument of a macro whose default is false is undefined", "lua/moonshard/jinja/evaluate/calls.lua",
+    "scope.names[name] = state.evaluate(state, default) -- which can be false",
+    'scope.names[name] = state.evaluate(state, default) or values.undefined("x")', "templates/jinja_spec" },
+  { "floats are divided before they are rounded down", "lua/moonshard/jinja/evaluate/operators.lua",
+    "local count = (a - remainder(a, b)) / b", "local count = a / b", "templates/jinja_spec" },
   { "a slice with a negative step keeps its first bound", "lua/moonshard/jinja/evaluate/attributes.lua",
     "return bound(first, length - 1, length, -1, length - 1), bound(last, -1, length, -1, length - 1), step",
     "return bound(first, length, length, -1, length - 1), bound(last, -1, length, -1, length - 1), step",

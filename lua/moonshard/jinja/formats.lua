@@ -132,9 +132,11 @@ function formats.percent(text, right)
     if letter == "%" then
       parts[#parts + 1] = "%"
     elseif WRITE[letter] and not flags:find("#", 1, true) then
+      local value
       named = named or name ~= nil
+      if name then value = member(right, name) else value = take() end
       parts[#parts + 1] = field_of(flags, tonumber(width), dot == "." and (tonumber(precision) or 0) or nil, letter,
-        name and member(right, name) or take())
+        value)
     else
       faults.raise("%s is no field of a format that is supported", text:sub(from, stop - 1))
     end

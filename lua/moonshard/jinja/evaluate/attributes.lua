@@ -15,12 +15,25 @@ local function check_defined(value, name)
   end
 end
 
+-- What a macro says of itself.
+local OF_MACRO = {
+  name = function(macro) return macro.name end,
+  arguments = function(macro)
+    local names = {}
+    for i, parameter in ipairs(macro.node.parameters) do names[i] = parameter.name end
+    return values.list(names, #names, "tuple")
+  end,
+  catch_varargs = function(macro) return macro.node.uses.varargs or false end,
+  catch_kwargs = function(macro) return macro.node.uses.kwargs or false end,
+  caller = function(macro) return macro.node.uses.caller or false end,
+}
+
 -- An attribute that is no item: of the interpreter's own objects, a method, or a name of a tuple.
 local function own_attribute(value, name)
   local kind = values.kind(value)
   if kind == "namespace" then return value.values[name] end
   if kind == "loop" then return value.attribute(name) end
-  if kind == "macro" and name == "name" then return value.name end
+  if kind == "macro" and OF_MACRO[name] then return OF_MACRO[name](value) end
   if kind == "tuple" and value.names and value.names[name] then return value[value.names[name]] end
   return methods.find(value, name)
 end
@@ -57,6 +70,17 @@ function attributes.attribute(value, name)
   check_defined(value, name)
   local found = own_attribute(value, name)
   if found == nil then found = item_of(value, name) end
+  if found == nil then return missing(value, name) end
+  return found
+end
+
+---An attribute that is no item, as the filter attr has it.
+---@param value moonshard.jinja.Value
+---@param name string
+---@return moonshard.jinja.Value undefined if there is none
+function attributes.no_item(value, name)
+  check_defined(value, name)
+  local found = own_attribute(value, name)
   if found == nil then return missing(value, name) end
   return found
 end

@@ -73,10 +73,11 @@ local function bind(state, macro, scope, given)
   end
   bind_more(macro, scope, given, count)
   for i = 1, count do
-    local parameter = node.parameters[i]
-    if scope.names[parameter.name] == nil then
-      scope.names[parameter.name] = parameter.default and state.evaluate(state, parameter.default)
-        or values.undefined("the argument %s is not given", parameter.name)
+    local name, default = node.parameters[i].name, node.parameters[i].default
+    if scope.names[name] == nil and default then
+      scope.names[name] = state.evaluate(state, default) -- which can be false
+    elseif scope.names[name] == nil then
+      scope.names[name] = values.undefined("the argument %s is not given", name)
     end
   end
 end

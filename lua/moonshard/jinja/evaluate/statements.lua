@@ -134,7 +134,8 @@ local KINDS = {
     local text, jump = in_scope(state, text_of, node.body)
     if jump then return jump end
     state.block_text = text
-    assign(state, node.target, node.filter and evaluate(state, node.filter) or text)
+    if node.filter then text = evaluate(state, node.filter) end
+    assign(state, node.target, text)
   end,
   filter_block = function(state, node)
     local text, jump = in_scope(state, text_of, node.body)

@@ -63,6 +63,6 @@ return {
   map = { "*", map }, select = selector(true, false), reject = selector(false, false),
   selectattr = selector(true, true), rejectattr = selector(false, true),
   attr = { "name", function(_, value, name)
-    return attributes.attribute(value, values.text(name, "attr: name"))
+    return attributes.no_item(value, values.text(name, "attr: name"))
   end },
 }
