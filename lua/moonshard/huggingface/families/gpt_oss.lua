@@ -33,6 +33,7 @@ return {
     known = known,
     options = function(path, values, o)
       o.activation, o.expert_ffn = "swiglu_oai", o.ffn
+      o.qkv_bias, o.out_bias = values.attention_bias, values.attention_bias
       o.experts, o.experts_per_token = values.num_local_experts, values.num_experts_per_tok
       if values.experts_per_token and values.experts_per_token ~= o.experts_per_token then
         errors.invalid("%s: num_experts_per_tok is %d and experts_per_token %d, but they mean the same: keep one of "
