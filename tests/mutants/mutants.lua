@@ -99,6 +99,12 @@ return {
   { "half of the parts of a folded axis are in the wrong order", "kernels/part.h",
     "return p->folded && block % 2 ? p->ranks - 1 - p->place : p->place;",
     "return p->folded && block % 2 ? p->place : p->place;", "sharding/context_parallel_spec" },
+  { "units by name are ignored", "lua/moonshard/shard/units.lua", 'rules.check_names("units", list)',
+    'rules.check_names("units", {})', "mistakes/first_mistakes_spec" },
+  { "policies by name are one value for all", "lua/moonshard/shard/rules.lua", "if getmetatable(given) then return end",
+    "if given then return end", "mistakes/first_mistakes_spec" },
+  { "the prompt lists functions of the layer itself", "lua/moonshard/base/checks/strict.lua",
+    "return internal and internal[name] or false", "return internal and false", "repl/repl_text_spec" },
 
   -- ---- settings ----
   { "an outer optimizer looks ahead along no momentum", "runtime/base/settings/settings.def",
