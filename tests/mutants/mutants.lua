@@ -234,6 +234,6 @@ return {
     "factors[math.floor(row / size_rows) * columns + block]", "factors[0 * row * size_rows * columns * block]",
     "huggingface/quantised_spec" },
   { "the numbers in a byte of mxfp4 change places", "lua/moonshard/huggingface/quantised.lua",
-    "VALUES[high == 1 and math.floor(byte / 16) or byte % 16]",
-    "VALUES[high == 0 and math.floor(byte / 16) or byte % 16]", "huggingface/quantised_spec" },
+    "whole[at], whole[at + 1] = LOW[byte] * factor, HIGH[byte] * factor",
+    "whole[at], whole[at + 1] = HIGH[byte] * factor, LOW[byte] * factor", "huggingface/quantised_spec" },
 }

@@ -118,8 +118,10 @@ end
 
 local GROUP, GROUP_BYTES, BIAS = 32, 16, 127
 
--- One bit of sign, two of exponent, one of fraction.
-local VALUES = ffi.new("const float[16]", { 0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6 })
+-- The numbers of a byte, each of one bit of sign, two of exponent, one of fraction.
+local VALUES = { 0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6 }
+local LOW, HIGH = ffi.new("float[256]"), ffi.new("float[256]")
+for byte = 0, 255 do LOW[byte], HIGH[byte] = VALUES[byte % 16 + 1], VALUES[math.floor(byte / 16) + 1] end
 
 local Groups = {}
 Groups.__index = Groups
@@ -160,14 +162,16 @@ function Groups:read_f32(name, view, first, count, out)
   local from, to = math.floor(begin / GROUP), math.ceil(stop / GROUP)
   local blocks = bytes_of(self, packed.blocks, from * GROUP_BYTES, (to - from) * GROUP_BYTES)
   local scales = bytes_of(self, packed.scales, from, to - from)
-  for g = from, to - 1 do
-    local factor = 2 ^ (scales[g - from] - BIAS)
-    for i = math.max(begin, g * GROUP), math.min(stop, (g + 1) * GROUP) - 1 do
-      local at = i - g * GROUP
-      local byte, high = blocks[(g - from) * GROUP_BYTES + math.floor(at / 2)], at % 2
-      out[i - begin] = VALUES[high == 1 and math.floor(byte / 16) or byte % 16] * factor
+  local aligned = begin == from * GROUP and stop == to * GROUP
+  local whole = aligned and out or ffi.new("float[?]", (to - from) * GROUP)
+  for g = 0, to - from - 1 do
+    local factor = 2 ^ (scales[g] - BIAS)
+    for b = 0, GROUP_BYTES - 1 do
+      local byte, at = blocks[g * GROUP_BYTES + b], g * GROUP + 2 * b
+      whole[at], whole[at + 1] = LOW[byte] * factor, HIGH[byte] * factor
     end
   end
+  if not aligned then ffi.copy(out, whole + (begin - from * GROUP), 4 * (stop - begin)) end
   return (to - from) * (GROUP_BYTES + 1)
 end
 

@@ -7,6 +7,7 @@ local has = require("lua.support.message").has
 local huggingface = require("lua.support.huggingface")
 local message = require("lua.support.fixture").message
 local ms = require("moonshard")
+local quantised = require("moonshard.huggingface.quantised")
 local scratch = require("lua.support.scratch")
 
 teardown(scratch.clear)
@@ -138,6 +139,10 @@ describe("a quantised folder", function()
     local expected = parameters_of(folder_of(config_of(source), meant))
     local found, model = parameters_of(folder)
     assert.same(expected, found)
+    local part, down = ffi.new("float[70]"), "model.layers.0.mlp.experts.down_proj" -- 32 inputs, 64 outputs
+    quantised.file(ms.safetensors.open(folder), { name = "mxfp4" }):read_f32(down, { rows = 64, columns = 32,
+      first = 0, row_stride = 1, column_stride = 64 }, 37, 70, part)
+    for i = 0, 69 do assert.equal(expected["layers.0.mlp.experts.w2"][38 + i], part[i]) end
     local saved = scratch.path()
     ms.huggingface.save(model, saved)
     assert.is_nil(config_of(saved).quantization_config)
