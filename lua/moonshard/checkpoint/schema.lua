@@ -69,6 +69,10 @@ local TENSOR = {
 local ADAPTER = {
   { "layer", "string" }, { "down", "string" }, { "up", "string" }, { "rank", "positive" }, { "inputs", "positive" },
   { "outputs", "positive" }, { "alpha", "number" }, { "dropout", "number" },
+  { "bias", "string", optional = true }, { "magnitude", "string", optional = true },
+}
+local TOKENS = {
+  { "layer", "string" }, { "weight", "string" }, { "delta", "string" }, { "indices", "table" }, { "dim", "positive" },
 }
 local PART = { { "run", "positive" }, { "stride", "positive" }, { "origin", "count" } }
 
@@ -129,21 +133,51 @@ local function check_parameters(check, parameters)
   end)
 end
 
--- Adapters and the parameters that they are made of.
-local function check_adapters(check, adapters, parameters)
+local function shapes_of(parameters)
   local shapes = {}
   for _, param in ipairs(parameters) do shapes[param.name] = table.concat(param.shape, ",") end
+  return shapes
+end
+
+-- of: a parameter's name and the sizes that it must have
+local function check_of(check, shapes, where, of)
+  local wanted = {}
+  for i = 2, #of do wanted[i - 1] = ("%.0f"):format(of[i]) end
+  wanted = table.concat(wanted, ",")
+  if shapes[of[1]] ~= wanted then
+    refuse(check, where, ("of parameter %s [%s]"):format(of[1], wanted), shapes[of[1]])
+  end
+end
+
+-- Adapters and the parameters that they are made of.
+local function check_adapters(check, adapters, parameters)
+  local shapes = shapes_of(parameters)
   each(check, adapters, "model.lora", function(adapter, where)
     check_fields(check, adapter, where, ADAPTER)
-    for _, matrix in ipairs({
+    for _, of in ipairs({
       { adapter.down, adapter.rank, adapter.inputs }, { adapter.up, adapter.outputs, adapter.rank },
-      { adapter.layer .. ".weight", adapter.outputs, adapter.inputs },
+      { adapter.layer .. ".weight", adapter.outputs, adapter.inputs }, { adapter.bias, adapter.outputs },
+      { adapter.magnitude, adapter.outputs },
     }) do
-      local wanted = ("%.0f,%.0f"):format(matrix[2], matrix[3])
-      if shapes[matrix[1]] ~= wanted then
-        refuse(check, where, ("of parameter %s [%s]"):format(matrix[1], wanted), shapes[matrix[1]])
-      end
+      if of[1] then check_of(check, shapes, where, of) end
     end
+  end)
+end
+
+-- Rows of embeddings that train, and the tables in which they stand.
+local function check_tokens(check, tokens, parameters)
+  local shapes, rows = shapes_of(parameters), {}
+  for _, param in ipairs(parameters) do rows[param.name] = param.shape[1] end
+  each(check, tokens, "model.tokens", function(record, where)
+    check_fields(check, record, where, TOKENS)
+    each(check, record.indices, where .. ".indices", function(token, place)
+      expect(check, token, place, "count")
+      if token >= (rows[record.weight] or 0) then
+        refuse(check, place, "a row of parameter " .. record.weight, token)
+      end
+    end)
+    check_of(check, shapes, where, { record.delta, #record.indices, record.dim })
+    check_of(check, shapes, where, { record.weight, rows[record.weight] or 0, record.dim })
   end)
 end
 
@@ -216,6 +250,10 @@ function schema.check(read, path)
   if read.model and read.model.lora ~= nil then
     expect(check, read.model.lora, "model.lora", "table")
     check_adapters(check, read.model.lora, read.parameters)
+  end
+  if read.model and read.model.tokens ~= nil then
+    expect(check, read.model.tokens, "model.tokens", "table")
+    check_tokens(check, read.model.tokens, read.parameters)
   end
   local of_models = read.model and read.model.options
   if of_models ~= nil then

@@ -116,7 +116,7 @@ function export.run_huggingface(source, folder, averages, companions)
     if not param then return nil end
     return param.name, param.shape, function(first, count) return read(param.name, first, count) end
   end
-  local merged = require("moonshard.huggingface.merged")(parameters, noted.lora or {})
+  local merged = require("moonshard.huggingface.merged")(parameters, noted.lora or {}, noted.tokens or {})
   local written = require("moonshard.huggingface.write").write(folder, {
     config = layout, parameters = merged, folder = companions,
   })
@@ -136,15 +136,15 @@ function export.run_adapters(source, folder, averages)
     refuse("MS_EINVAL", "%s: its model has no adapters (ms.lora); omit --adapters to export its parameters",
       source.path)
   end
-  local writer, trained = require("moonshard.huggingface.adapter_writer"), {}
-  for _, param in ipairs(source.manifest.parameters) do
-    if not param.frozen then trained[#trained + 1] = param.name end
+  local parameters = {}
+  for i, param in ipairs(source.manifest.parameters) do
+    parameters[i] = { name = param.name, shape = param.shape, trained = not param.frozen }
   end
-  local left_out = writer.left_out(noted.lora, trained)
-  if left_out then io.stderr:write("moonshard: warning: ", left_out, "\n") end
-  local written = writer.write(folder, {
-    records = noted.lora, layout = layout_of(source), read = reader(source, averages),
+  local written, warning = require("moonshard.huggingface.adapter_writer").write(folder, {
+    records = noted.lora, tokens = noted.tokens, parameters = parameters, layout = layout_of(source),
+    read = reader(source, averages),
   })
+  if warning then io.stderr:write("moonshard: warning: ", warning, "\n") end
   return folder, written.bytes, written.tensors
 end
 

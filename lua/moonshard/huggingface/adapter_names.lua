@@ -5,6 +5,7 @@
 -- one A (ms.lora.load makes them from such a file) are rows of that B. Layers with an A each are blocks: their A stand
 -- below one another, and B has the columns of each in its own rows and zeros elsewhere.
 
+local adapter = require("moonshard.nn.adapter")
 local config = require("moonshard.huggingface.config")
 local errors = require("moonshard.base.error")
 local weights = require("moonshard.huggingface.weights")
@@ -76,12 +77,23 @@ function adapter_names.parts(module, records)
   return parts, rank
 end
 
----The names of a module's two tensors in a file.
----@param name string of the module
----@return string down
----@return string up
-function adapter_names.tensors(name)
-  return ("base_model.model.%s.lora_A.weight"):format(name), ("base_model.model.%s.lora_B.weight"):format(name)
+---The name of a part of an adapter in a file.
+---@param module string
+---@param part moonshard.AdapterPart
+---@return string
+function adapter_names.tensor(module, part) return ("base_model.model.%s.%s"):format(module, part.stored) end
+
+---The module and the part of an adapter that a tensor is; nil for other tensors.
+---@param tensor string
+---@return string? module
+---@return moonshard.AdapterPart?
+function adapter_names.split(tensor)
+  for _, part in ipairs(adapter.PARTS) do
+    local ending = "." .. part.stored
+    if tensor:sub(1, 17) == "base_model.model." and tensor:sub(-#ending) == ending then
+      return tensor:sub(18, -#ending - 1), part
+    end
+  end
 end
 
 return adapter_names

@@ -18,6 +18,7 @@ local same_run = require("moonshard.engine.agreement.same_run")
 local session = require("moonshard.engine.session")
 local text_lines = require("moonshard.base.text.text_lines")
 local tokenizer = require("moonshard.data.tokenizer")
+local trainable_tokens = require("moonshard.nn.adapters.trainable_tokens")
 local tree = require("moonshard.nn.tree")
 local weights = require("moonshard.huggingface.weights")
 local without_effect = require("moonshard.huggingface.config.without_effect")
@@ -160,7 +161,8 @@ local function save(model, folder, given)
   same_run.of_save("ms.huggingface.save", around, folder, given, { "dtype", "max_shard_size" })
   local writes = around.sharding.single_rank or around.sharding.mesh:get_index() == 0
   local written = writing.write(folder, {
-    config = whole, parameters = merged(parameters_of(model, around, writes), adapter.records(model)), writes = writes,
+    config = whole, writes = writes,
+    parameters = merged(parameters_of(model, around, writes), adapter.records(model), trainable_tokens.records(model)),
     folder = rawget(model, "_huggingface_folder"),
     agree = around.sharding.mesh:size() > 1 and function(problem)
       agreement.raise_first_failure(around, "of a saved model", problem == nil, problem)

@@ -6,6 +6,7 @@ local config = require("moonshard.huggingface.config")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
 local json = require("moonshard.base.text.json")
+local trainable_tokens = require("moonshard.nn.adapters.trainable_tokens")
 local world = require("moonshard.distributed.world")
 local C, ffi, check = engine.C, engine.ffi, engine.check
 
@@ -30,15 +31,19 @@ end
 ---@field options table<string, table<string, any>>? of its models of ms.models (checkpoint/model_options.lua)
 ---@field huggingface string? text of config.json, for a model that has a layout; older checkpoints have a table
 ---@field lora moonshard.AdapterRecord[]? for a model with adapters
+---@field tokens moonshard.TokensRecord[]? for one with rows of embeddings that train
 
 ---Layout metadata for a checkpoint, so that it can be exported as a folder later; nil for a model without any.
 ---@param model moonshard.Module
 ---@return moonshard.ModelLayout?
 function layout.of(model)
   local has_one, whole = pcall(layout.config, model)
-  local records = adapter.records(model)
+  local records, tokens = adapter.records(model), trainable_tokens.records(model)
   if not has_one and not records[1] then return nil end
-  return { huggingface = has_one and config.text(whole) or nil, lora = records[1] and records or nil }
+  return {
+    huggingface = has_one and config.text(whole) or nil, lora = records[1] and records or nil,
+    tokens = tokens[1] and tokens or nil,
+  }
 end
 
 -- Options that must match the saved weights, but that shapes do not reveal, for older checkpoints without options of

@@ -147,7 +147,13 @@ local function check_twin(file, twin, name, first, count, values)
   return bytes
 end
 
-local function source_of(file, tensor, slice, twin)
+---The origin of a parameter: a slice of a tensor of a file.
+---@param file moonshard.Safetensors
+---@param tensor { shape: integer[], stored_as: string }
+---@param slice table of a moonshard.HuggingFaceTensor
+---@param twin string? a tensor that must have the same values
+---@return moonshard.ValueSource
+function weights.source(file, tensor, slice, twin)
   local view, elements = weights.view(tensor, slice)
   local function read(first, count, out)
     local stored = math.max(0, math.min(count, elements - first)) -- the rest is padding of the vocabulary
@@ -209,7 +215,7 @@ function weights.open(folder, family, options, reading)
   for _, tensor in ipairs(list) do
     for _, slice in ipairs(tensor.slices) do
       local twin = slice.parameter == "embed.weight" and head or tensor.tied_to
-      local source = source_of(file, tensor, slice, file.by_name[twin] and twin or nil)
+      local source = weights.source(file, tensor, slice, file.by_name[twin] and twin or nil)
       local _, elements = weights.view(tensor, slice)
       sources[slice.parameter] = slice.parts and join(sources, slice, source, elements) or source
     end

@@ -100,6 +100,12 @@ local function divide(tensors, dtype, limit)
   return files
 end
 
+---Copies a parameter to its place in a tensor, a piece at a time. Reading can be collective.
+---@param one table of distributed/one_writer.lua
+---@param writer table? of base/files/safetensors.lua; nil on ranks that write nothing
+---@param tensor { shape: integer[], stored_as: string }
+---@param slice table of a moonshard.HuggingFaceTensor
+---@param parameter { read: fun(first: number, count: number): ffi.cdata*? }
 local function copy_slice(one, writer, tensor, slice, parameter)
   local view, elements = weights.view(tensor, slice)
   for first = 0, elements - 1, PIECE do
@@ -254,6 +260,6 @@ local function vocabulary_shapes(layout)
 end
 
 return {
-  write = write, check_folder = check_folder, check_companions = check_companions,
+  write = write, copy_slice = copy_slice, check_folder = check_folder, check_companions = check_companions,
   vocabulary_shapes = vocabulary_shapes,
 }

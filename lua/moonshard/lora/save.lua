@@ -1,4 +1,4 @@
--- Saves the adapters of a model, which can be divided over ranks, as a folder of PEFT's.
+-- Saves the adapters of a model, which can be divided over ranks, and what was trained besides, as a folder of PEFT's.
 
 local adapter = require("moonshard.nn.adapter")
 local adapter_writer = require("moonshard.huggingface.adapter_writer")
@@ -9,6 +9,7 @@ local options = require("moonshard.base.checks.options")
 local same_run = require("moonshard.engine.agreement.same_run")
 local session = require("moonshard.engine.session")
 local shardings = require("moonshard.shard.sharding")
+local trainable_tokens = require("moonshard.nn.adapters.trainable_tokens")
 local tree = require("moonshard.nn.tree")
 local world = require("moonshard.distributed.world")
 
@@ -22,19 +23,20 @@ local function save(model, folder, given)
   layout.check_writers("ms.lora.save", around)
   same_run.of_save("ms.lora.save", around, folder, given, { "dtype", "base" })
   local writes = around.sharding.single_rank or around.sharding.mesh:get_index() == 0
-  local by_name, trained, read = {}, {}, layout.reader(around, writes)
+  local by_name, parameters, read = {}, {}, layout.reader(around, writes)
   for name, param in model:named_parameters() do
     by_name[name] = param
-    if not param.frozen then trained[#trained + 1] = name end
+    parameters[#parameters + 1] = { name = name, shape = param.shape, trained = not param.frozen }
   end
-  shardings.report({ adapter_writer.left_out(records, trained) })
-  local written = adapter_writer.write(folder, {
-    records = records, layout = layout.of(model).huggingface, writes = writes,
+  local written, warning = adapter_writer.write(folder, {
+    records = records, tokens = trainable_tokens.records(model), parameters = parameters,
+    layout = layout.of(model).huggingface, writes = writes,
     read = function(name, first, count) return read(by_name[name], first, count) end,
     agree = around.sharding.mesh:size() > 1 and function(problem)
       agreement.raise_first_failure(around, "of saved adapters", problem == nil, problem)
     end or nil,
   }, given)
+  shardings.report({ warning })
   return written
 end
 

@@ -11,6 +11,7 @@ local module = require("moonshard.nn.module")
 local ops = require("moonshard.tensor.ops")
 local options = require("moonshard.base.checks.options")
 local parameter = require("moonshard.tensor.parameter")
+local trainable_tokens = require("moonshard.nn.adapters.trainable_tokens")
 
 local initializers = parameter.initializers
 
@@ -45,16 +46,17 @@ function Linear:init(given)
   if config.bias then self.bias = parameter.new({ outputs, init = bias_init }) end
 end
 
-local function linear(self, x)
+local function linear(self, x, without_bias)
   local weight = value_of(self, "weight")
+  if trainable_tokens.of(self) then weight = trainable_tokens.weight(self, weight) end
   x = in_dtype_of(weight, x)
-  if self.bias then return ops.matmul(x, weight, self.bias, { trans_b = 1 }) end
+  if self.bias and not without_bias then return ops.matmul(x, weight, self.bias, { trans_b = 1 }) end
   return ops.matmul(x, weight, { trans_b = 1 })
 end
 
 function Linear:forward(x)
-  local y = linear(self, x)
-  return adapter.of(self) and adapter.add(self, x, y) or y
+  if adapter.of(self) then return adapter.apply(self, x, linear) end
+  return linear(self, x)
 end
 
 function Linear:describe()
@@ -99,7 +101,8 @@ function Embedding:init(given)
 end
 
 function Embedding:forward(tokens)
-  return ops.embedding(self.weight, tokens, { rows = self.used_rows })
+  local rows = ops.embedding(self.weight, tokens, { rows = self.used_rows })
+  return trainable_tokens.of(self) and trainable_tokens.look_up(self, tokens, rows) or rows
 end
 
 function Embedding:describe()

@@ -103,7 +103,7 @@ end
 ---@field source moonshard.ValueSource? origin of its initial values, in place of init
 ---@field balance number|false each step moves it by so much against the sign of its gradient, and no optimizer does
 ---@field used number the part of it that a token is multiplied with: 1, or that of its experts
----@field factor "A"|"B"|nil of an adapter (nn/adapter.lua): which of its two matrices this is
+---@field factor "A"|"B"|"bias"|"magnitude"|"tokens"|nil of an adapter (nn/adapter.lua): which of its parameters this is
 local Parameter = {}
 parameter.class = Parameter
 parameter.methods = {} -- those of tensors, applied to a parameter's value (tensor/init.lua)

@@ -2,8 +2,8 @@
 -- what checkpoints make of adapters. lora_folders_spec.lua has what is refused.
 
 local json = require("cjson")
+local lora = require("lua.support.lora")
 local assert_close = require("lua.support.fixture").assert_close
-local compare = require("moonshard.check.tolerance")
 local has = require("lua.support.message").has
 local huggingface = require("lua.support.huggingface")
 local message = require("lua.support.fixture").message
@@ -12,60 +12,22 @@ local program = require("lua.support.program")
 local scratch = require("lua.support.scratch")
 local re = ms.re
 
-local MODELS, FIXTURES = huggingface.FIXTURES, "tests/fixtures/lora/"
-local values_of = huggingface.values_of
-local F32 = 1e-5
+local FIXTURES, F32, values_of = lora.FIXTURES, lora.F32, huggingface.values_of
+local train, assert_reference = lora.train, lora.assert_reference
 
 teardown(scratch.clear)
 
 local function save(model, folder) return ms.lora.save(model, folder) end
-local function model_of(name) return ms.huggingface.model(MODELS .. name) end
+local function model_of(name) return ms.huggingface.model(huggingface.FIXTURES .. name) end
 local function loaded(name) return ms.lora.load(model_of(name), FIXTURES .. name) end
 local function logits_of(model) return model(ms.tensor { { 3, 1, 40, 7 }, dtype = "i32" }) end
 local function values(model) return logits_of(model):reshape(-1):tolist() end
 
--- ---- PEFT's numbers ---------------------------------------------------------------------------------------------
-
-local function train(name, ranks, mesh, more)
-  local out = scratch.folder()
-  local words = {
-    "run", "tests/lua/huggingface/recipes/huggingface.lua", "-n", tostring(ranks), "mesh=" .. mesh,
-    "folder=" .. MODELS .. name, "reference=" .. FIXTURES .. name .. ".safetensors", "out=" .. out,
-    "steps=5", "adapters=" .. FIXTURES .. name,
-  }
-  for key, value in pairs(more or {}) do words[#words + 1] = ("%s=%s"):format(key, tostring(value)) end
-  local ended = program.run(words)
-  assert(ended.status == 0, ended.err)
-  local result = json.decode(scratch.read(out .. "/result.json"))
-  result.out = out
-  return result
-end
-
-local function assert_tensors(reference, folder, kind, tolerance)
-  local file, count = ms.safetensors.open(folder .. "/adapter_model.safetensors"), 0
-  for _, tensor in ipairs(file.tensors) do
-    local theirs = reference:tensor(kind .. "." .. tensor.name)
-    assert.same(theirs.shape, tensor.shape, tensor.name)
-    assert_close(values_of(reference, theirs.name), values_of(file, tensor.name), tolerance, theirs.name)
-  end
-  for _, tensor in ipairs(reference.tensors) do
-    if tensor.name:sub(1, #kind + 1) == kind .. "." then count = count + 1 end
-  end
-  assert.equal(count, #file.tensors)
-end
-
--- The reference computed in double precision.
-local function assert_reference(name, result)
-  local reference = ms.safetensors.open(FIXTURES .. name .. ".safetensors")
-  assert_close(values_of(reference, "logits"), result.logits, F32, "logits")
-  assert_close(values_of(reference, "losses"), result.losses, F32, "losses")
-  assert_tensors(reference, result.out .. "/gradient", "gradient", F32)
-  assert_tensors(reference, result.out .. "/after", "after", compare.PARAMETERS * F32)
-end
-
 local function assert_same_file(a, b, name)
   assert(scratch.read(a .. "/" .. name) == scratch.read(b .. "/" .. name), a .. " and " .. b .. " differ in " .. name)
 end
+
+-- ---- PEFT's numbers ---------------------------------------------------------------------------------------------
 
 local trained = {} -- of one rank, by model
 

@@ -8,11 +8,13 @@ local has = require("lua.support.message").has
 local huggingface = require("lua.support.huggingface")
 local message = require("lua.support.fixture").message
 local ms = require("moonshard")
+local peft_fields = require("moonshard.huggingface.peft.fields")
 local program = require("lua.support.program")
 local scratch = require("lua.support.scratch")
 local re = ms.re
 
 local FIXTURES = "tests/fixtures/lora/"
+local ALL = { "q_proj", "v_proj", "down_proj", "lm_head" } -- the last one is a whole name
 
 teardown(scratch.clear)
 
@@ -56,7 +58,7 @@ describe("a folder of adapters", function()
     scratch.write(whole .. "/config.json", "{}")
     scratch.write(pickled .. "/adapter_model.bin", "")
     refused(whole, model_of("llama"), "a whole model | ms.huggingface.model")
-    refused(pickled, model_of("llama"), "adapter_model.bin | safe_serialization = True")
+    refused(pickled, model_of("llama"), "adapter_model.bin | torch.load | save_file")
     refused(copy_of("llama", nil, function(list) list[1].shape[2] = 5 end), model_of("llama"), "5 | another model")
     refused(copy_of("llama", set("r", 8)), model_of("llama"), "lora_A.weight | [4,16] | [8,16]")
     refused(copy_of("gpt2", set("rank_pattern", {})), model_of("gpt2"), "mlp.c_proj | [3,48] | [2,48]")
@@ -138,20 +140,26 @@ describe("a folder of adapters", function()
   end)
 
   it("Q8 is refused for what plain LoRA does not compute, by field", function()
-    for field, value in pairs({ peft_type = "LOHA", use_dora = true, bias = "all", init_lora_weights = "pissa_niter_4",
-      modules_to_save = { "head" }, layer_replication = { { 0, 1 } }, lora_bias = true, brand_new = 3,
-      lora_dropout = 1, r = 0, alpha_pattern = { q_proj = -1 }, target_modules = 3, lora_alpha = json.null }) do
+    for field, value in pairs({ peft_type = "LOHA", use_dora = true, bias = "some", init_lora_weights = "pissa_niter_4",
+      modules_to_save = { "other" }, layer_replication = { { 0, 1 } }, lora_bias = true, brand_new = 3,
+      lora_dropout = 1, r = 0, alpha_pattern = { q_proj = -1 }, target_modules = 3, lora_alpha = json.null,
+      trainable_token_indices = { 41 }, ensure_weight_tying = 1, layers_pattern = "layers" }) do
       refused(copy_of("llama", set(field, value)), model_of("llama"), "adapter_config.json | " .. field)
     end
     for _, value in ipairs({ { "q_proj", 3 }, { q_proj = true }, true }) do
       refused(copy_of("llama", set("target_modules", value)), model_of("llama"), "target_modules | names")
     end
-    for field, value in pairs({ use_dora = true, lora_bias = true, bias = "all", modules_to_save = { "lm_head" },
-      trainable_token_indices = { 1 }, layer_replication = { { 0, 1 } }, target_parameters = { "mlp.experts" } }) do
-      local folder = copy_of("llama", set(field, value), function(list)
+    for name, row in pairs(peft_fields.ROWS) do
+      local folder = copy_of("llama", set(name, { set = true }), function(list)
         list[#list + 1] = { name = "base_model.model.other", dtype = "F32", shape = { 1, 1 } }
       end)
-      refused(folder, model_of("llama"), "adapter_config.json: " .. field .. " is | merge_and_unload")
+      if row[1] == "refused" then
+        refused(folder, model_of("llama"), "adapter_config.json: " .. name .. " is | merge_and_unload")
+      end
+    end
+    for _, kind in ipairs({ "IA3", "PREFIX_TUNING", "ADALORA", "VERA" }) do
+      refused(copy_of("llama", set("peft_type", kind)), model_of("llama"),
+        "peft_type | " .. kind .. " | merge_and_unload")
     end
     for _, field in ipairs({ "target_modules", "exclude_modules" }) do
       refused(copy_of("llama", set(field, "(q_proj")), model_of("llama"),
@@ -233,13 +241,15 @@ describe("a folder of adapters", function()
     for _, case in ipairs({
       { { target_modules = { "q_proj" } }, "target_modules | v_proj" },
       { { target_modules = "model.layers.0.*" }, "target_modules | layers.1" },
+      { { target_modules = "all-linear" }, "target_modules | lm_head" },
       { { target_modules = "proj" }, "target_modules | q_proj" },
       { { target_modules = "all-linear", exclude_modules = { "v_proj" } }, "exclude_modules | v_proj" },
       { { target_modules = "all-linear", exclude_modules = ".*q_proj" }, "exclude_modules | q_proj" },
-      { { target_modules = "all-linear", layers_to_transform = { 0 } }, "layers_to_transform | layers.1" },
-      { { target_modules = "all-linear", layers_to_transform = 1, layers_pattern = "layers" },
+      { { target_modules = "all-linear", layers_to_transform = { 0 } }, "target_modules | layers_to_transform" },
+      { { target_modules = ALL, layers_to_transform = { 0 } }, "layers_to_transform | layers.1" },
+      { { target_modules = ALL, layers_to_transform = 1, layers_pattern = "layers" },
         "layers_to_transform | layers.0" },
-      { { target_modules = "all-linear", layers_to_transform = { 0, 1 }, layers_pattern = "h" },
+      { { target_modules = ALL, layers_to_transform = { 0, 1 }, layers_pattern = "h" },
         "layers_to_transform | layers.0" },
       { { exclude_modules = 3 }, "exclude_modules | names" },
       { { use_rslora = 0 }, "use_rslora | true or false" },
@@ -248,7 +258,8 @@ describe("a folder of adapters", function()
       refused(read("llama", case[1]), model_of("llama"), "adapter_config.json | " .. case[2])
     end
     for _, fields in ipairs({
-      { target_modules = "all-linear" }, { target_modules = [[.*\.(self_attn\.[qv]_proj|mlp\..*)|lm_head]] },
+      { target_modules = ALL, layers_to_transform = { 0, 1 } },
+      { target_modules = [[.*\.(self_attn\.[qv]_proj|mlp\..*)|lm_head]] },
       { target_modules = json.null }, { exclude_modules = { "o_proj" } },
     }) do
       assert.truthy(ms.lora.load(model_of("llama"), read("llama", fields)))
@@ -323,12 +334,12 @@ describe("a folder of adapters", function()
     os.remove(recipe)
   end)
 
-  it("Q8 is saved with a warning if something else was trained, which it does not hold", function()
+  it("Q8 has whole modules that trained besides, and is saved with a warning if it cannot hold all", function()
     local recipe, folder, checkpoint, out = program.recipe([[
       local ms = require "moonshard"
       local cfg = ms.args { out = "", checkpoint = "" }
       local model = ms.nn.sequential { ms.nn.linear(4, 4), ms.nn.layer_norm(4) }
-      ms.lora(model, { { "0", { rank = 1 } } }, { train = { "1" } })
+      ms.lora(model, { { "0", { rank = 1 } } }, { train = { "1", "0.weight" } })
       ms.fully_shard(model)
       local train = ms.trainer { model = model, optimizer = ms.optim.sgd { lr = 0.1 }, loss = ms.loss.mse }
       train:step { inputs = ms.ones(2, 4), targets = ms.ones(2, 4) }
@@ -341,9 +352,15 @@ describe("a folder of adapters", function()
     local ended = program.run({ "run", recipe, "out=" .. folder, "checkpoint=" .. checkpoint })
     os.remove(recipe)
     assert.equal(0, ended.status, ended.err)
-    has(ended.err, "warning | 1.weight | 1 more")
+    has(ended.err, "warning | 0.weight")
     has(ended.out, "false | ms.lora.merge")
-    has(program.run({ "export", checkpoint, out, "--adapters" }).err, "warning | 1.weight | 1 more")
+    has(program.run({ "export", checkpoint, out, "--adapters" }).err, "warning | 0.weight")
+    for _, of in ipairs({ folder, out }) do
+      local config = json.decode(scratch.read(of .. "/adapter_config.json"))
+      assert.same({ "1" }, config.modules_to_save)
+      local file = ms.safetensors.open(of .. "/adapter_model.safetensors")
+      assert.same({ 4 }, file:tensor("base_model.model.1.bias").shape)
+    end
   end)
 
   it("Q8 is written in half precision when asked", function()

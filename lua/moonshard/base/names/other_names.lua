@@ -12,6 +12,9 @@ local ADAPTERS = "ms.lora(model, { { re[[attn\\.(wq|wv)$]], { rank = 16, alpha =
 local FP8 = "fp8 = { { re[[\\.(fc1|fc2)\\.weight$]], \"rowwise\" } }"
 
 local LORA = "adapters are rules over modules: " .. ADAPTERS
+  .. "; ms.lora.from_config(model, fields) takes the fields of a LoraConfig"
+local OF_RULE = "it is an option of a rule, as in ms.lora(model, { { re[[attn\\.wq$]], { rank = 16, %s = true } } }), "
+  .. "and a field of ms.lora.from_config"
 local MODEL = "a model with adapters stays the same object; ms.lora.load(model, folder) reads PEFT's folders"
 local EIGHT_BITS = "it is ms.optim.adamw { moments = \"i8\" }"
 local PAGED = EIGHT_BITS .. "; state is not paged, it stays on the device, sharded"
@@ -133,7 +136,8 @@ local OPTIONS = {
   lora_dropout = "it is dropout, in a rule of ms.lora: " .. ADAPTERS,
   target_modules = "rules name the modules: " .. ADAPTERS,
   modules_to_save = "it is train: ms.lora(model, rules, { train = { \"head\" } })",
-  use_dora = "DoRA is not here: adapters are plain LoRA", use_rslora = "give alpha = a * math.sqrt(rank) instead",
+  use_dora = OF_RULE:format("use_dora"), use_rslora = OF_RULE:format("use_rslora"),
+  lora_bias = OF_RULE:format("lora_bias"), init_lora_weights = OF_RULE:format("init_lora_weights"),
   -- Of bitsandbytes, and of transformers for it.
   optim_bits = "it is moments = \"i8\", of ms.optim.adamw and ms.optim.adam",
   is_paged = "state is not paged: it stays on the device, sharded",

@@ -63,12 +63,14 @@ local function logits_of_all()
 end
 
 local function write_gradients_of_adapters()
-  local gradients = {}
+  local gradients, parameters = {}, {}
   for name, parameter in model:named_parameters() do
     if not parameter.frozen then gradients[name] = train:gradient(name) end
+    parameters[#parameters + 1] = { name = name, shape = parameter.shape, trained = not parameter.frozen }
   end
   require("moonshard.huggingface.adapter_writer").write(cfg.out .. "/gradient", {
     records = require("moonshard.nn.adapter").records(model), layout = ms.huggingface.config(model),
+    tokens = require("moonshard.nn.adapters.trainable_tokens").records(model), parameters = parameters,
     writes = mesh:get_index() == 0,
     read = function(name, first) return ffi.cast("const float *", gradients[name].data) + first end,
   })
