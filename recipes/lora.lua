@@ -13,7 +13,7 @@ local cfg = ms.args {
   ignore = {},                     -- fields of its config.json to load it without: a,b
   size = "tiny",                   -- without a folder, a Llama: tiny, 1B, 3B, 7B, 8B, 13B, 70B or 405B
   modules = [[attn\.(wq|wv)$]],    -- the linear layers that get an adapter
-  rank = 8, alpha = ms.args.real(16), dropout = ms.args.real(0),
+  rank = 8, alpha = ms.args.real(16), dropout = ms.args.real(0), use_dora = false,
   storage = "f32",                 -- how weights that do not train are kept: f32, bf16, i8 or nf4 (QLoRA)
   stored = [[^layers\..*\.(w\w|fc\d)\.weight$]], -- which of them; "": all matrices, also embedding and head
   start = "",                      -- folder of adapters to go on from, such as one that PEFT saved, instead of new ones
@@ -37,7 +37,8 @@ local model = cfg.folder ~= "" and ms.huggingface.model(cfg.folder, { ignore = c
 if cfg.start ~= "" then
   ms.lora.load(model, cfg.start)
 else
-  ms.lora(model, { { re(cfg.modules), { rank = cfg.rank, alpha = cfg.alpha, dropout = cfg.dropout } } })
+  local adapter = { rank = cfg.rank, alpha = cfg.alpha, dropout = cfg.dropout, use_dora = cfg.use_dora }
+  ms.lora(model, { { re(cfg.modules), adapter } })
 end
 
 local names = { [2] = { "replicate", "shard" }, [3] = { "replicate", "shard", "tensor" } }

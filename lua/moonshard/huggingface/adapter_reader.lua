@@ -116,7 +116,7 @@ local function check_saved(opened, left)
 end
 
 -- The adapters of a file by module, and its other tensors.
-local function sort_tensors(file, by_name)
+local function sort_tensors(file, by_name, experts)
   local present, left = {}, {}
   for _, tensor in ipairs(file.tensors) do
     local name, part = adapter_names.split(tensor.name)
@@ -124,6 +124,8 @@ local function sort_tensors(file, by_name)
       refuse_tensor(file.path, tensor.name)
     elseif not name then
       left[tensor.name] = true
+    elseif experts[name] then
+      base_modules.refuse_expert(file.path, name)
     elseif not by_name[name] then
       errors.raise("MS_EMISMATCH", "%s: tensor %s: the model has no linear layer %s: %s", file.path, tensor.name, name,
         nearest.advice(name, by_name))
@@ -160,7 +162,7 @@ local function open(model, folder)
   local base = base_modules.of(model)
   local by_name, names, all = {}, {}, {}
   for i, module in ipairs(base.modules) do by_name[module.name], all[i] = module, module.name end
-  local present, left = sort_tensors(file, by_name)
+  local present, left = sort_tensors(file, by_name, base.experts)
   for _, name in ipairs(all) do
     if present[name] then names[#names + 1] = name end
   end
@@ -229,7 +231,13 @@ end
 function adapter_reader.new_layers(model, config)
   local base, names, all, modules, adapted = base_modules.of(model), {}, {}, {}, {}
   for i, module in ipairs(base.modules) do all[i] = module.name end
+  for _, entry in ipairs(base.tensors) do
+    if base.experts[entry.module] then all[#all + 1] = entry.module end
+  end
   local left_out = adapter_config.left_out(config, all, base.heads)
+  for _, name in ipairs(all) do
+    if base.experts[name] and not left_out[name] then base_modules.refuse_expert(config.path, name) end
+  end
   for i, module in ipairs(base.modules) do
     if not left_out[module.name] then
       names[#names + 1], adapted[module.name] = module.name, true
@@ -333,6 +341,10 @@ local function take_saved(opened, model)
     local tensor = { shape = part.entry.tensor.shape, stored_as = part.stored }
     for _, slice in ipairs(part.absent and {} or part.entry.tensor.slices) do
       local param = params[slice.parameter]
+      if param.frozen then
+        errors.raise("MS_EMISMATCH", "%s: %s was trained, and %s is frozen in the model: load it into a model without "
+          .. "adapters", file.path, part.stored, slice.parameter)
+      end
       param.source = weights.source(file, tensor, slice, file.by_name[part.twin or ""] and part.twin)
     end
   end

@@ -128,6 +128,9 @@ describe("ms.lora.from_config", function()
     refused({ target_modules = { "q_proj" }, trainable_token_indices = { nosuch = { 1 } } }, "nosuch | embedding")
     refused({ target_modules = { "lm_head" }, trainable_token_indices = { lm_head = { 1 } } }, "head | an adapter")
     refused({ target_modules = { "q_proj" }, rank_pattern = { 3 } }, "rank_pattern")
+    refused({ target_modules = "all-linear" }, "experts.0.w1 | exclude_modules", "mixtral")
+    assert.equal("layers.0.mlp.router", adapter.records(made({ target_modules = "all-linear",
+      exclude_modules = ".*(experts|self_attn).*" }, "mixtral"))[1].layer)
     local own = ms.models.llama { vocab = 8, layers = 1, dim = 8, heads = 2, ffn = 8, seq = 4 }
     for _, fields in ipairs({ { use_dora = true }, { trainable_token_indices = { 1 } } }) do
       fields.target_modules = { "q_proj" }

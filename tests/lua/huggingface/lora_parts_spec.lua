@@ -6,7 +6,10 @@ local breadth = require("lua.support.breadth")
 local huggingface = require("lua.support.huggingface")
 local json = require("cjson")
 local lora = require("lua.support.lora")
+local has = require("lua.support.message").has
+local message = require("lua.support.fixture").message
 local ms = require("moonshard")
+local program = require("lua.support.program")
 local scratch = require("lua.support.scratch")
 
 local FIXTURES, F32 = lora.FIXTURES, lora.F32
@@ -35,6 +38,92 @@ describe("what trains beside adapters", function()
       lora.assert_reference(name, lora.train(name, 4, "2x2", { layout = "ragged" }))
       lora.assert_reference(name, lora.train(name, 4, "1x2x2", { padding = 2, sequence_parallel = true }))
     end
+  end)
+
+  it("Q8 trains so where ranks divide the rows of a table, some of which train", function()
+    lora.assert_reference("gpt2_dora", lora.train("gpt2_dora", 2, "1x1x2", { padding = 2 }))
+  end)
+
+  it("Q10 is exported from a checkpoint as the run saves it, and inspected", function()
+    local checkpoint, adapters, merged = scratch.path(), scratch.path(), scratch.path()
+    local result = lora.train("gpt2_dora", 2, "1x2", { checkpoint = checkpoint })
+    for folder, words in pairs({ [adapters] = { "--adapters" }, [merged] = { "--huggingface" } }) do
+      local ended = program.run({ "export", checkpoint, folder, unpack(words) })
+      assert.equal(0, ended.status, ended.err)
+    end
+    for _, pair in ipairs({ { adapters, "/after", "/adapter_model.safetensors" },
+      { adapters, "/after", "/adapter_config.json" }, { merged, "/merged", "/model.safetensors" } }) do
+      assert(scratch.read(pair[1] .. pair[3]) == scratch.read(result.out .. pair[2] .. pair[3]), pair[3])
+    end
+    local path = checkpoint .. "/step-00000010/manifest.json"
+    local manifest = json.decode(scratch.read(path))
+    for _, change in ipairs({
+      { "lora", "magnitude", "norm.bias" }, { "lora", "bias", 3 }, { "tokens", "indices", { 99 } },
+      { "tokens", "delta", "norm.bias" }, { "tokens", "dim", 5 },
+    }) do
+      local record = manifest.model[change[1]][1]
+      local before = record[change[2]]
+      record[change[2]] = change[3]
+      has(message(require("moonshard.checkpoint.schema").check, manifest, checkpoint), "model." .. change[1] .. "[1]")
+      record[change[2]] = before
+    end
+  end)
+
+  it("Q10 resumes on another mesh, and not with rows of other tokens", function()
+    local recipe = program.recipe([[
+      local ms = require "moonshard"
+      local cfg = ms.args { mesh = "1x1", steps = 4, checkpoint = "", resume = "", token = 3, batch = 4, out = "" }
+      local model = ms.lora.from_config(ms.huggingface.model("tests/fixtures/huggingface/gpt2"), {
+        r = 2, target_modules = { "c_attn" }, use_dora = true, bias = "all", trainable_token_indices = { cfg.token, 7 },
+      })
+      ms.fully_shard(model, { mesh = ms.init_device_mesh(cfg.device, cfg.mesh, { "replicate", "shard" }) })
+      local function batches(first)
+        local x = ms.tensor({ 3, 7, 9, 3, 1, 40, 7, 2 }, { dtype = "i32" }):reshape(2, 4)
+        for step = first, cfg.steps do coroutine.yield(step, { tokens = x, targets = x }) end
+      end
+      local train = ms.trainer {
+        model = model, optimizer = ms.optim.adamw { lr = 1e-2 }, loss = ms.loss.cross_entropy,
+        checkpoint = { dir = cfg.checkpoint, every = 2, resume = cfg.resume },
+      }
+      for _, batch in coroutine.wrap(function() batches(train.steps_done + 1) end) do train:step(batch) end
+      if cfg.out ~= "" then ms.lora.save(train, cfg.out) end
+    ]])
+    local whole, part, folder, again = scratch.path(), scratch.path(), scratch.path(), scratch.path()
+    local function run(ranks, ...) return program.run({ "run", recipe, "-n", ranks, ... }) end
+    local ended = run("1", "checkpoint=" .. whole, "out=" .. folder)
+    assert.equal(0, ended.status, ended.err)
+    assert.equal(0, run("2", "mesh=1x2", "checkpoint=" .. part, "steps=2").status)
+    local resumed = run("1", "checkpoint=" .. part, "resume=auto", "out=" .. again)
+    assert.equal(0, resumed.status, resumed.err)
+    local one, two = ms.safetensors.open(folder), ms.safetensors.open(again)
+    for _, tensor in ipairs(one.tensors) do
+      assert_close(huggingface.values_of(one, tensor.name), huggingface.values_of(two, tensor.name), 1e-4, tensor.name)
+    end
+    has(run("1", "checkpoint=" .. part, "resume=auto", "token=5").err, "trainable_token_indices | 3,7 | 5,7")
+    os.remove(recipe)
+  end)
+
+  it("Q8 generates the tokens of the merged model", function()
+    for _, name in ipairs({ "gpt2_dora", "llama_rows" }) do
+      local o = { prompt = { 3, 7, 1 }, tokens = 5, temperature = 0 }
+      local function generated(model)
+        ms.fully_shard(model, {})
+        local train = ms.trainer { model = model, optimizer = ms.optim.sgd { lr = 1 }, loss = ms.loss.cross_entropy }
+        return (select(2, ms.generate(train, o)))
+      end
+      assert.same(generated(ms.lora.merge(lora.loaded(name))), generated(lora.loaded(name)), name)
+    end
+  end)
+
+  it("Q8 is not loaded into a model that keeps it frozen, or trains other rows", function()
+    local adapters = { r = 2, lora_alpha = 3, target_modules = { "c_attn", "mlp.c_proj" }, use_dora = true }
+    local function loads(more)
+      for key, value in pairs(more) do adapters[key] = value end
+      return message(ms.lora.load, ms.lora.from_config(model_of("gpt2"), adapters), FIXTURES .. "gpt2_dora")
+    end
+    has(loads { bias = "lora_only", trainable_token_indices = { 3, 40, 7 } }, "layers.0.norm1.bias | frozen")
+    has(loads { bias = "all", trainable_token_indices = { 3, 7, 40 } }, "trainable_token_indices | embed")
+    has(loads { use_dora = false }, "lora_magnitude_vector | has none")
   end)
 
   it("Q8 comes back as it was read: names, values and fields", function()

@@ -3,6 +3,7 @@
 
 local adapter_names = require("moonshard.huggingface.adapter_names")
 local base_tensors = require("moonshard.huggingface.peft.base_tensors")
+local errors = require("moonshard.base.error")
 local layouts = require("moonshard.huggingface.layout")
 
 local base_modules = {}
@@ -10,6 +11,7 @@ local base_modules = {}
 ---@class moonshard.BaseModules
 ---@field modules moonshard.AdaptedModule[] those that can have adapters, in the order of the model
 ---@field heads table<string, boolean> names of those that "all-linear" leaves out
+---@field experts table<string, boolean> modules whose weights are parts of one parameter, and that take no adapters
 ---@field tensors moonshard.BaseTensor[]
 ---@field layers table<string, moonshard.Module> ours by name
 ---@field by_weight table<string, moonshard.Module> the layer whose weight is all of a module's
@@ -40,8 +42,20 @@ function base_modules.of(model)
   if head then -- which no tensor has if it is tied
     base.by_weight[head], base.heads[head] = base.layers.head, true
   end
-  base.tensors = base_tensors.list(layout and layout.huggingface, parameters)
+  base.tensors, base.experts = base_tensors.list(layout and layout.huggingface, parameters), {}
+  for _, entry in ipairs(base.tensors) do
+    if entry.tensor.slices[1].parts then base.experts[entry.module] = true end
+  end
   return base
+end
+
+---Raises for adapters of an expert.
+---@param path string of the file or the call that has them
+---@param name string of the module
+function base_modules.refuse_expert(path, name)
+  errors.raise("MS_EUNSUPPORTED", "%s: %s is a matrix of an expert, and experts are one parameter here, which takes no "
+    .. "adapters: choose other modules, as with exclude_modules, or merge the adapter by PEFT (merge_and_unload)", path,
+    name)
 end
 
 ---The layers of modules with adapters, as lora/attach.lua takes them: those of one module have one A.

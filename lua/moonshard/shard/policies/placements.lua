@@ -149,12 +149,16 @@ end
 -- The axis along which a style divides a parameter. For an adapter a style means what it means for the layer: the
 -- outputs of a layer that is divided by columns are those of B, and the inputs of one divided by rows those of A. The
 -- other factor is whole: it is small, and its other axis is the adapter's rank. A scalar is whole, too.
+-- Rows that train in place of some of a table's are whole, too: they are a few, and not those of a rank's part.
+local DIVIDED = { A = 1, B = 0, tokens = 1 } -- the only axis that is divided, by factor
+
 local function axis_of_style(param, given)
-  if given.axis then return given.axis end
+  local only = DIVIDED[param.parameter.factor]
+  if given.axis and param.parameter.factor ~= "tokens" then return given.axis end
   if #param.shape == 0 then return nil end
-  local axis, factor = given.weight, param.parameter.factor
+  local axis = given.axis or given.weight
   if #param.shape == 1 then axis = given.bias end
-  if factor == "A" and axis == 0 or factor == "B" and axis == 1 then return nil end
+  if only and axis ~= only then return nil end
   return axis
 end
 
