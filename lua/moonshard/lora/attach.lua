@@ -68,7 +68,7 @@ local function check_layer(who, wanted, tied)
     check_lengths(who, wanted)
   end
   local outputs, inputs = unpack(layer.weight.shape)
-  if not wanted.loaded and config.rank > math.min(outputs, inputs) then
+  if not wanted.any_rank and config.rank > math.min(outputs, inputs) then
     errors.raise("MS_ESHAPE", "%s: the adapter of %s has rank %d, but its weight [%d,%d] has at most rank %d: give the "
       .. "rule a smaller rank", who, wanted.name, config.rank, outputs, inputs, math.min(outputs, inputs))
   end
@@ -138,7 +138,8 @@ end
 ---@param who string
 ---@param model moonshard.Module
 ---@param chosen { name: string, layer: moonshard.Module, config: moonshard.Adapter, shared: moonshard.Module?,
----  loaded: boolean? }[] shared: a layer whose lora_A is this layer's, too
+---  loaded: boolean?, any_rank: boolean? }[] shared: a layer whose lora_A is this layer's, too; loaded: values are from
+---  a folder; any_rank: also one that is larger than the weight's, as in PEFT
 ---@param train any
 ---@param saved moonshard.SavedParts? what trains besides, by PEFT's fields
 function attach.adapt(who, model, chosen, train, saved)

@@ -9,6 +9,7 @@ local model_options = require("moonshard.checkpoint.model_options")
 local ms = require("moonshard")
 local program = require("lua.support.program")
 local scratch = require("lua.support.scratch")
+local trainable_tokens = require("moonshard.nn.adapters.trainable_tokens")
 
 teardown(scratch.clear)
 
@@ -25,6 +26,12 @@ end
 local function adapted(o)
   local net = ms.nn.sequential { ms.nn.linear(8, 8) }
   return ms.lora(net, { { ms.re"0", o } })
+end
+
+local function with_rows(o)
+  local embedding = ms.nn.embedding(8, 4)
+  trainable_tokens.attach(embedding, { tonumber(o.trainable_token_indices or 1) })
+  return embedding
 end
 
 local function convolution(make)
@@ -55,6 +62,7 @@ local CASES = {
     renormalise = { true, false }, route_scale = { 1, 2.5 }, bias_rate = { 0.5, 0.25 }, aux_loss = { 0, 0.01 },
     activation = { "silu", "gelu" } },
   ["ms.lora"] = { make = adapted, dropout = { 0, 0.1 } },
+  ["ms.lora: trainable_token_indices"] = { make = with_rows, trainable_token_indices = { "1", "2" } },
 }
 
 local function within(layer)

@@ -36,7 +36,7 @@ local function copy_of(name, change_config, change_tensors)
   for i, tensor in ipairs(tensors) do declared[i] = tensor end
   local writer = ms.safetensors.create(folder .. "/adapter_model.safetensors", declared)
   for _, tensor in ipairs(tensors) do
-    local elements = tensor.shape[1] * tensor.shape[2]
+    local elements = tensor.shape[1] * (tensor.shape[2] or 1)
     writer:put(tensor.name, tensor.bytes or ("\0"):rep(elements * (tensor.dtype == "F32" and 4 or 1)))
   end
   writer:finish()
@@ -58,6 +58,11 @@ describe("a folder of adapters", function()
     scratch.write(whole .. "/config.json", "{}")
     scratch.write(pickled .. "/adapter_model.bin", "")
     refused(whole, model_of("llama"), "a whole model | ms.huggingface.model")
+    local several = scratch.folder()
+    for _, name in ipairs({ "first", "second" }) do
+      os.execute(("mkdir '%s/%s' && cp %sllama/* '%s/%s/'"):format(several, name, FIXTURES, several, name))
+    end
+    refused(several, model_of("llama"), "several | " .. several .. "/first | first, second")
     refused(pickled, model_of("llama"), "adapter_model.bin | torch.load | save_file")
     refused(copy_of("llama", nil, function(list) list[1].shape[2] = 5 end), model_of("llama"), "5 | another model")
     refused(copy_of("llama", set("r", 8)), model_of("llama"), "lora_A.weight | [4,16] | [8,16]")
@@ -314,7 +319,23 @@ describe("a folder of adapters", function()
     os.remove(recipe)
   end)
 
-  it("Q8 is loaded with a warning if it lacks modules that it names", function()
+  it("Q8 is read as older versions of PEFT wrote it: without newer fields, biases under their layers' names", function()
+    local kept = { peft_type = true, r = true, lora_alpha = true, target_modules = true }
+    assert.truthy(ms.lora.load(model_of("llama"), copy_of("llama", function(config)
+      for field in pairs(config) do config[field] = kept[field] and config[field] or nil end
+    end)))
+    local renamed = 0
+    local folder = copy_of("gpt2_dora", nil, function(list)
+      for _, tensor in ipairs(list) do
+        local name, count = tensor.name:gsub("%.base_layer%.bias$", ".bias")
+        tensor.name, renamed = name, renamed + count
+      end
+    end)
+    assert.equal(4, renamed)
+    assert.truthy(ms.lora.load(model_of("gpt2"), folder))
+  end)
+
+  it("Q8 is loaded with a warning if it lacks modules that it names, or is for another model", function()
     local recipe = program.recipe [[
       local ms = require "moonshard"
       local cfg = ms.args { model = "", adapters = "" }
@@ -331,6 +352,8 @@ describe("a folder of adapters", function()
     assert.equal(0, cut.status, cut.err)
     has(cut.err, "warning | adapter_config.json | target_modules | layers.1.self_attn.v_proj")
     assert.equal("", ended(FIXTURES .. "llama").err)
+    local other = ended(copy_of("llama", set("base_model_name_or_path", "someone/another-7b"))).err
+    has(other, "warning | someone/another-7b | base_model_name_or_path | fixtures/huggingface/llama")
     os.remove(recipe)
   end)
 

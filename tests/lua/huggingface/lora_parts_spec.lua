@@ -58,7 +58,7 @@ describe("what trains beside adapters", function()
     local path = checkpoint .. "/step-00000010/manifest.json"
     local manifest = json.decode(scratch.read(path))
     for _, change in ipairs({
-      { "lora", "magnitude", "norm.bias" }, { "lora", "bias", 3 }, { "tokens", "indices", { 99 } },
+      { "lora", "magnitude", "pos.weight" }, { "lora", "bias", 3 }, { "tokens", "indices", { 99 } },
       { "tokens", "delta", "norm.bias" }, { "tokens", "dim", 5 },
     }) do
       local record = manifest.model[change[1]][1]

@@ -63,7 +63,7 @@ end
 ---@param modules { module: moonshard.AdaptedModule, config: moonshard.Adapter }[]
 ---@param loaded boolean their values are from a folder
 ---@return { name: string, layer: moonshard.Module, config: moonshard.Adapter, shared: moonshard.Module?,
----  loaded: boolean }[]
+---  loaded: boolean, any_rank: boolean }[]
 function base_modules.layers(model, modules, loaded)
   local by_name, list = {}, {}
   for name, module in model:named_modules() do by_name[name] = module end
@@ -71,7 +71,8 @@ function base_modules.layers(model, modules, loaded)
     local first
     for _, place in ipairs(found.module.rows) do
       local layer = by_name[place.layer]
-      list[#list + 1] = { name = place.layer, layer = layer, config = found.config, shared = first, loaded = loaded }
+      list[#list + 1] = { name = place.layer, layer = layer, config = found.config, shared = first, loaded = loaded,
+        any_rank = true }
       first = first or layer
     end
   end
