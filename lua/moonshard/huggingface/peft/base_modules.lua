@@ -44,7 +44,8 @@ function base_modules.of(model)
   end
   base.tensors, base.experts = base_tensors.list(layout and layout.huggingface, parameters), {}
   for _, entry in ipairs(base.tensors) do
-    if entry.tensor.slices[1].parts then base.experts[entry.module] = true end
+    local is_matrix = entry.field == "weight" and #entry.tensor.shape == 2 -- those that are stacked are no modules
+    if is_matrix and entry.tensor.slices[1].parts then base.experts[entry.module] = true end
   end
   return base
 end
