@@ -28,7 +28,8 @@ end
 
 describe("what trains beside adapters", function()
   for _, name in ipairs(NAMES) do
-    it("Q8 trains as PEFT trains it, in float64: " .. name, function()
+    local on_meshes = name:find("dora") and " #all" or "" -- these train below, on meshes
+    it("Q8 trains as PEFT trains it, in float64: " .. name .. on_meshes, function()
       lora.assert_reference(name, lora.train(name, 1, "1x1"))
     end)
   end
@@ -42,6 +43,13 @@ describe("what trains beside adapters", function()
 
   it("Q8 trains so where ranks divide the rows of a table, some of which train", function()
     lora.assert_reference("gpt2_dora", lora.train("gpt2_dora", 2, "1x1x2", { padding = 2 }))
+  end)
+
+  it("Q8 trains so on GPUs", function() -- emulated ones, with the kernels of CUDA, emulated
+    local library = ("MOONSHARD_CUDA_LIBRARY=%s/tests/emulated/libmoonshard_cuda_emulated.so"):format(
+      assert(os.getenv("MOONSHARD_BIN")):match("^(.*)/"))
+    local environment = program.emulated_cuda(library)
+    lora.assert_reference("llama_dora", lora.train("llama_dora", 1, "1x1", { device = "cuda" }, environment))
   end)
 
   it("Q10 is exported from a checkpoint as the run saves it, and inspected", function()

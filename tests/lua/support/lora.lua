@@ -32,8 +32,9 @@ end
 ---@param ranks integer
 ---@param mesh string
 ---@param more table<string, any>? options of the recipe
+---@param environment string? assignments, for the emulated device cuda
 ---@return table result of the recipe, and its folder `out`
-function lora.train(name, ranks, mesh, more)
+function lora.train(name, ranks, mesh, more, environment)
   local out = scratch.folder()
   local words = {
     "run", "tests/lua/huggingface/recipes/huggingface.lua", "-n", tostring(ranks), "mesh=" .. mesh,
@@ -42,7 +43,7 @@ function lora.train(name, ranks, mesh, more)
     "steps=" .. (STEPS[name] or 10), "adapters=" .. FIXTURES .. name,
   }
   for key, value in pairs(more or {}) do words[#words + 1] = ("%s=%s"):format(key, tostring(value)) end
-  local ended = program.run(words)
+  local ended = program.run(words, environment)
   assert(ended.status == 0, ended.err)
   local result = json.decode(scratch.read(out .. "/result.json"))
   result.out = out
