@@ -207,6 +207,7 @@ end
 ---@return moonshard.Tensor [..., out]
 function adapter.apply(layer, x, product)
   local config = adapter.of(layer)
+  local y = not config.use_dora and product(layer, x)
   local down, up = context.trace:parameter(layer.lora_A), context.trace:parameter(layer.lora_B)
   local scale, seen = config.alpha / config.rank, x
   if config.dropout > 0 then seen = ops.dropout(x, { p = config.dropout }) end
@@ -215,11 +216,10 @@ function adapter.apply(layer, x, product)
   if config.lora_bias then
     added = added + (context.trace:parameter(layer.lora_bias) * scale):cast(added.dtype)
   end
-  if config.use_dora then
+  if not y then
     local weight = context.trace:parameter(layer.weight)
     return rescaled(layer, x, seen, added, { weight = weight, down = down, up = up, scale = scale, product = product })
   end
-  local y = product(layer, x)
   return y + added:cast(y.dtype)
 end
 
