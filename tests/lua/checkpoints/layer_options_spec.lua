@@ -19,7 +19,7 @@ local WITHOUT = {
 }
 
 local function experts(o)
-  o.experts = 4
+  o.experts, o.n_group = 4, o.n_group or 2
   return ms.nn.mixture_of_experts(8, 8, o)
 end
 
@@ -60,7 +60,7 @@ local CASES = {
     scale_factor = { 2, 3 }, mode = { "nearest", "bilinear" } },
   ["ms.nn.mixture_of_experts"] = { make = experts, top_k = { 2, 1 }, score = { "softmax", "sigmoid" },
     renormalise = { true, false }, route_scale = { 1, 2.5 }, bias_rate = { 0.5, 0.25 }, aux_loss = { 0, 0.01 },
-    activation = { "silu", "gelu" } },
+    activation = { "silu", "gelu" }, n_group = { 2, 1 }, topk_group = { 1, 2 }, group_score = { "max", "top2" } },
   ["ms.lora"] = { make = adapted, dropout = { 0, 0.1 } },
   ["ms.lora: trainable_token_indices"] = { make = with_rows, trainable_token_indices = { "1", "2" } },
 }
