@@ -16,7 +16,9 @@ static const double a = 3.4445, b = -4.7750, c = 2.0315, least_norm = 1e-7;
 
 static int64_t steps_of(const ms_kernel_call *call) { return call->attrs.orthogonalise.steps; }
 static int rounds(const ms_kernel_call *call) { return call->attrs.orthogonalise.dtype == MS_ORTHOGONALISE_BF16; }
-static int is_tall(const ms_kernel_call *call) { return call->in[0].dims[0] > call->in[0].dims[1]; }
+static int is_tall(const ms_kernel_call *call) {
+  return ms_orthogonalise_rows(&call->in[0]) > ms_orthogonalise_columns(&call->in[0]);
+}
 
 static ms_value_info square(const ms_kernel_call *call, int dtype) {
   const int64_t m = ms_orthogonalise_inner(&call->in[0]);
@@ -24,9 +26,8 @@ static ms_value_info square(const ms_kernel_call *call, int dtype) {
 }
 
 static ms_value_info matrix(const ms_kernel_call *call, int dtype) {
-  ms_value_info x = call->in[0];
-  x.dtype = dtype;
-  return x;
+  const ms_value_info *u = &call->in[0];
+  return (ms_value_info){.dtype = dtype, .ndim = 2, .dims = {ms_orthogonalise_rows(u), ms_orthogonalise_columns(u)}};
 }
 
 static ms_kernel_call unary(int op, double alpha, ms_value_info in, ms_value_info out) {
@@ -51,7 +52,7 @@ static ms_kernel_call conversion(ms_value_info from, ms_value_info to) {
 
 static void make(ms_orthogonalise *o, const ms_kernel_call *call) {
   const int dtype = rounds(call) ? MS_BF16 : MS_F32, tall = is_tall(call);
-  const ms_value_info number = {.dtype = MS_F32}, u = call->in[0];
+  const ms_value_info number = {.dtype = MS_F32}, u = matrix(call, MS_F32);
   const ms_value_info x = matrix(call, MS_F32), read_x = matrix(call, dtype);
   const ms_value_info g = square(call, MS_F32), read_g = square(call, dtype);
   const ms_value_info flat = {.dtype = MS_F32, .ndim = 1, .dims = {ms_numel(&u)}};
@@ -176,16 +177,25 @@ static int iterate(const sequence *s, void *x, void *next) {
   return step(s, MS_NS_ADD_GX, tall ? read_x : read_g, tall ? read_g : read_x, next);
 }
 
-static int each(const sequence *s) {
+/* The matrix at u becomes that at out. */
+static int one_matrix(const sequence *s, const float *u, float *out) {
   char *work = s->call->workspace;
-  void *norm = work + s->o->norm, *place[2] = {s->call->out_data[0], work + s->o->x};
+  void *norm = work + s->o->norm, *place[2] = {out, work + s->o->x};
   int64_t left = steps_of(s->call);
-  MS_TRY(step(s, MS_NS_SQUARES, s->call->in_data[0], NULL, norm));
+  MS_TRY(step(s, MS_NS_SQUARES, u, NULL, norm));
   MS_TRY(step(s, MS_NS_ROOT, norm, NULL, norm));
   MS_TRY(step(s, MS_NS_LEAST, norm, NULL, norm));
   /* Steps alternate between two places, so that the last one writes the output. */
-  MS_TRY(step(s, MS_NS_NORMALISE, s->call->in_data[0], norm, place[left % 2]));
+  MS_TRY(step(s, MS_NS_NORMALISE, u, norm, place[left % 2]));
   for (; left > 0; left--) MS_TRY(iterate(s, place[left % 2], place[(left - 1) % 2]));
+  return MS_OK;
+}
+
+static int each(const sequence *s) {
+  const ms_value_info one = matrix(s->call, MS_F32);
+  const int64_t numel = ms_numel(&one), all = ms_orthogonalise_matrices(&s->call->in[0]);
+  for (int64_t i = 0; i < all; i++)
+    MS_TRY(one_matrix(s, (const float *)s->call->in_data[0] + i * numel, (float *)s->call->out_data[0] + i * numel));
   return MS_OK;
 }
 

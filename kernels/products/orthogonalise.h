@@ -4,6 +4,8 @@
  *   g = x x',  x = a x + (b g + c g g) x           of a wide matrix [m,n], m <= n
  *   g = x' x,  x = a x + x (b g + c g g)           of a tall one: the same numbers without a transposed copy
  *
+ * A stack of matrices takes them one after the other, in the same workspace.
+ *
  * Singular values end between 0.7 and 1.2. The op is a sequence of other kernels of one device, the same on all
  * devices. In f32 all of it is f32. With dtype 1, each step rounds x to bf16, and its products read x, g and the
  * polynomial of g in bf16, as PyTorch does; sums are in f32. All of a step reads the same rounded x: the iteration
@@ -40,17 +42,23 @@ typedef struct ms_orthogonalise {
   int64_t norm, x, rounded_x, gram, rounded_g, polynomial, scratch; /* offsets in the workspace, bytes */
 } ms_orthogonalise;
 
-/* The smaller size of a matrix [m,n], whose square g has; the larger one. */
+/* The matrices of [m,n], one, or of [matrices,m,n]; their rows, and columns. */
+static inline int64_t ms_orthogonalise_matrices(const ms_value_info *u) { return u->ndim == 3 ? u->dims[0] : 1; }
+static inline int64_t ms_orthogonalise_rows(const ms_value_info *u) { return u->dims[u->ndim - 2]; }
+static inline int64_t ms_orthogonalise_columns(const ms_value_info *u) { return u->dims[u->ndim - 1]; }
+/* The smaller size of each, whose square g has; the larger one. */
 static inline int64_t ms_orthogonalise_inner(const ms_value_info *u) {
-  return u->dims[0] < u->dims[1] ? u->dims[0] : u->dims[1];
+  const int64_t rows = ms_orthogonalise_rows(u), columns = ms_orthogonalise_columns(u);
+  return rows < columns ? rows : columns;
 }
 static inline int64_t ms_orthogonalise_outer(const ms_value_info *u) {
-  return u->dims[0] < u->dims[1] ? u->dims[1] : u->dims[0];
+  const int64_t rows = ms_orthogonalise_rows(u), columns = ms_orthogonalise_columns(u);
+  return rows < columns ? columns : rows;
 }
-/* Operations of the products: each step 4 m^2 n for g and its product with x, and 2 m^3 for g g. */
+/* Operations of the products: each step of a matrix 4 m^2 n for g and its product with x, and 2 m^3 for g g. */
 static inline double ms_orthogonalise_flops(int64_t steps, const ms_value_info *u) {
   const double m = (double)ms_orthogonalise_inner(u), n = (double)ms_orthogonalise_outer(u);
-  return (double)steps * (4 * m * m * n + 2 * m * m * m);
+  return (double)(ms_orthogonalise_matrices(u) * steps) * (4 * m * m * n + 2 * m * m * m);
 }
 
 /* call: muon_orthogonalise. Prepares its kernels and requests the workspace. If it fails, nothing stays prepared. */

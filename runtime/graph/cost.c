@@ -121,9 +121,10 @@ ms_work ms_work_chunked_loss(const ms_cost_case *c) {
 ms_work ms_work_orthogonalise(const ms_cost_case *c) {
   const double steps = (double)c->attrs->orthogonalise.steps, m = (double)ms_orthogonalise_inner(&c->in[0]);
   const int size = c->attrs->orthogonalise.dtype == MS_ORTHOGONALISE_BF16 ? 2 : 4;
+  const double matrices = (double)ms_orthogonalise_matrices(&c->in[0]);
   const double x = elements(&c->in[0]) * (2 * size + 12 + (size == 2) * 6), g = m * m * (4 * size + 16);
   return (ms_work){ms_orthogonalise_flops(c->attrs->orthogonalise.steps, &c->in[0]),
-                   3 * bytes_once(c) / 2 + steps * (x + g)};
+                   3 * bytes_once(c) / 2 + steps * (x + matrices * g)};
 }
 
 /* Reads only the rows of the table [V,D] that the tokens select, or the elements that the index does. */

@@ -128,10 +128,6 @@ typedef struct ms_tensor_info {
   /* In a state; else 0. The number of updates that the parameter has had, the same on all ranks. An update skips
    * parameters that the loss does not depend on: neither they, nor their optimizer state, nor this number change. */
   int64_t updates;
-  /* In a plan; else -1 and 0. The rank of the world that orthogonalises the parameter in UPDATE; -1: it does not take
-   * Muon, or has no gradient. muon_flops: of all steps of that. */
-  int muon_owner;
-  double muon_flops;
 } ms_tensor_info;
 /* What this rank owns of a parameter; after ms_model_shard. What states and plans have of it can be a slice of that
  * (ms_state_describe, ms_plan_describe), so `sliced` is 0 here. */

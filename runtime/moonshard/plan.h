@@ -59,9 +59,10 @@ enum ms_category {
  * sum until a later step, or the same one, applies it. */
 enum ms_outer { MS_OUTER_NONE = 0, MS_OUTER_SEND = 1, MS_OUTER_APPLY = 2 };
 
-/* How Muon's learning rate depends on the shape of a matrix, as in PyTorch: times sqrt(max(1, rows / columns)); or
- * times 0.2 sqrt(max(rows, columns)), which gives updates of AdamW's size. */
-enum ms_muon_adjust { MS_MUON_ORIGINAL = 0, MS_MUON_MATCH_RMS_ADAMW = 1 };
+/* How Muon's learning rate depends on the shape of a matrix: times sqrt(max(1, rows / columns)); times
+ * 0.2 sqrt(max(rows, columns)), which gives updates of AdamW's size (these two as in PyTorch); or times
+ * sqrt(max(rows, columns)), as Megatron's scale mode `spectral`. */
+enum ms_muon_adjust { MS_MUON_ORIGINAL = 0, MS_MUON_MATCH_RMS_ADAMW = 1, MS_MUON_SPECTRAL = 2 };
 
 enum { MS_MAX_NORM_GROUPS = 16 };
 
@@ -98,8 +99,11 @@ MS_API int ms_plan_compile(const ms_graph *graph, const ms_plan_config *config, 
  * prices, whose plans then begin with lowering. Changes no plan. *taken is 0 for other graphs, and for those that have
  * been compiled. Both models must have been sharded. */
 MS_API int ms_graph_take_compiled(ms_graph *graph, ms_graph *earlier, int *taken);
-/* What a state of this plan has on this rank of a parameter, and of its optimizer state; and who orthogonalises it. */
+/* What a state of this plan has on this rank of a parameter, and of its optimizer state. */
 MS_API int ms_plan_describe(const ms_plan *plan, int param, ms_tensor_info *info, int size);
+/* Who orthogonalises a parameter in UPDATE: part 0, 1, ... of its matrices. *rank: of the world; -1: there is no such
+ * part, as of a parameter that does not take Muon or has no gradient. *flops: of that part. */
+MS_API int ms_plan_owner(const ms_plan *plan, int param, int part, int *rank, double *flops);
 MS_API int ms_plan_summarize(const ms_plan *plan, ms_plan_summary *summary, int size);
 /* What a rank, or all ranks of a node, move in collectives, in bytes. Inside a node a rank reads what others have
  * written, as ms_plan_summary.comm_bytes counts it. Between nodes each byte crosses a link once for a whole node: with

@@ -115,9 +115,11 @@ void ms_plan_describe_state(const ms_model *model, const ms_plan_config *c, ms_t
 }
 
 static void describe_owners(const ms_plan *plan, ms_text *text) {
-  for (int p = 0; p < plan->model->params; p++)
-    if (ms_has_owner(plan, p))
-      ms_text_append(text, "muon of %s: rank %d of the grid\n", plan->model->param[p].name, plan->owner[p]);
+  for (int i = 0; i < ms_owned_count(plan); i++) {
+    const ms_owned *o = &plan->owned[i];
+    ms_text_append(text, "muon of %s: element %lld, rank %d of the grid\n", plan->model->param[o->param].name,
+                   (long long)o->first, o->owner);
+  }
 }
 
 /* Settings of the plan alone: plans that differ in them can share a state. */

@@ -1,6 +1,7 @@
 /* optimizer.c - the table of optimizers, and the settings of their updates. */
 #include "plan/optimizer.h"
 
+#include <math.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -56,7 +57,7 @@ static void look_up_moments(void) {
 
 /* Whatever momentum groups have: that of the plan decides. */
 ms_optimizer_state ms_optimizer_keeps(const ms_plan_config *config, int chosen) {
-  static const ms_param_group none = {.beta1 = -1, .beta2 = -1, .eps = -1, .momentum = -1};
+  static const ms_param_group none = {.beta1 = -1, .beta2 = -1, .eps = -1, .momentum = -1, .heads = -1};
   if (!config->train || !ms_optimizer_of(config)) return (ms_optimizer_state){0};
   const int kind = chosen ? chosen : config->optimizer;
   const ms_optimizer *optimizer = &rows[kind];
@@ -145,6 +146,21 @@ ms_param_group ms_updates_of(const ms_plan_config *config, const ms_param *p) {
   return ms_group_complete(&p->config.group, kind_of(config, p), config);
 }
 
+ms_value_info ms_matrices_of(const ms_plan_config *config, const ms_param *p) {
+  const int64_t rows = p->whole[p->ndim - 2] / (int64_t)ms_updates_of(config, p).heads, columns = p->whole[p->ndim - 1];
+  int64_t all = 1;
+  for (int d = 0; d < p->ndim; d++) all *= p->whole[d];
+  return (ms_value_info){.dtype = MS_F32, .ndim = 3, .dims = {all / (rows * columns), rows, columns}};
+}
+
+static int check_heads(const ms_plan_config *config, const ms_param *p) {
+  const double heads = ms_updates_of(config, p).heads;
+  const int64_t rows = p->ndim > 1 ? p->whole[p->ndim - 2] : 1;
+  if (heads == -1 || (heads == floor(heads) && heads <= (double)rows && rows % (int64_t)heads == 0)) return MS_OK;
+  return MS_FAIL(MS_ESHAPE, "parameter '%s': heads is %g, which does not divide its %lld rows", p->name, heads,
+                 (long long)rows);
+}
+
 int ms_plan_check_updates(const ms_model *model, const ms_plan_config *config) {
   const ms_optimizer *optimizer = config->train ? ms_optimizer_of(config) : NULL;
   for (int i = 0; i < model->params && optimizer; i++) {
@@ -152,6 +168,7 @@ int ms_plan_check_updates(const ms_model *model, const ms_plan_config *config) {
     const int kind = kind_of(config, p);
     if (p->config.frozen || ms_param_is_balanced(p)) continue;
     MS_TRY(ms_group_check_optimizer(p->name, &p->config.group, kind));
+    MS_TRY(check_heads(config, p));
     if (kind == MS_OPT_SGD && config->sgd.momentum == 0 && ms_updates_of(config, p).momentum != 0)
       return MS_FAIL(MS_EINVAL,
                      "parameter '%s': its momentum is %g, but that of the plan's sgd is 0, so no momentum is kept: set "

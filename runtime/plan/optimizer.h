@@ -129,6 +129,9 @@ ms_op_attrs ms_update_attrs(const ms_plan_config *config, const ms_optimizer *op
                             const ms_param_group *by);
 /* The settings of a parameter's updates: its group's, and the plan's where that has none. */
 ms_param_group ms_updates_of(const ms_plan_config *config, const ms_param *p);
+/* A parameter as the matrices that an optimizer of whole matrices computes with, [matrices,rows,columns]: its last two
+ * axes, whose rows count as those of `heads` matrices. */
+ms_value_info ms_matrices_of(const ms_plan_config *config, const ms_param *p);
 /* Checks that the optimizer can train the model, and that the one of each parameter has what its group sets. */
 int ms_plan_check_updates(const ms_model *model, const ms_plan_config *config);
 

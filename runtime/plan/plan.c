@@ -39,7 +39,6 @@ static void destroy_plan(void *object) {
   free(plan->resident);
   free(plan->deferred_gradients);
   free(plan->has_gradient);
-  free(plan->owner);
   free(plan->owned);
   free(plan->owned_bucket);
   free(plan->buffer);

@@ -228,10 +228,8 @@ struct ms_plan {
                             * buffer -1: it has none */
   int weight_scales;       /* buffer of the scales of weights that are gathered as codes, which FIRST computes, or -1 */
   int *deferred_gradients; /* [units] buffer of gradients that wait for the last micro-batch, or -1 */
-  /* [params] the rank that owns it where its optimizer takes whole matrices, index in the grid of replicas, shards and
-   * tensor ranks, or -1; NULL: no parameter has an owner (owners.h) */
-  int *owner;
-  int *owned;        /* the parameters that have one, by buckets */
+  /* What has owners: parameters whose optimizer takes whole matrices, by buckets (owners.h); NULL: there are none. */
+  struct ms_owned *owned;
   int *owned_bucket; /* [owned_buckets + 1] where the buckets begin there */
   int owned_buckets;
   char *has_gradient; /* [params] 1: the loss depends on it; the update skips the others */

@@ -55,14 +55,16 @@ static void set_products(const ms_plan *plan, const ms_optimizer *by, const ms_u
   attrs->orthogonalise.dtype = plan->config.muon.dtype == MS_BF16;
 }
 
-/* How much longer a step is for a matrix of this shape. */
+/* How much longer a step is for matrices of this shape. */
 static void set_adjustment(const ms_plan *plan, const ms_optimizer *by, const ms_update_item *item,
                            ms_op_attrs *attrs) {
   (void)by;
   const ms_param *p = param_of(plan, item);
-  const double rows = (double)p->whole[0], columns = (double)p->whole[1];
-  const int matches = plan->config.muon.adjust == MS_MUON_MATCH_RMS_ADAMW;
-  attrs->update.adjust = matches ? 0.2 * sqrt(fmax(rows, columns)) : sqrt(fmax(1, rows / columns));
+  const double rows = (double)p->whole[p->ndim - 2] / attrs->update.heads, columns = (double)p->whole[p->ndim - 1];
+  const double factor[] = {[MS_MUON_ORIGINAL] = sqrt(fmax(1, rows / columns)),
+                           [MS_MUON_MATCH_RMS_ADAMW] = 0.2 * sqrt(fmax(rows, columns)),
+                           [MS_MUON_SPECTRAL] = sqrt(fmax(rows, columns))};
+  attrs->update.adjust = factor[plan->config.muon.adjust];
 }
 
 const ms_update_step ms_muon_steps[] = {

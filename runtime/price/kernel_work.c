@@ -69,7 +69,8 @@ static int read_orthogonalise(const ms_kernel_call *call, const ms_cost_case *c,
   (void)c, (void)device;
   const double m = (double)ms_orthogonalise_inner(&call->in[0]), n = (double)ms_orthogonalise_outer(&call->in[0]);
   work->dtype = call->attrs.orthogonalise.dtype == MS_ORTHOGONALISE_BF16 ? MS_BF16 : MS_F32;
-  set_sizes(work, (const double[4]){3 * (double)call->attrs.orthogonalise.steps, m, (2 * n + m) / 3, m});
+  const double products = 3 * (double)(call->attrs.orthogonalise.steps * ms_orthogonalise_matrices(&call->in[0]));
+  set_sizes(work, (const double[4]){products, m, (2 * n + m) / 3, m});
   return MS_OK;
 }
 

@@ -1,5 +1,5 @@
-/* check_muon.c - which parameters can take Muon: matrices of which ranks own parts, and whose replicas have the same
- * weights. */
+/* check_muon.c - which parameters can take Muon: matrices, and stacks of them, of which ranks own parts, and whose
+ * replicas have the same weights. */
 #include "shard/model.h"
 
 int ms_muon_check_param(const char *name, int ndim, const ms_param_config *config) {
@@ -7,9 +7,11 @@ int ms_muon_check_param(const char *name, int ndim, const ms_param_config *confi
   if (config->optimizer != MS_OPT_MUON)
     return MS_FAIL(MS_EINVAL, "parameter '%s': optimizer must be 0 (the plan's) or muon (%d), not %d", name,
                    MS_OPT_MUON, config->optimizer);
-  if (ndim != 2)
-    return MS_FAIL(MS_ESHAPE, "parameter '%s': muon takes matrices, and it has %d dimension%s: give it adamw", name,
-                   ndim, ndim == 1 ? "" : "s");
+  if (ndim != 2 && ndim != 3)
+    return MS_FAIL(MS_ESHAPE,
+                   "parameter '%s': muon takes matrices, and stacks of them [matrices,rows,columns]; it has %d "
+                   "dimension%s: give it adamw",
+                   name, ndim, ndim == 1 ? "" : "s");
   return MS_OK;
 }
 

@@ -172,10 +172,8 @@ int ms_model_describe(const ms_model *model, int param, ms_tensor_info *info, in
   if (param < 0 || param >= model->params)
     return MS_FAIL(MS_EINVAL, "parameter %d: the model has parameters 0 to %d", param, model->params - 1);
   const ms_param *p = &model->param[param];
-  ms_tensor_info own = {.first = p->first,
-                        .count = p->owned,
-                        .part = ms_param_division(model, p, model->dim[MS_DIM_TENSOR].place),
-                        .muon_owner = -1};
+  ms_tensor_info own = {
+      .first = p->first, .count = p->owned, .part = ms_param_division(model, p, model->dim[MS_DIM_TENSOR].place)};
   MS_GIVE_INFO(info, size, own);
 }
 

@@ -1,5 +1,6 @@
 /* slice.c - slice, pad and roll on one axis: for each index of the axes before it, copies one contiguous range of
- * bytes, or two to roll; pad also zeroes the bytes around it. Elements of any dtype. */
+ * bytes, or two to roll; pad also zeroes the bytes around it. Elements of any dtype. copy_runs copies runs at equal
+ * distances. */
 #include <string.h>
 
 #include "base/numbers/dtype.h"
@@ -47,8 +48,25 @@ static void roll_part(const ms_kernel_call *call, int part, int64_t begin, int64
   }
 }
 
+static int64_t runs_of(const ms_kernel_call *call) {
+  return (ms_numel(&call->in[0]) - call->attrs.runs.run) / call->attrs.runs.from + 1;
+}
+
+static void runs_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
+  (void)part;
+  const float *x = call->in_data[0];
+  float *y = call->out_data[0];
+  for (int64_t i = begin; i < end; i++)
+    memcpy(y + i * call->attrs.runs.to, x + i * call->attrs.runs.from, (size_t)call->attrs.runs.run * sizeof *x);
+}
+
 static int run(const ms_kernel_call *call) {
   if (ms_numel(&call->out[0]) == 0) return MS_OK;
+  if (call->op == MS_OP_copy_runs) {
+    const int64_t runs = runs_of(call), moved = 2 * runs * call->attrs.runs.run * (int64_t)sizeof(float);
+    ms_run_parts(call, ms_part_count(call, runs, moved), runs, 1, runs_part);
+    return MS_OK;
+  }
   ms_part_fn *part = call->op == MS_OP_pad ? pad_part : call->op == MS_OP_roll ? roll_part : slice_part;
   int64_t outer = ms_view_axis(&call->out[0], call->attrs.cut.axis).outer;
   int64_t bytes = 2 * ms_numel(&call->out[0]) * ms_dtype_size(call->out[0].dtype);

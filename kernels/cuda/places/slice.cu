@@ -1,5 +1,5 @@
-/* slice.cu - slice, pad, roll and concat on one axis, viewed as rows of units (units.h). Memory traffic: 2 s bytes per
- * element of the result. A thread copies one unit. */
+/* slice.cu - slice, pad, roll and concat on one axis, and copy_runs, viewed as rows of units (units.h). Memory traffic:
+ * 2 s bytes per element of the result. A thread copies one unit. */
 #include "kernels/cuda/units.h"
 
 namespace {
@@ -46,7 +46,14 @@ int run_roll(const ms_kernel_call *call) {
   return run_cut(call, 0, {view.outer, rest, all, front, all, 0});
 }
 
+int run_runs(const ms_kernel_call *call) {
+  const auto &by = call->attrs.runs;
+  const int64_t size = sizeof(float), runs = (ms_numel(&call->in[0]) - by.run) / by.from + 1;
+  return run_cut(call, 0, {runs, by.run * size, by.to * size, 0, by.from * size, 0});
+}
+
 int run_slice(const ms_kernel_call *call) {
+  if (call->op == MS_OP_copy_runs) return run_runs(call);
   if (call->op == MS_OP_roll) return run_roll(call);
   const ms_axis_view from = ms_view_axis(&call->in[0], call->attrs.cut.axis),
                      to = ms_view_axis(&call->out[0], call->attrs.cut.axis);

@@ -10,7 +10,7 @@
 local create = require("moonshard.tensor.create")
 
 ---@class moonshard.MuonHistory
----@field error moonshard.Tensor of the momentum, f32 [rows, columns]
+---@field error moonshard.Tensor of the momentum, f32, of the parameter's shape
 ---@field distance moonshard.Tensor of the weights
 
 ---@class moonshard.MuonSensitivity
@@ -41,27 +41,34 @@ end
 -- As kernels/products/orthogonalise.h: the coefficients, and what is rounded to bf16.
 local A, B, C, LEAST_NORM = 3.4445, -4.7750, 2.0315, 1e-7
 
----The nearest orthogonal matrix, roughly.
----@param u moonshard.Tensor f32 [rows, columns]
+---The nearest orthogonal matrix, roughly, of each that a parameter consists of.
+---@param u moonshard.Tensor f32 [rows, columns], or [matrices, rows, columns]
 ---@param muon moonshard.Optimizer
----@return moonshard.Tensor
-function muon_sensitivity.orthogonalised(u, muon)
+---@param heads integer? matrices that the rows are cut into; 1 (default)
+---@return moonshard.Tensor of u's shape
+function muon_sensitivity.orthogonalised(u, muon, heads)
   local function rounded(x) return muon.dtype == "bf16" and x:cast("bf16"):cast("f32") or x end
-  local tall = u:size(0) > u:size(1)
-  local x = (tall and u:t() or u) / math.max((u * u):sum():item() ^ 0.5, LEAST_NORM)
+  local rows, columns = u:size(-2) / (heads or 1), u:size(-1)
+  local all = u:reshape(-1, rows, columns)
+  local tall = rows > columns
+  local x = (tall and all:transpose(1, 2) or all) / (all * all):sum({ 1, 2 }, true):sqrt():clamp(LEAST_NORM)
   for _ = 1, muon.steps do
     x = rounded(x)
-    local gram = rounded(x:matmul(x:t()))
+    local gram = rounded(x:matmul(x:transpose(1, 2)))
     x = A * x + rounded(B * gram + C * gram:matmul(gram)):matmul(x)
   end
-  return tall and x:t() or x
+  return (tall and x:transpose(1, 2) or x):reshape(unpack(u.shape))
 end
 
--- How far a step of learning rate 1 goes, as a multiple of that matrix.
-local function reach(param, muon)
-  local rows, columns = unpack(param.shape)
-  if muon.adjust == "match_rms_adamw" then return 0.2 * math.max(rows, columns) ^ 0.5 end
-  return math.max(1, rows / columns) ^ 0.5
+local REACH = {
+  original = function(rows, columns) return math.max(1, rows / columns) ^ 0.5 end,
+  match_rms_adamw = function(rows, columns) return 0.2 * math.max(rows, columns) ^ 0.5 end,
+  spectral = function(rows, columns) return math.max(rows, columns) ^ 0.5 end,
+}
+
+-- How far a step of learning rate 1 goes, as a multiple of those matrices.
+local function reach(param, muon, heads)
+  return REACH[muon.adjust](param.shape[#param.shape - 1] / heads, param.shape[#param.shape])
 end
 
 -- by: the factor of the momentum.
@@ -105,15 +112,16 @@ local function follow(self, param, place, muon, group, momentum, rate, clipped, 
   local gradient = before + change / share
   local most = off_by(self, gradient, clipped, excess)
   local u = direction(muon, by, gradient, momentum)
-  local exact = muon_sensitivity.orthogonalised(u, muon)
+  local heads = group.heads or muon.heads
+  local exact = muon_sensitivity.orthogonalised(u, muon, heads)
   self.histories[param.fqn] = self.histories[param.fqn] or {}
   for h = 1, HISTORIES do
     local history = self.histories[param.fqn][h] or { error = zeros(param), distance = zeros(param) }
-    local drawn = create.rand { param.shape[1], param.shape[2], seed = (self.steps * HISTORIES + h) * 65536 + place }
+    local drawn = create.rand { seed = (self.steps * HISTORIES + h) * 65536 + place, unpack(param.shape) }
     local error = most * (2 * drawn - 1)
     history.error = history.error + share * (error - history.error)
-    local other = muon_sensitivity.orthogonalised(u + direction(muon, by, error, history.error), muon)
-    history.distance = history.distance + rate * group.lr_scale * reach(param, muon) * (other - exact)
+    local other = muon_sensitivity.orthogonalised(u + direction(muon, by, error, history.error), muon, heads)
+    history.distance = history.distance + rate * group.lr_scale * reach(param, muon, heads) * (other - exact)
     self.histories[param.fqn][h] = history
   end
 end
@@ -148,7 +156,9 @@ function Sensitivity:of(param)
     norm = math.max(norm, (history.distance * history.distance):sum():item() ^ 0.5)
   end
   if not self.histories[param.fqn] then return nil end
-  return { element = OF_ELEMENTS * element, norm = of_norm(param.shape[1] * param.shape[2]) * norm }
+  local elements = 1
+  for _, size in ipairs(param.shape) do elements = elements * size end
+  return { element = OF_ELEMENTS * element, norm = of_norm(elements) * norm }
 end
 
 return muon_sensitivity

@@ -251,25 +251,35 @@ function Plan:chunked_losses()
 end
 
 ---@class moonshard.MuonOwners who orthogonalises the matrices that take Muon
----@field of table<string, integer> rank of the world, by parameter
+---@field of table<string, integer> rank of the world, by parameter; where several ranks have matrices of one, by
+---  "layers.0.experts.w1 (2/4)"
 ---@field flops table<integer, number> of a step, by rank; only of those that own a matrix
 ---@field matrices integer
 ---@field ranks integer that divide the work
 ---@field balance number the most work of a rank as a multiple of the mean
 
+-- Who orthogonalises which part of a parameter's matrices.
+local function parts_of(self, param)
+  local rank, flops, parts = ffi.new("int[1]"), ffi.new("double[1]"), {}
+  while true do
+    check(C.ms_plan_owner(self.handle, param, #parts, rank, flops))
+    if rank[0] < 0 then return parts end
+    parts[#parts + 1] = { rank = rank[0], flops = flops[0] }
+  end
+end
+
 ---The owners of the matrices that take Muon; nil without any.
 ---@param sharding moonshard.Sharding
 ---@return moonshard.MuonOwners?
 function Plan:muon_owners(sharding)
-  local info = ffi.new("ms_tensor_info")
   local found, total, most = { of = {}, flops = {}, matrices = 0 }, 0, 0
   for i, param in ipairs(sharding.params) do
-    check(C.ms_plan_describe(self.handle, i - 1, info, ffi.sizeof(info)))
-    local rank, flops = info.muon_owner, info.muon_flops
-    if rank >= 0 then
-      found.of[param.fqn], found.matrices = rank, found.matrices + 1
-      found.flops[rank] = (found.flops[rank] or 0) + flops
-      total, most = total + flops, math.max(most, found.flops[rank])
+    local parts = parts_of(self, i - 1)
+    for n, part in ipairs(parts) do
+      local name = #parts == 1 and param.fqn or ("%s (%d/%d)"):format(param.fqn, n, #parts)
+      found.of[name], found.matrices = part.rank, found.matrices + 1
+      found.flops[part.rank] = (found.flops[part.rank] or 0) + part.flops
+      total, most = total + part.flops, math.max(most, found.flops[part.rank])
     end
   end
   if found.matrices == 0 then return nil end

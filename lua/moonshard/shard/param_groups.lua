@@ -16,6 +16,7 @@ local param_groups = {}
 ---@field betas? number[] of optimizers that have betas
 ---@field eps? number of those with an eps
 ---@field momentum? number of those with a momentum
+---@field heads? number of Muon: matrices that the rows of each parameter are cut into
 
 ---@class moonshard.ParamGroup settings of a parameter's updates
 ---@field lr_scale number factor of the learning rate
@@ -23,6 +24,7 @@ local param_groups = {}
 ---@field betas number[]? nil: the optimizer's
 ---@field eps number? nil: the optimizer's
 ---@field momentum number? nil: the optimizer's
+---@field heads number? nil: the optimizer's
 ---@field optimizer string? its kind, where rules choose it
 
 ---Refuses a number that is not in [low, high).

@@ -208,11 +208,12 @@ function optim.adafactor(o) return new("adafactor", o or {}) end
 ---Muon (Jordan et al. 2024) as in torch.optim.Muon: the momentum of a matrix, orthogonalised. It is for the matrices of
 ---hidden layers; give a trainer rules with another optimizer for the rest:
 ---`optimizer = { { re[[\.fc\d\.weight$]], ms.optim.muon { lr = 0.02 } }, { re".", ms.optim.adamw { lr = 3e-4 } } }`.
----Parameters that are not matrices are refused.
+---Each matrix of a stack [matrices, rows, columns], as of experts, is orthogonalised by itself, and with `heads` the
+---heads of a projection [heads * dim, model] are. Parameters with one axis, or more than three, are refused.
 ---
----A whole matrix is orthogonalised on one rank, its owner. The work is divided evenly over the ranks of shard and
----replicate, and directions are exchanged with the owners in f32. Numbers are those of one rank but for the order of
----sums. One moment is kept, in f32, sharded like the weights.
+---A whole matrix is orthogonalised on one rank, its owner. The work is divided evenly over the ranks of shard,
+---replicate and tensor, and directions are exchanged with the owners in f32. Numbers are those of one rank but for the
+---order of sums. One moment is kept, in f32, sharded like the weights.
 ---@param o moonshard.optim.muon
 ---@return moonshard.Optimizer
 function optim.muon(o) return new("muon", o) end

@@ -187,8 +187,7 @@ int ms_state_describe(const ms_state *state, int param, int what, ms_tensor_info
                         .count = at.count,
                         .sliced = at.sliced,
                         .part = ms_param_division(model, &model->param[param], model->dim[MS_DIM_TENSOR].place),
-                        .updates = (int64_t)updates,
-                        .muon_owner = -1};
+                        .updates = (int64_t)updates};
   MS_GIVE_INFO(info, size, own);
 }
 

@@ -222,7 +222,7 @@ int ms_infer_muon_momentum(const ms_node *node, const ms_value_info *in, ms_valu
 
 int ms_infer_muon_orthogonalise(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
   const int64_t steps = node->attrs.orthogonalise.steps, dtype = node->attrs.orthogonalise.dtype;
-  MS_TRY(ms_check_ndim(node, &in[0], 2, "the matrix", "[m,n]"));
+  if (in[0].ndim != 3) MS_TRY(ms_check_ndim(node, &in[0], 2, "the matrix", "[m,n]"));
   MS_TRY(ms_check_dtype(node, &in[0], MS_F32, "the matrix"));
   if (steps < 1 || dtype < MS_ORTHOGONALISE_F32 || dtype > MS_ORTHOGONALISE_BF16)
     return MS_FAIL(MS_EINVAL, "muon_orthogonalise: %lld steps with dtype %lld: at least one step, dtype 0 or 1",
@@ -236,6 +236,18 @@ int ms_infer_part(const ms_node *node, const ms_value_info *in, ms_value_info *o
   MS_TRY(ms_check_ndim(node, &in[0], 1, "the part", "[n]"));
   MS_TRY(ms_check_dtype(node, &in[0], MS_F32, "the part"));
   out[0] = in[0];
+  return MS_OK;
+}
+
+int ms_infer_copy_runs(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  const int64_t run = node->attrs.runs.run, from = node->attrs.runs.from, to = node->attrs.runs.to;
+  MS_TRY(ms_check_ndim(node, &in[0], 1, "the part", "[n]"));
+  MS_TRY(ms_check_dtype(node, &in[0], MS_F32, "the part"));
+  const int64_t after = in[0].dims[0] - run;
+  if (run < 1 || from < run || to < run || after < 0 || after % from)
+    return MS_FAIL(MS_ESHAPE, "copy_runs: runs of %lld elements in every %lld of %lld, and in every %lld of the output",
+                   (long long)run, (long long)from, (long long)in[0].dims[0], (long long)to);
+  out[0] = vector(after / from * to + run);
   return MS_OK;
 }
 

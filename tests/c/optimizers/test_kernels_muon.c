@@ -123,6 +123,50 @@ static void orthogonal_matrices_match(void **state) {
     }
 }
 
+/* Each of a stack is what it is alone, one after the other in the same workspace. Where it is not aligned, a product
+ * can take another path, which sums in another order. */
+static void stacks_are_their_matrices(void **state) {
+  (void)state;
+  enum { MATRICES = 3 };
+  for (size_t i = 0; i < sizeof matrices / sizeof *matrices; i++) {
+    const int64_t rows = matrices[i].rows, columns = matrices[i].columns, numel = rows * columns;
+    const ms_op_attrs attrs = {.orthogonalise = {.steps = matrices[i].steps}};
+    kernel_case all = case_of(MS_OP_muon_orthogonalise), one = case_of(MS_OP_muon_orthogonalise);
+    all.call.attrs = one.call.attrs = attrs;
+    add_input(&all, SHAPE(MS_F32, MATRICES, rows, columns));
+    add_output(&all, SHAPE(MS_F32, MATRICES, rows, columns));
+    add_input(&one, SHAPE(MS_F32, rows, columns));
+    add_output(&one, SHAPE(MS_F32, rows, columns));
+    run_case(&all);
+    for (int64_t m = 0; m < MATRICES; m++) {
+      for (int64_t e = 0; e < numel; e++) set_input(&one, 0, e, input_at(&all, 0, m * numel + e));
+      run_once(&one, one.call, TEAM);
+      for (int64_t e = 0; e < numel; e++) assert_output(&all, 0, m * numel + e, output_at(&one, 0, e), 1e-5);
+    }
+    free_case(&all);
+    free_case(&one);
+  }
+}
+
+/* Runs of a part take their places in a matrix, which keeps what is between them; and back. */
+static void runs_take_their_places(void **state) {
+  (void)state;
+  enum { RUN = 5, APART = 14, RUNS = 3, BETWEEN = 77 };
+  for (int back = 0; back < 2; back++) {
+    kernel_case c = case_of(MS_OP_copy_runs);
+    const int64_t from = back ? APART : RUN, to = back ? RUN : APART;
+    c.call.attrs = (ms_op_attrs){.runs = {.run = RUN, .from = from, .to = to}};
+    add_input(&c, SHAPE(MS_F32, (RUNS - 1) * from + RUN));
+    add_output(&c, SHAPE(MS_F32, (RUNS - 1) * to + RUN));
+    float *out = c.call.out_data[0];
+    for (int64_t i = 0; i < ms_numel(&c.call.out[0]); i++) out[i] = BETWEEN;
+    run_once(&c, c.call, TEAM);
+    for (int64_t i = 0; i < ms_numel(&c.call.out[0]); i++)
+      assert_true(out[i] == (float)(i % to < RUN ? input_at(&c, 0, i / to * from + i % to) : BETWEEN));
+    free_case(&c);
+  }
+}
+
 /* Nothing is divided by the norm of a matrix of zeros, and what is not finite is not hidden. */
 static void zeros_stay_and_nan_shows(void **state) {
   (void)state;
@@ -141,10 +185,8 @@ static void zeros_stay_and_nan_shows(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      TEST(momentum_matches),
-      TEST(weights_match),
-      TEST(orthogonal_matrices_match),
-      TEST(zeros_stay_and_nan_shows),
+      TEST(momentum_matches),          TEST(weights_match),          TEST(orthogonal_matrices_match),
+      TEST(stacks_are_their_matrices), TEST(runs_take_their_places), TEST(zeros_stay_and_nan_shows),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

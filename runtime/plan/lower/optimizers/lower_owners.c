@@ -19,9 +19,11 @@
  */
 #include <stdlib.h>
 
-#include "plan/lower/optimizers/owners.h"
+#include "base/least.h"
 #include "plan/layout/state_layout.h"
+#include "plan/lower/optimizers/owners.h"
 #include "plan/lower/optimizers/update.h"
+#include "shard/divided.h"
 
 enum kind { MAKE, JOIN, OWN, SPLIT, APPLY, OUT, BACK };
 
@@ -54,37 +56,31 @@ static ms_ref vector(int buffer, int64_t first, int64_t n) { return ms_ref_vecto
 /* Where elements [first, first + n) of this rank's part of a matrix are before the exchanges over `dim` and what
  * follows it, and where their results are found after those: where the next exchange sends them from, or in `whole`,
  * the matrix on its owner. */
-static ms_ref place(const owners *m, const ms_owner_bucket *b, int param, int dim, int whole, int64_t first,
+static ms_ref place(const owners *m, const ms_owner_bucket *b, const ms_owned *o, int dim, int whole, int64_t first,
                     int64_t n) {
   for (int d = dim; d < MS_GRID_DIMS; d++) {
     if (ranks_of(m, d) == 1) continue;
-    const int own = place_of(m, d), owner = ms_owner_place(m->plan, param, d);
-    ms_ref at = ms_owner_in_piece(m->plan, b, d, b->over[d].sent, param, owner, own);
-    at.offset += 4 * (first - ms_owner_sent(m->plan, param, d, own).first);
+    const int own = place_of(m, d), owner = ms_owner_place(m->plan, o, d);
+    ms_ref at = ms_owner_in_piece(m->plan, b, d, b->over[d].sent, o, owner, own);
+    at.offset += 4 * (first - ms_owner_sent(m->plan, o, d, own).first);
     at.info.dims[0] = n;
     return at;
   }
   return vector(whole, first, n);
 }
 
-static ms_owned_range own_range(const owners *m, int param) {
-  return ms_owned_slice(m->plan, param, place_of(m, MS_DIM_REPLICATE), place_of(m, MS_DIM_SHARD));
+static ms_owned_range own_range(const owners *m, const ms_owned *o) {
+  return ms_owned_slice(m->plan, o, place_of(m, MS_DIM_REPLICATE), place_of(m, MS_DIM_SHARD));
 }
 
-static ms_ref own_place(const owners *m, const ms_owner_bucket *b, int param, int whole) {
-  const ms_owned_range own = own_range(m, param);
-  return place(m, b, param, MS_DIM_REPLICATE, whole, own.first, own.count);
+static ms_ref own_place(const owners *m, const ms_owner_bucket *b, const ms_owned *o, int whole) {
+  const ms_owned_range own = own_range(m, o);
+  return place(m, b, o, MS_DIM_REPLICATE, whole, own.first, own.count);
 }
 
-static ms_stretch stretch_of(const owners *m, int param) {
-  const ms_owned_range own = own_range(m, param);
+static ms_stretch stretch_of(const owners *m, const ms_owned *o) {
+  const ms_owned_range own = own_range(m, o);
   return (ms_stretch){own.local, own.local + own.count};
-}
-
-/* 1 when the ranks of tensor have columns of a matrix, whose owner therefore computes with it transposed: programs
- * with owners have the same results then (MS_STEP_TO_OWNER), and parts lie one after the other. */
-static int is_turned(const ms_model *model, const ms_param *p) {
-  return ms_param_is_divided(model, p) && p->config.tensor_axis == 1;
 }
 
 /* ---- kernels ----------------------------------------------------------------------------------------------------- */
@@ -92,21 +88,20 @@ static int is_turned(const ms_model *model, const ms_param *p) {
 /* Lowers the kernels of the program's section before TO_OWNER, after it, or after FROM_OWNER. whole: the matrix on
  * its owner, and what becomes of it there; else -1. */
 enum { BEFORE, ON_OWNER, AFTER };
-static int kernels(const owners *m, const ms_owner_bucket *b, int param, int section, int matrix, int result) {
+static int kernels(const owners *m, const ms_owner_bucket *b, const ms_owned *o, int section, int matrix, int result) {
   ms_plan *plan = m->plan;
-  const ms_param *p = &plan->model->param[param];
+  const ms_param *p = &plan->model->param[o->param];
   const ms_optimizer *by = ms_param_optimizer(&plan->config, p);
-  const ms_update_item item = {param, p->unit, p->segment, stretch_of(m, param)};
+  const ms_update_item item = {o->param, p->unit, p->segment, stretch_of(m, o)};
   if (section != ON_OWNER && item.own.end == item.own.begin) return MS_OK;
   ms_ref vector[MS_VECTORS];
   if (section == ON_OWNER) {
-    const int turned = is_turned(plan->model, p);
-    const ms_value_info shape = {.dtype = MS_F32, .ndim = 2, .dims = {p->whole[turned], p->whole[!turned]}};
+    const ms_value_info shape = ms_owned_shape(plan, o);
     vector[MS_OF_MATRIX - MS_OF_VECTOR] = (ms_ref){matrix, 0, shape};
     vector[MS_OF_RESULT - MS_OF_VECTOR] = (ms_ref){result, 0, shape};
-    plan->phase[MS_PHASE_UPDATE].flops += by->flops(&plan->config, &shape);
+    plan->phase[MS_PHASE_UPDATE].flops += o->flops;
   } else {
-    vector[MS_OF_PART - MS_OF_VECTOR] = own_place(m, b, param, section == BEFORE ? matrix : result);
+    vector[MS_OF_PART - MS_OF_VECTOR] = own_place(m, b, o, section == BEFORE ? matrix : result);
   }
   int at = BEFORE;
   for (const ms_update_step *s = by->step; s->kind; s++) {
@@ -126,55 +121,53 @@ static int move(const owners *m, ms_ref from, ms_ref to) {
   return ms_plan_kernel(m->plan, MS_PHASE_UPDATE, MS_OP_copy_part, &none, 1, &from, 1, &to, m->scope, 0);
 }
 
-/* [rows,columns] -> [columns,rows] */
-static int turn(const owners *m, ms_ref from, ms_ref to, int64_t rows, int64_t columns) {
-  const ms_op_attrs swap = {.permutation = {.p = {1, 0}}};
-  from.info = (ms_value_info){.dtype = MS_F32, .ndim = 2, .dims = {rows, columns}};
-  to.info = (ms_value_info){.dtype = MS_F32, .ndim = 2, .dims = {columns, rows}};
-  return ms_plan_kernel(m->plan, MS_PHASE_UPDATE, MS_OP_transpose_part, &swap, 1, &from, 1, &to, m->scope, 0);
-}
-
-/* The part of the rank at `of` in the tensor dimension, out of its piece or back there. A matrix that is not divided is
- * the same on all of them: one is enough, and its results go to all. */
-static int move_part(const owners *m, int param, int whole, int of, ms_ref piece, int back) {
-  const ms_param *p = &m->plan->model->param[param];
+/* The part of the rank at `of` in the tensor dimension, out of its piece or back there: runs of the whole matrices at
+ * equal distances. Matrices that are not divided are the same on all of them: one is enough, and its results go to all.
+ */
+static int move_part(const owners *m, const ms_owned *o, int whole, int of, ms_ref piece, int back) {
+  const ms_param *p = &m->plan->model->param[o->param];
   const int divided = ms_param_is_divided(m->plan->model, p);
-  const ms_ref part = vector(whole, divided ? of * p->numel : 0, p->numel);
+  const ms_division part = ms_param_division(m->plan->model, p, of);
+  const int64_t run = ms_least(part.run, o->count), runs = o->count / run;
+  const int64_t apart = runs > 1 ? part.stride : run, all = (runs - 1) * apart + run;
+  const ms_ref at = vector(whole, divided ? part.origin : 0, all);
+  const ms_op_attrs attrs = {.runs = {.run = run, .from = back ? apart : run, .to = back ? run : apart}};
   if (!divided && !back && of != place_of(m, MS_DIM_TENSOR)) return MS_OK;
-  if (!is_turned(m->plan->model, p)) return back ? move(m, part, piece) : move(m, piece, part);
-  return back ? turn(m, part, piece, p->dims[1], p->dims[0]) : turn(m, piece, part, p->dims[0], p->dims[1]);
+  if (runs == 1) return back ? move(m, at, piece) : move(m, piece, at);
+  return ms_plan_kernel(m->plan, MS_PHASE_UPDATE, MS_OP_copy_runs, &attrs, 1, back ? &at : &piece, 1,
+                        back ? &piece : &at, m->scope, 0);
 }
 
 /* 1 when the owner's replica has these elements from another one: where several copies of the state have the same
  * slices, from the copy that it belongs to. */
-static int is_repeated(const owners *m, int param, int replica) {
+static int is_repeated(const owners *m, const ms_owned *o, int replica) {
   const ms_model *model = m->plan->model;
   const int in_copy = m->plan->layout->replicas, own = place_of(m, MS_DIM_REPLICATE);
-  const int sliced = ms_unit_is_sliced(model, &model->unit[model->param[param].unit], in_copy);
+  const int sliced = ms_unit_is_sliced(model, &model->unit[model->param[o->param].unit], in_copy);
   return !sliced && replica / in_copy != own / in_copy;
 }
 
 /* Joins what the ranks of a dimension sent of a matrix. */
-static int join(const owners *m, const ms_owner_bucket *b, int param, int dim, int whole) {
+static int join(const owners *m, const ms_owner_bucket *b, const ms_owned *o, int dim, int whole) {
   const int made_here = dim == MS_DIM_REPLICATE && m->copies;
   for (int of = 0; of < ranks_of(m, dim); of++) {
-    const ms_owned_range range = ms_owner_sent(m->plan, param, dim, of);
-    if (dim == MS_DIM_REPLICATE && is_repeated(m, param, of)) continue;
+    const ms_owned_range range = ms_owner_sent(m->plan, o, dim, of);
+    if (dim == MS_DIM_REPLICATE && is_repeated(m, o, of)) continue;
     const ms_ref piece =
-        ms_owner_in_piece(m->plan, b, dim, made_here ? b->over[dim].sent : b->over[dim].received, param, of, of);
-    if (dim == MS_DIM_TENSOR) MS_TRY(move_part(m, param, whole, of, piece, 0));
-    else MS_TRY(move(m, piece, place(m, b, param, dim + 1, whole, range.first, range.count)));
+        ms_owner_in_piece(m->plan, b, dim, made_here ? b->over[dim].sent : b->over[dim].received, o, of, of);
+    if (dim == MS_DIM_TENSOR) MS_TRY(move_part(m, o, whole, of, piece, 0));
+    else MS_TRY(move(m, piece, place(m, b, o, dim + 1, whole, range.first, range.count)));
   }
   return MS_OK;
 }
 
 /* Gives every rank of a dimension its results. */
-static int split(const owners *m, const ms_owner_bucket *b, int param, int dim, int whole) {
+static int split(const owners *m, const ms_owner_bucket *b, const ms_owned *o, int dim, int whole) {
   for (int of = 0; of < ranks_of(m, dim); of++) {
-    const ms_owned_range range = ms_owner_sent(m->plan, param, dim, of);
-    const ms_ref piece = ms_owner_in_piece(m->plan, b, dim, b->over[dim].received, param, of, of);
-    if (dim == MS_DIM_TENSOR) MS_TRY(move_part(m, param, whole, of, piece, 1));
-    else MS_TRY(move(m, place(m, b, param, dim + 1, whole, range.first, range.count), piece));
+    const ms_owned_range range = ms_owner_sent(m->plan, o, dim, of);
+    const ms_ref piece = ms_owner_in_piece(m->plan, b, dim, b->over[dim].received, o, of, of);
+    if (dim == MS_DIM_TENSOR) MS_TRY(move_part(m, o, whole, of, piece, 1));
+    else MS_TRY(move(m, place(m, b, o, dim + 1, whole, range.first, range.count), piece));
   }
   return MS_OK;
 }
@@ -182,21 +175,21 @@ static int split(const owners *m, const ms_owner_bucket *b, int param, int dim, 
 /* ---- the owner --------------------------------------------------------------------------------------------------- */
 
 /* Workspace, as the kernel's own: the sizes of arenas that peers read must not depend on what a rank owns. */
-static int open_whole(const owners *m, const ms_param *p, int *buffer) {
-  return ms_plan_buffer(m->plan, MS_PHASE_UPDATE, MS_ARENA_WORKSPACE, MS_CAT_WORKSPACE, 4 * p->whole[0] * p->whole[1],
-                        m->scope, buffer);
+static int open_whole(const owners *m, const ms_owned *o, int *buffer) {
+  const ms_value_info shape = ms_owned_shape(m->plan, o);
+  return ms_plan_buffer(m->plan, MS_PHASE_UPDATE, MS_ARENA_WORKSPACE, MS_CAT_WORKSPACE, 4 * ms_numel(&shape), m->scope,
+                        buffer);
 }
 
-/* All that the owner does with a matrix. One without exchanges is made and applied here, too. */
-static int own(const owners *m, const ms_owner_bucket *b, int param) {
-  const ms_param *p = &m->plan->model->param[param];
+/* All that the owner does with matrices. Those without exchanges are made and applied here, too. */
+static int own(const owners *m, const ms_owner_bucket *b, const ms_owned *o) {
   int from, to;
-  MS_TRY(open_whole(m, p, &from));
-  MS_TRY(open_whole(m, p, &to));
-  if (m->last < 0) MS_TRY(kernels(m, b, param, BEFORE, from, -1));
-  else MS_TRY(join(m, b, param, m->last, from));
-  MS_TRY(kernels(m, b, param, ON_OWNER, from, to));
-  return m->last < 0 ? kernels(m, b, param, AFTER, -1, to) : split(m, b, param, m->last, to);
+  MS_TRY(open_whole(m, o, &from));
+  MS_TRY(open_whole(m, o, &to));
+  if (m->last < 0) MS_TRY(kernels(m, b, o, BEFORE, from, -1));
+  else MS_TRY(join(m, b, o, m->last, from));
+  MS_TRY(kernels(m, b, o, ON_OWNER, from, to));
+  return m->last < 0 ? kernels(m, b, o, AFTER, -1, to) : split(m, b, o, m->last, to);
 }
 
 /* ---- steps and stages -------------------------------------------------------------------------------------------- */
@@ -246,19 +239,19 @@ static int trade(const owners *m, const ms_owner_bucket *b, const step *s) {
 }
 
 /* 1 when a matrix that has travelled over the dimensions up to `dim` is here. */
-static int is_here(const owners *m, int param, int dim) {
+static int is_here(const owners *m, const ms_owned *o, int dim) {
   for (int d = 0; d <= dim; d++)
-    if (ms_owner_place(m->plan, param, d) != place_of(m, d)) return 0;
+    if (ms_owner_place(m->plan, o, d) != place_of(m, d)) return 0;
   return 1;
 }
 
-static int compute_one(const owners *m, const ms_owner_bucket *b, const step *s, int param) {
+static int compute_one(const owners *m, const ms_owner_bucket *b, const step *s, const ms_owned *o) {
   switch (s->kind) {
-    case MAKE: return kernels(m, b, param, BEFORE, -1, -1);
-    case JOIN: return is_here(m, param, s->dim) ? join(m, b, param, s->dim, -1) : MS_OK;
-    case OWN: return is_here(m, param, MS_GRID_DIMS - 1) ? own(m, b, param) : MS_OK;
-    case SPLIT: return is_here(m, param, s->dim) ? split(m, b, param, s->dim, -1) : MS_OK;
-    default: return kernels(m, b, param, AFTER, -1, -1);
+    case MAKE: return kernels(m, b, o, BEFORE, -1, -1);
+    case JOIN: return is_here(m, o, s->dim) ? join(m, b, o, s->dim, -1) : MS_OK;
+    case OWN: return is_here(m, o, MS_GRID_DIMS - 1) ? own(m, b, o) : MS_OK;
+    case SPLIT: return is_here(m, o, s->dim) ? split(m, b, o, s->dim, -1) : MS_OK;
+    default: return kernels(m, b, o, AFTER, -1, -1);
   }
 }
 
@@ -271,7 +264,7 @@ static int do_stage(const owners *m, int bucket, int stage, int part) {
     const int trades = s->kind == OUT || s->kind == BACK;
     if (s->stage != stage || trades != part) continue;
     if (trades) MS_TRY(trade(m, b, s));
-    for (int i = 0; i < b->params && !trades; i++) MS_TRY(compute_one(m, b, s, b->param[i]));
+    for (int i = 0; i < b->n && !trades; i++) MS_TRY(compute_one(m, b, s, &b->owned[i]));
   }
   return MS_OK;
 }
@@ -337,13 +330,13 @@ static int do_ticks(const owners *m, ms_meanwhile *meanwhile) {
 
 static int own_all(const owners *m, ms_meanwhile *meanwhile) {
   for (int b = 0; b < m->buckets; b++)
-    for (int i = 0; i < m->bucket[b].params; i++) MS_TRY(own(m, &m->bucket[b], m->bucket[b].param[i]));
+    for (int i = 0; i < m->bucket[b].n; i++) MS_TRY(own(m, &m->bucket[b], &m->bucket[b].owned[i]));
   MS_TRY(meanwhile(m->plan, 0));
   return meanwhile(m->plan, 1);
 }
 
 int ms_lower_owned_updates(ms_plan *plan, ms_meanwhile *meanwhile) {
-  const ms_param *first = &plan->model->param[plan->owned[0]];
+  const ms_param *first = &plan->model->param[plan->owned[0].param];
   owners m = {.plan = plan,
               .scope = ms_param_optimizer(&plan->config, first)->scope,
               .copies = plan->layout->replicas == 1 && !plan->layout->sliced,
@@ -353,8 +346,8 @@ int ms_lower_owned_updates(ms_plan *plan, ms_meanwhile *meanwhile) {
   if (!m.bucket) return MS_ENOMEM;
   list_steps(&m);
   for (int b = 0; b < m.buckets && !rc; b++) {
-    m.bucket[b].param = &plan->owned[plan->owned_bucket[b]];
-    m.bucket[b].params = plan->owned_bucket[b + 1] - plan->owned_bucket[b];
+    m.bucket[b].owned = &plan->owned[plan->owned_bucket[b]];
+    m.bucket[b].n = plan->owned_bucket[b + 1] - plan->owned_bucket[b];
     rc = ms_owner_measure(plan, &m.bucket[b]);
   }
   if (!rc) rc = m.last < 0 ? own_all(&m, meanwhile) : do_ticks(&m, meanwhile);

@@ -11,23 +11,22 @@ enum { ALIGN = 16 };
 static int64_t align_up(int64_t n) { return (n + ALIGN - 1) / ALIGN * ALIGN; }
 
 /* What the rank at these places sends of a matrix. */
-static ms_owned_range sent_at(const ms_plan *plan, int param, int dim, int replica, int shard) {
-  const ms_param *p = &plan->model->param[param];
-  if (dim == MS_DIM_REPLICATE) return ms_owned_slice(plan, param, replica, shard);
-  return dim == MS_DIM_SHARD ? ms_owned_chunk(plan, param, shard) : (ms_owned_range){.count = p->numel};
+static ms_owned_range sent_at(const ms_plan *plan, const ms_owned *o, int dim, int replica, int shard) {
+  if (dim == MS_DIM_REPLICATE) return ms_owned_slice(plan, o, replica, shard);
+  return dim == MS_DIM_SHARD ? ms_owned_chunk(plan, o, shard) : (ms_owned_range){.count = o->count};
 }
 
-ms_owned_range ms_owner_sent(const ms_plan *plan, int param, int dim, int of) {
+ms_owned_range ms_owner_sent(const ms_plan *plan, const ms_owned *o, int dim, int of) {
   const ms_dim_group *group = plan->model->dim;
-  return sent_at(plan, param, dim, dim == MS_DIM_REPLICATE ? of : group[MS_DIM_REPLICATE].place,
+  return sent_at(plan, o, dim, dim == MS_DIM_REPLICATE ? of : group[MS_DIM_REPLICATE].place,
                  dim == MS_DIM_SHARD ? of : group[MS_DIM_SHARD].place);
 }
 
 /* Matrices with the same number of owner are in the same piece: that of the owner's place in this dimension and those
  * before it, over which they have travelled. */
-static int number_of_owner(const ms_plan *plan, int param, int dim) {
+static int number_of_owner(const ms_plan *plan, const ms_owned *o, int dim) {
   int number = 0;
-  for (int d = 0; d <= dim; d++) number = number * plan->model->dim[d].size + ms_owner_place(plan, param, d);
+  for (int d = 0; d <= dim; d++) number = number * plan->model->dim[d].size + ms_owner_place(plan, o, d);
   return number;
 }
 
@@ -35,10 +34,10 @@ static int number_of_owner(const ms_plan *plan, int param, int dim) {
 static int64_t longest_of(const ms_plan *plan, const ms_owner_bucket *b, int dim, int replica, int shard,
                           int64_t *sum) {
   int64_t longest = 0;
-  for (int i = 0; i < b->params; i++) sum[number_of_owner(plan, b->param[i], dim)] = 0;
-  for (int i = 0; i < b->params; i++) {
-    int64_t *n = &sum[number_of_owner(plan, b->param[i], dim)];
-    *n += align_up(sent_at(plan, b->param[i], dim, replica, shard).count);
+  for (int i = 0; i < b->n; i++) sum[number_of_owner(plan, &b->owned[i], dim)] = 0;
+  for (int i = 0; i < b->n; i++) {
+    int64_t *n = &sum[number_of_owner(plan, &b->owned[i], dim)];
+    *n += align_up(sent_at(plan, &b->owned[i], dim, replica, shard).count);
     if (*n > longest) longest = *n;
   }
   return longest;
@@ -64,12 +63,12 @@ int ms_owner_measure(const ms_plan *plan, ms_owner_bucket *bucket) {
   return MS_OK;
 }
 
-ms_ref ms_owner_in_piece(const ms_plan *plan, const ms_owner_bucket *bucket, int dim, int buffer, int param, int with,
-                         int of) {
-  const int owner = number_of_owner(plan, param, dim);
+ms_ref ms_owner_in_piece(const ms_plan *plan, const ms_owner_bucket *bucket, int dim, int buffer, const ms_owned *o,
+                         int with, int of) {
+  const int owner = number_of_owner(plan, o, dim);
   int64_t before = 0;
-  for (const int *other = bucket->param; *other != param; other++)
-    if (number_of_owner(plan, *other, dim) == owner) before += align_up(ms_owner_sent(plan, *other, dim, of).count);
+  for (const ms_owned *other = bucket->owned; other != o; other++)
+    if (number_of_owner(plan, other, dim) == owner) before += align_up(ms_owner_sent(plan, other, dim, of).count);
   return ms_ref_vector(buffer, 4 * (with * bucket->over[dim].piece + before), MS_F32,
-                       ms_owner_sent(plan, param, dim, of).count);
+                       ms_owner_sent(plan, o, dim, of).count);
 }

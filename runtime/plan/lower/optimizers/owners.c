@@ -11,11 +11,8 @@
 #include "shard/divided.h"
 
 static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
-/* The work of a matrix' owner. */
-static double flops_of(const ms_plan *plan, const ms_param *p) {
-  const ms_value_info shape = {.dtype = MS_F32, .ndim = 2, .dims = {p->whole[0], p->whole[1]}};
-  return ms_param_optimizer(&plan->config, p)->flops(&plan->config, &shape);
-}
+
+static const ms_param *param_of(const ms_plan *plan, const ms_owned *o) { return &plan->model->param[o->param]; }
 
 static int is_wanted(const ms_plan *plan, int param) {
   const ms_optimizer *by = ms_param_optimizer(&plan->config, &plan->model->param[param]);
@@ -28,6 +25,40 @@ static int ranks_of(const ms_model *model) {
   return ranks;
 }
 
+/* ---- what has one owner ------------------------------------------------------------------------------------------ */
+
+/* In how many runs of whole matrices a parameter can be cut such that ranks of tensor have parts of each. */
+static int64_t cuts_of(const ms_plan *plan, const ms_param *p) {
+  const int64_t matrices = ms_matrices_of(&plan->config, p).dims[0];
+  const int64_t blocks = p->numel / ms_param_division(plan->model, p, 0).run;
+  return ms_param_is_divided(plan->model, p) ? ms_least(matrices, blocks) : matrices;
+}
+
+static int64_t runs_of(const ms_plan *plan, int param) {
+  return is_wanted(plan, param) ? ms_least(cuts_of(plan, &plan->model->param[param]), ranks_of(plan->model)) : 0;
+}
+
+static ms_owned run_of(const ms_plan *plan, int param, int64_t i, int64_t runs) {
+  const ms_param *p = &plan->model->param[param];
+  const ms_value_info all = ms_matrices_of(&plan->config, p);
+  const int64_t cuts = cuts_of(plan, p), begin = i * cuts / runs, end = (i + 1) * cuts / runs;
+  ms_owned o = {.param = param, .owner = -1, .matrices = (end - begin) * (all.dims[0] / cuts)};
+  o.first = begin * (p->numel / cuts);
+  o.count = (end - begin) * (p->numel / cuts);
+  const ms_value_info shape = ms_owned_shape(plan, &o);
+  o.flops = ms_param_optimizer(&plan->config, p)->flops(&plan->config, &shape);
+  return o;
+}
+
+ms_value_info ms_owned_shape(const ms_plan *plan, const ms_owned *o) {
+  const ms_value_info all = ms_matrices_of(&plan->config, param_of(plan, o));
+  if (o->matrices > 1)
+    return (ms_value_info){.dtype = MS_F32, .ndim = 3, .dims = {o->matrices, all.dims[1], all.dims[2]}};
+  return (ms_value_info){.dtype = MS_F32, .ndim = 2, .dims = {all.dims[1], all.dims[2]}};
+}
+
+/* ---- buckets and owners ------------------------------------------------------------------------------------------ */
+
 /* Lists the matrices unit by unit. A bucket ends with a unit when its work, evenly divided, takes as long as its
  * largest matrix: then it can keep all ranks at work, and a smaller one could not. */
 static void fill_buckets(ms_plan *plan) {
@@ -37,11 +68,13 @@ static void fill_buckets(ms_plan *plan) {
   for (int u = 0; u < model->units; u++) {
     for (int i = 0; i < model->unit[u].params; i++) {
       const int param = model->unit[u].order[i];
-      if (!is_wanted(plan, param)) continue;
-      const double flops = flops_of(plan, &model->param[param]);
-      work += flops;
-      if (flops > largest) largest = flops;
-      plan->owned[n++] = param;
+      const int64_t runs = runs_of(plan, param);
+      for (int64_t r = 0; r < runs; r++) {
+        const ms_owned o = run_of(plan, param, r, runs);
+        work += o.flops;
+        if (o.flops > largest) largest = o.flops;
+        plan->owned[n++] = o;
+      }
     }
     if (n == begin[plan->owned_buckets] || work < ranks_of(model) * largest) continue;
     begin[++plan->owned_buckets] = n;
@@ -50,14 +83,12 @@ static void fill_buckets(ms_plan *plan) {
   if (n > begin[plan->owned_buckets]) begin[++plan->owned_buckets] = n;
 }
 
-/* The matrix of a bucket with the most work that has no owner yet, of equal ones the first; -1: none. */
-static int next_param(const ms_plan *plan, int bucket) {
-  int found = -1;
+/* What has the most work of a bucket and no owner yet, of equals the first; NULL: nothing. */
+static ms_owned *next_of(const ms_plan *plan, int bucket) {
+  ms_owned *found = NULL;
   for (int i = plan->owned_bucket[bucket]; i < plan->owned_bucket[bucket + 1]; i++) {
-    const int param = plan->owned[i];
-    if (plan->owner[param] >= 0) continue;
-    if (found < 0 || flops_of(plan, &plan->model->param[param]) > flops_of(plan, &plan->model->param[found]))
-      found = param;
+    ms_owned *o = &plan->owned[i];
+    if (o->owner < 0 && (!found || o->flops > found->flops)) found = o;
   }
   return found;
 }
@@ -65,53 +96,53 @@ static int next_param(const ms_plan *plan, int bucket) {
 static void choose_owners(ms_plan *plan, double *work) {
   const int ranks = ranks_of(plan->model);
   for (int b = 0; b < plan->owned_buckets; b++)
-    for (int p = next_param(plan, b); p >= 0; p = next_param(plan, b)) {
+    for (ms_owned *o = next_of(plan, b); o; o = next_of(plan, b)) {
       int owner = 0;
       for (int r = 1; r < ranks; r++)
         if (work[r] < work[owner]) owner = r;
-      plan->owner[p] = owner;
-      work[owner] += flops_of(plan, &plan->model->param[p]);
+      o->owner = owner;
+      work[owner] += o->flops;
     }
 }
 
 int ms_find_owners(ms_plan *plan) {
   const ms_model *model = plan->model;
-  int any = 0;
-  for (int i = 0; i < model->params; i++) any |= is_wanted(plan, i);
-  if (!any) return MS_OK;
+  int64_t all = 0;
+  for (int i = 0; i < model->params; i++) all += runs_of(plan, i);
+  if (!all) return MS_OK;
   double *work = ms_calloc(ranks_of(model), sizeof *work);
-  plan->owner = ms_calloc(model->params, sizeof *plan->owner);
-  plan->owned = ms_calloc(model->params, sizeof *plan->owned);
+  plan->owned = ms_calloc(all, sizeof *plan->owned);
   plan->owned_bucket = ms_calloc(model->units + 1, sizeof *plan->owned_bucket);
-  if (!work || !plan->owner || !plan->owned || !plan->owned_bucket) {
+  if (!work || !plan->owned || !plan->owned_bucket) {
     free(work);
     return MS_ENOMEM;
   }
-  for (int i = 0; i < model->params; i++) plan->owner[i] = -1;
   fill_buckets(plan);
   choose_owners(plan, work);
   free(work);
   return MS_OK;
 }
 
-int ms_owner_place(const ms_plan *plan, int param, int dim) {
+int ms_owner_place(const ms_plan *plan, const ms_owned *o, int dim) {
   int inner = 1;
   for (int d = dim + 1; d < MS_GRID_DIMS; d++) inner *= plan->model->dim[d].size;
-  return plan->owner[param] / inner % plan->model->dim[dim].size;
+  return o->owner / inner % plan->model->dim[dim].size;
 }
 
-ms_owned_range ms_owned_chunk(const ms_plan *plan, int param, int shard) {
-  const ms_param *p = &plan->model->param[param];
+/* ---- what ranks have of it --------------------------------------------------------------------------------------- */
+
+ms_owned_range ms_owned_chunk(const ms_plan *plan, const ms_owned *o, int shard) {
+  const ms_param *p = param_of(plan, o);
   const ms_segment *segment = &plan->model->unit[p->unit].segment[p->segment];
-  const int64_t chunk = segment->chunk * shard;
-  const int64_t begin = most(p->offset, chunk), end = ms_least(p->offset + p->numel, chunk + segment->chunk);
+  const int64_t chunk = segment->chunk * shard, own = p->offset + o->first;
+  const int64_t begin = most(own, chunk), end = ms_least(own + o->count, chunk + segment->chunk);
   if (end <= begin) return (ms_owned_range){.local = segment->local};
-  return (ms_owned_range){begin - p->offset, end - begin, segment->local + begin - chunk};
+  return (ms_owned_range){begin - own, end - begin, segment->local + begin - chunk};
 }
 
-ms_owned_range ms_owned_slice(const ms_plan *plan, int param, int replica, int shard) {
-  const ms_unit *unit = &plan->model->unit[plan->model->param[param].unit];
-  const ms_owned_range chunk = ms_owned_chunk(plan, param, shard);
+ms_owned_range ms_owned_slice(const ms_plan *plan, const ms_owned *o, int replica, int shard) {
+  const ms_unit *unit = &plan->model->unit[param_of(plan, o)->unit];
+  const ms_owned_range chunk = ms_owned_chunk(plan, o, shard);
   int64_t first;
   const int64_t n = ms_unit_slice_of(plan->model, unit, plan->layout->replicas, replica, &first);
   const int64_t begin = most(chunk.local, first), end = ms_least(chunk.local + chunk.count, first + n);
@@ -119,25 +150,43 @@ ms_owned_range ms_owned_slice(const ms_plan *plan, int param, int replica, int s
   return (ms_owned_range){chunk.first + begin - chunk.local, end - begin, begin};
 }
 
+/* ---- for the public header --------------------------------------------------------------------------------------- */
+
+static int check_param(const ms_plan *plan, int param) {
+  const int params = plan->model->params;
+  if (param >= 0 && param < params) return MS_OK;
+  return MS_FAIL(MS_EINVAL, "parameter %d does not exist; the model has %d", param, params);
+}
+
 int ms_plan_describe(const ms_plan *plan, int param, ms_tensor_info *info, int size) {
   MS_HANDLE(plan, PLAN);
   MS_GIVEN(info);
+  MS_TRY(check_param(plan, param));
   const ms_model *model = plan->model;
-  if (param < 0 || param >= model->params)
-    return MS_FAIL(MS_EINVAL, "parameter %d does not exist; the model has %d", param, model->params);
   const ms_param *p = &model->param[param];
   ms_tensor_info own = {.first = p->first,
                         .count = p->owned,
                         .sliced = ms_param_is_sliced(model, p, plan->layout->replicas),
-                        .part = ms_param_division(model, p, model->dim[MS_DIM_TENSOR].place),
-                        .muon_owner = -1};
+                        .part = ms_param_division(model, p, model->dim[MS_DIM_TENSOR].place)};
   int64_t place;
   if (own.sliced) own.count = ms_param_slice(model, p, plan->layout->replicas, &own.first, &place);
-  if (ms_has_owner(plan, param)) {
-    int at[MS_GRID_DIMS];
-    for (int d = 0; d < MS_GRID_DIMS; d++) at[d] = ms_owner_place(plan, param, d);
-    own.muon_owner = ms_grid_rank(model, at);
-    own.muon_flops = flops_of(plan, p);
-  }
   MS_GIVE_INFO(info, size, own);
+}
+
+int ms_plan_owner(const ms_plan *plan, int param, int part, int *rank, double *flops) {
+  MS_HANDLE(plan, PLAN);
+  MS_GIVEN(rank);
+  MS_GIVEN(flops);
+  MS_TRY(check_param(plan, param));
+  *rank = -1;
+  *flops = 0;
+  for (int i = 0; i < ms_owned_count(plan); i++) {
+    const ms_owned *o = &plan->owned[i];
+    if (o->param != param || part-- != 0) continue;
+    int at[MS_GRID_DIMS];
+    for (int d = 0; d < MS_GRID_DIMS; d++) at[d] = ms_owner_place(plan, o, d);
+    *rank = ms_grid_rank(plan->model, at);
+    *flops = o->flops;
+  }
+  return MS_OK;
 }

@@ -10,7 +10,7 @@ local muon_sensitivity = require("moonshard.check.muon_sensitivity")
 local program = require("lua.support.program")
 local world = require("moonshard.distributed.world")
 
-local RECIPE = "tests/lua/optimizers/recipes/muon_sums.lua"
+local RECIPE = "tests/lua/muon/recipes/muon_sums.lua"
 
 local function check(...) return { "check", RECIPE, "--json", "-n", "4", ... } end
 

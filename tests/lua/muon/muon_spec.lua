@@ -276,8 +276,8 @@ describe("rules of optimizers", function()
 
   it("Q9 refuse, by name, what Muon cannot train", function()
     for _, case in ipairs {
-      { "muon", "parameter '0.bias': muon takes matrices, and it has 1 dimension: give it adamw" },
-      { [[{ { re"weight", muon }, { re".", adamw } }]], "parameter '2.weight': muon takes matrices" },
+      { "muon", "parameter '0.bias' | muon | 1 dimension | adamw" },
+      { [[{ { re"weight", muon }, { re".", adamw } }]], "parameter '2.weight' | muon | 1 dimension" },
       { [[{ { re"bias", adamw } }]], [[no rule matches 0.weight: end with { re".", ms.optim.adamw { ... } }]] },
       { [[{ { re"bias", adamw }, { re".", ms.optim.adamw { lr = 1 } } }]],
         "one Muon and one other optimizer: make it once, local adamw = | groups | write adamw in both rules" },
