@@ -11,7 +11,7 @@ enum { Q, K };
 
 static int has_documents(int op) {
   return op == MS_OP_document_attention || op == MS_OP_document_attention_backward ||
-         op == MS_OP_document_attention_sink;
+         op == MS_OP_document_attention_sink || op == MS_OP_document_attention_max;
 }
 
 static int is_causal(int op, const ms_op_attrs *attrs) { return has_documents(op) || attrs->attention.causal != 0; }

@@ -99,6 +99,11 @@ ms_work ms_work_attention(const ms_cost_case *c) {
   return (ms_work){flops_of(c) / products * (of_keys * q + of_values * result) * ms_attention_keys(c), bytes_once(c)};
 }
 
+/* q k' alone. */
+ms_work ms_work_attention_max(const ms_cost_case *c) {
+  return (ms_work){flops_of(c) * elements(&c->in[0]) * ms_attention_keys(c), bytes_once(c)};
+}
+
 /* Scales o, and reads and writes lse; q, k and v are of the gradient alone. */
 ms_work ms_work_attention_sink(const ms_cost_case *c) {
   return (ms_work){flops_of(c) * elements(&c->out[0]), 2 * (tensor_bytes(&c->out[0]) + tensor_bytes(&c->out[1]))};

@@ -72,6 +72,7 @@ typedef struct ms_step_outputs {
   double divisor;   /* what the sums were divided by: the number of losses, or the sum of their weights */
   double divisor_of_synced; /* the same for gradients of units without a fragment, if others have one; else divisor */
   double norms_of_groups[MS_MAX_NORM_GROUPS]; /* NORM: grad_norm of each of the plan's norm_groups */
+  double max_logit; /* NORM: the largest attention score of the step, of a plan with logit_clips; else 0 */
 } ms_step_outputs;
 
 /* What an exec has run since ms_exec_new. */

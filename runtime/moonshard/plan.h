@@ -64,6 +64,19 @@ enum ms_outer { MS_OUTER_NONE = 0, MS_OUTER_SEND = 1, MS_OUTER_APPLY = 2 };
  * sqrt(max(rows, columns)), as Megatron's scale mode `spectral`. */
 enum ms_muon_adjust { MS_MUON_ORIGINAL = 0, MS_MUON_MATCH_RMS_ADAMW = 1, MS_MUON_SPECTRAL = 2 };
 
+/* What QK-clip scales of a parameter whose rows are those of heads, [heads rows,columns] or [heads rows]. The output
+ * `output` of the graph, f32, has the largest attention scores of a micro-batch; of head h those at
+ * at + h shared ... + shared - 1: a head of keys has those of all query heads that share it. If the largest m of them
+ * is above the threshold, rows [from, middle) of the head are multiplied by (threshold / m)^power, and rows [middle,
+ * to) by (threshold / m)^rest_power. */
+typedef struct ms_logit_clip {
+  int param;
+  const char *output;
+  int64_t at, heads, shared;
+  int64_t from, middle, to;
+  double power, rest_power;
+} ms_logit_clip;
+
 enum { MS_MAX_NORM_GROUPS = 16 };
 
 /* Communicated bytes are doubles, because an all-reduce over n ranks counts 2 (n - 1) / n of its buffer. */

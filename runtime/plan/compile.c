@@ -288,6 +288,7 @@ int ms_plan_compile(const ms_graph *graph, const ms_plan_config *given, ms_plan 
     return MS_FAIL(MS_EINVAL, "training needs a loss: call ms_graph_set_loss, or compile with train = 0");
   MS_TRY(ms_plan_check_config(config));
   MS_TRY(ms_plan_check_updates(model, config));
+  MS_TRY(ms_plan_check_logit_clips(model, config));
   MS_TRY(ms_device_find_for_plans(config->device));
   double begin = ms_clock();
   ms_plan *plan;
@@ -300,6 +301,7 @@ int ms_plan_compile(const ms_graph *graph, const ms_plan_config *given, ms_plan 
   plan->compile_seconds = ms_clock() - begin;
   plan->config.norm_group = NULL; /* the caller's arrays end with the call */
   plan->config.max_norms = NULL;
+  plan->config.logit_clip = NULL;
   *out = plan;
   return MS_OK;
 fail:

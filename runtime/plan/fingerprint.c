@@ -132,6 +132,14 @@ static void describe_config(const ms_plan *plan, ms_text *text) {
       if (c->norm_group[p] == g) ms_text_append(text, " %d", p);
     ms_text_string(text, "\n");
   }
+  for (int i = 0; i < c->logit_clips; i++) {
+    const ms_logit_clip *clip = &c->logit_clip[i];
+    ms_text_append(text,
+                   "qk_clip of %s by %s: from %lld, %lld heads of %lld scores, rows %lld %lld %lld, %.17g %.17g\n",
+                   plan->model->param[clip->param].name, clip->output, (long long)clip->at, (long long)clip->heads,
+                   (long long)clip->shared, (long long)clip->from, (long long)clip->middle, (long long)clip->to,
+                   clip->power, clip->rest_power);
+  }
   for (int p = 0; p < plan->model->params; p++) {
     const ms_param *param = &plan->model->param[p];
     if (plan->phase[MS_PHASE_FIRST].present && !param->config.frozen && !plan->has_gradient[p])

@@ -82,7 +82,7 @@ typedef struct attribute_source {
   int is_group;
 } attribute_source;
 
-static const ms_optimizer *const others[] = {&ms_balance, &ms_ema, &ms_outer_difference, &ms_outer_step};
+static const ms_optimizer *const others[] = {&ms_balance, &ms_ema, &ms_outer_difference, &ms_outer_step, &ms_qk_clip};
 enum { OTHERS = sizeof others / sizeof *others };
 
 static attribute_source sources[MS_OPTIMIZER_KINDS + OTHERS][MOST_STEPS][MOST_ATTRIBUTES + 1]; /* NULL after the last */

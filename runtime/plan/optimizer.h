@@ -109,8 +109,10 @@ struct ms_optimizer {
 /* Those with several steps, and what moves weights besides optimizers (programs.c). */
 extern const ms_update_step ms_muon_steps[], ms_adafactor_steps[];
 extern const ms_update_vector ms_adafactor_vectors[];
-/* router biases; averages of weights; the difference of local SGD, and its outer step */
-extern const ms_optimizer ms_balance, ms_ema, ms_outer_difference, ms_outer_step;
+/* router biases; averages of weights; the difference of local SGD, and its outer step; QK-clip */
+extern const ms_optimizer ms_balance, ms_ema, ms_outer_difference, ms_outer_step, ms_qk_clip;
+/* Checks ms_plan_config.logit_clip (logit_clips.c). */
+int ms_plan_check_logit_clips(const ms_model *model, const ms_plan_config *config);
 int ms_muon_check_others(const ms_model *model);
 double ms_muon_flops(const ms_plan_config *config, const ms_value_info *matrix);
 void ms_update_set_moments(const ms_plan *plan, const ms_optimizer *by, const ms_update_item *item, ms_op_attrs *attrs);

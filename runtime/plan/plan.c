@@ -40,6 +40,7 @@ static void destroy_plan(void *object) {
   free(plan->deferred_gradients);
   free(plan->has_gradient);
   free(plan->owned);
+  free(plan->logit_at);
   free(plan->owned_bucket);
   free(plan->buffer);
   if (plan->layout) ms_state_layout_free(plan->layout);
@@ -98,6 +99,7 @@ int ms_plan_new(const ms_model *model, const ms_plan_config *config, ms_plan **o
   plan->config.node_of = NULL;
   plan->streams = 1;
   plan->evaluated.buffer = plan->norm.buffer = plan->norm_of_synced.buffer = plan->norms_of_groups.buffer = -1;
+  plan->logits.buffer = plan->largest_logit.buffer = -1;
   int rc = start_between(plan);
   if (rc) ms_free(plan);
   else *out = plan;

@@ -236,8 +236,11 @@ struct ms_plan {
   /* EVALUATE: f32 [2], with the loss summed over the ranks at [1], or f32 [3] with the sum of its weights at [2];
    * buffer -1 without a loss */
   ms_ref evaluated;
-  ms_ref norm;            /* NORM: f32 [4], the output of step_norm; of the units with a fragment, if there are any */
-  ms_ref norm_of_synced;  /* the same of the other units, if only some have a fragment; else buffer -1 */
+  ms_ref norm;           /* NORM: f32 [4], the output of step_norm; of the units with a fragment, if there are any */
+  ms_ref norm_of_synced; /* the same of the other units, if only some have a fragment; else buffer -1 */
+  ms_ref logits,
+      largest_logit; /* the largest attention scores of a step, f32 [n], and of them all (lower_logits.c); buffer -1 */
+  int64_t *logit_at; /* [logit_clips] where each clip's begin there */
   ms_ref norms_of_groups; /* f32 [4 norm_groups], step_norm of each; buffer -1: there are none */
   uint64_t fingerprint;
   char *manifest;  /* one line for each item that all ranks must agree on; hashed into the fingerprint */

@@ -159,6 +159,36 @@ static const ms_update_step ema_steps[] = {{MS_STEP_KERNEL, MS_OP_ema, 0, {MS_OF
                                            {MS_STEP_END}};
 const ms_optimizer ms_ema = {.name = "ema", .step = ema_steps, .updates_units = 1};
 
+static const ms_logit_clip *clip_of(const ms_plan *plan, int param) {
+  for (int i = 0; i < plan->config.logit_clips; i++)
+    if (plan->config.logit_clip[i].param == param) return &plan->config.logit_clip[i];
+  return NULL;
+}
+
+static void set_heads(const ms_plan *plan, const ms_optimizer *by, const ms_update_item *item, ms_op_attrs *attrs) {
+  (void)by;
+  const ms_model *model = plan->model;
+  const ms_param *p = &model->param[item->param];
+  const ms_logit_clip *c = clip_of(plan, item->param);
+  const int by_rows = ms_param_is_divided(model, p) && p->config.tensor_axis == 0;
+  const int64_t columns = p->ndim > 1 ? p->dims[p->ndim - 1] : 1, whole_rows = p->whole[0];
+  attrs->heads.first = p->first + item->own.begin - p->local;
+  if (by_rows) attrs->heads.first += model->dim[MS_DIM_TENSOR].place * p->numel;
+  attrs->heads.elements = item->own.end - item->own.begin;
+  attrs->heads.columns = columns;
+  attrs->heads.head = whole_rows / c->heads;
+  attrs->heads.from = c->from;
+  attrs->heads.middle = c->middle;
+  attrs->heads.to = c->to;
+  attrs->heads.shared = c->shared;
+  attrs->heads.power = c->power;
+  attrs->heads.rest_power = c->rest_power;
+}
+
+static const ms_update_step qk_clip_steps[] = {
+    {MS_STEP_KERNEL, MS_OP_clip_heads, 0, {MS_OF_VECTOR}, {MS_OF_WEIGHT}, set_heads}, {MS_STEP_END}};
+const ms_optimizer ms_qk_clip = {.name = "qk_clip", .step = qk_clip_steps};
+
 /* The vector is what moved since the last sync, of this replica and then of all. */
 static void set_share(const ms_plan *plan, const ms_optimizer *by, const ms_update_item *item, ms_op_attrs *attrs) {
   (void)by, (void)item;

@@ -29,7 +29,7 @@ struct ms_cuda_attention : ms_attention_options {
 enum { MS_ATTENTION_Q, MS_ATTENTION_K, MS_ATTENTION_V, MS_ATTENTION_O, MS_ATTENTION_LSE, MS_ATTENTION_DO };
 
 static inline ms_cuda_attention ms_cuda_attention_of(const ms_kernel_call *call) {
-  const int64_t *q = call->in[0].dims, *k = call->in[1].dims, e = call->in[2].dims[3];
+  const int64_t *q = call->in[0].dims, *k = call->in[1].dims, e = call->in[2].dims[3]; /* e: where there are values */
   return {ms_attention_options_of(call->op, &call->attrs, call->in),
           q[0],
           q[1],
@@ -83,6 +83,9 @@ static __device__ __forceinline__ ms_cuda_range ms_cuda_seeing(const ms_cuda_att
 int ms_cuda_attention_flash(const ms_kernel_call *call, const ms_cuda_attention &a, int tf32, int whole);
 int ms_cuda_attention_flash_backward(const ms_kernel_call *call, const ms_cuda_attention &a, const float *delta,
                                      int tf32, int whole);
+
+/* The largest score of each query (attention_max.cu). */
+int ms_cuda_attention_largest(const ms_kernel_call *call, const ms_cuda_attention &a);
 
 /* Shared by both ops. prepare plans the call (plan/products/attention.h) and keeps the choice; release frees that.
  * run's `workspace` begins after the bounds of documents. */

@@ -11,7 +11,7 @@ extern "C" {
 namespace {
 
 constexpr int THREADS = 256;
-enum { TOKENS_FORWARD = 3, TOKENS_BACKWARD = 6 };
+enum { TOKENS_FORWARD = 3, TOKENS_BACKWARD = 6, TOKENS_MAX = 2 };
 
 /* begin[i], end[i] = the bounds of the document of position i; tokens, begin, end i32 [batch][s]. A block processes one
  * row of the batch, and each thread a part of it, which it reads twice: first for the first and last start token in it,
@@ -40,20 +40,34 @@ __global__ void __launch_bounds__(THREADS)
   }
 }
 
+/* The sizes of a call with the bounds of documents, which are at the beginning of its workspace. */
+int find(const ms_kernel_call *call, int tokens, ms_cuda_attention *a) {
+  int32_t *begin = static_cast<int32_t *>(call->workspace), *end = begin + a->batch * a->s;
+  if (a->batch * a->s == 0) return MS_OK;
+  MS_TRY(MS_CUDA_LAUNCH(find_borders, static_cast<unsigned>(a->batch), THREADS, 0, call->stream,
+                        static_cast<const int32_t *>(call->in_data[tokens]), a->start, a->s, begin, end));
+  a->begin = begin;
+  a->end = end;
+  return MS_OK;
+}
+
 int run(const ms_kernel_call *call) {
   ms_cuda_attention a = ms_cuda_attention_of(call);
-  int32_t *begin = static_cast<int32_t *>(call->workspace), *end = begin + a.batch * a.s;
-  const void *tokens = call->in_data[a.backward ? TOKENS_BACKWARD : TOKENS_FORWARD];
   if (a.batch * a.s == 0) return MS_OK;
-  MS_TRY(MS_CUDA_LAUNCH(find_borders, static_cast<unsigned>(a.batch), THREADS, 0, call->stream,
-                        static_cast<const int32_t *>(tokens), a.start, a.s, begin, end));
-  a.begin = begin;
-  a.end = end;
+  MS_TRY(find(call, a.backward ? TOKENS_BACKWARD : TOKENS_FORWARD, &a));
   return ms_cuda_attention_run(call, a, static_cast<char *>(call->workspace) + ms_attention_borders_bytes(call));
+}
+
+int run_max(const ms_kernel_call *call) {
+  ms_cuda_attention a = ms_cuda_attention_of(call);
+  if (a.documents) MS_TRY(find(call, TOKENS_MAX, &a));
+  return ms_cuda_attention_largest(call, a);
 }
 
 } // namespace
 
+extern const ms_kernel ms_cuda_attention_max = {ms_cuda_prepare_attention_max, run_max, nullptr,
+                                                MS_CUDA_OVER_attention_max};
 extern const ms_kernel ms_cuda_document_attention = {
     ms_cuda_attention_prepare,       run,     ms_cuda_attention_release,
     MS_CUDA_OVER_document_attention, nullptr, ms_cuda_attention_computed};

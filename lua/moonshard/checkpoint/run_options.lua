@@ -5,6 +5,7 @@
 
 local json = require("moonshard.base.text.json")
 local param_groups = require("moonshard.shard.param_groups")
+local qk_clip = require("moonshard.engine.trace.qk_clip")
 local rules = require("moonshard.shard.rules")
 local sealed = require("moonshard.base.checks.sealed")
 
@@ -30,6 +31,7 @@ local function add_trainer(found, train)
   found.micro_batches = ("%d"):format(train.micro_batches)
   found.clip_grad_norm = clip.rules and text_of_rules(clip.rules, tostring) or json.encode(clip.norm)
   found.clip_grad_value = json.encode(clip.value)
+  found.qk_clip = qk_clip.text(clip.qk)
   found.pad, found.freeze = text_of_pad(train.padded_fields), text_of_rules(train.freeze, tostring)
 end
 

@@ -1,4 +1,5 @@
--- Clipping of gradients: the options clip_grad_norm and clip_grad_value of a trainer, and the engine's part of them.
+-- Clipping of gradients: the options clip_grad_norm and clip_grad_value of a trainer, and the engine's part of them;
+-- qk_clip, which clips attention scores, is read with them (trace/qk_clip.lua).
 --
 --   clip_grad_norm = 1.0,                                              one norm of all parameters
 --   clip_grad_norm = { { "embed", 0.5 }, { re[[^layers]], 1.0 } },     one norm for each rule; others are not clipped
@@ -7,6 +8,7 @@
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
 local options = require("moonshard.base.checks.options")
+local qk_clip = require("moonshard.engine.trace.qk_clip")
 local rules = require("moonshard.shard.rules")
 local C, ffi = engine.C, engine.ffi
 
@@ -17,6 +19,7 @@ local POLICY = "clip_grad_norm"
 ---@class moonshard.Clipping
 ---@field norm number 0: not by one norm of all parameters
 ---@field value number 0: not by value
+---@field qk moonshard.QKClip? of attention scores
 ---@field rules moonshard.Policy? groups that have a norm each
 ---@field decided table<string, moonshard.Decision>? with rules, once decided: the limit of each parameter's group
 ---@field unmatched moonshard.Rule[]? optional rules that match no parameter
@@ -40,11 +43,15 @@ end
 ---Reads a trainer's options.
 ---@param norm number|table a limit, or rules
 ---@param value number
+---@param qk number|table?
 ---@return moonshard.Clipping
-function clipping.read(norm, value)
+function clipping.read(norm, value, qk)
   local by_rule = type(norm) == "table"
-  return { value = check_limit("ms.trainer: clip_grad_value", value), rules = by_rule and read_rules(norm) or nil,
-    norm = by_rule and 0 or check_limit("ms.trainer: clip_grad_norm", norm) }
+  return {
+    value = check_limit("ms.trainer: clip_grad_value", value), qk = qk_clip.read(qk),
+    rules = by_rule and read_rules(norm) or nil,
+    norm = by_rule and 0 or check_limit("ms.trainer: clip_grad_norm", norm),
+  }
 end
 
 ---Decides which group each parameter belongs to. Refuses rules with which replicas that take local steps would wait for

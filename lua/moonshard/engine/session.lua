@@ -8,6 +8,7 @@ local agreement = require("moonshard.distributed.agreement")
 local shardings = require("moonshard.shard.sharding")
 local single_rank = require("moonshard.distributed.single_rank")
 local clipping = require("moonshard.engine.clipping")
+local qk_clip = require("moonshard.engine.trace.qk_clip")
 local device = require("moonshard.distributed.device")
 local ema = require("moonshard.engine.ema")
 local engine = require("moonshard.base.ffi")
@@ -152,6 +153,7 @@ end
 ---@param settings moonshard.PlanSettings
 ---@return moonshard.Plan
 function Session:compile(name, graph, settings)
+  local kept = {} -- what the engine reads during the call
   local compiled = plan.compile(graph, self.sharding.mesh, function(config)
     if self.optimizer then self.optimizer:configure(config) end
     ema.configure(config, self.ema)
@@ -159,6 +161,7 @@ function Session:compile(name, graph, settings)
     config.train = settings.train and 1 or 0
     config.accumulate, config.micro_batches = settings.accumulate and 1 or 0, settings.micro_batches or 1
     clipping.configure(settings.clip, config)
+    qk_clip.configure(graph.logit_clips, settings.clip and settings.clip.qk, config, kept)
     config.sync = settings.sync or C.MS_SYNC_EVERY
     if settings.reshard_after_backward == false then config.reshard_after_backward = 0 end
     if settings.rematerialize == false then config.rematerialize = 0 end

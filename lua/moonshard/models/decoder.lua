@@ -91,7 +91,10 @@ end
 local function attend(self, q, k, v, tokens, sinks)
   local window = self._window
   if window and window >= q.shape[2] then window = nil end
-  return language.attend(self._config, q, k, v, tokens, window, sinks)
+  return language.attend(self._config, q, k, v, tokens, window, sinks, {
+    query = language.rows_of(self.wq), key = language.rows_of(self.wk),
+    refused = self.q_norm and "queries and keys are normalised" or nil,
+  })
 end
 
 -- x [B,T,D], tokens i32 [B,T] -> [B,T,D]

@@ -3,6 +3,7 @@
 --
 -- Initial weights: normal(0, 0.02) unless they are given another deviation, biases zero, norms one.
 
+local attention_logits = require("moonshard.tensor.attention_logits")
 local errors = require("moonshard.base.error")
 local masked_attention = require("moonshard.nn.masked_attention")
 local mlp = require("moonshard.models.mlp")
@@ -44,6 +45,10 @@ function Attention:forward(x, mask)
   local batch, length, dim = unpack(x.shape)
   local function split(y) return y:reshape(batch, length, self.heads, dim / self.heads) end
   local q, k, v = split(self.wq(x)), split(self.wk(x)), split(self.wv(x))
+  if not mask then
+    attention_logits.declare(q, k, { query = { self.wq.weight, self.wq.bias }, key = { self.wk.weight, self.wk.bias },
+      causal = false })
+  end
   local y = mask and masked_attention(q, k, v, { causal = false, mask = mask })
     or ops.attention(q, k, v, { causal = false })
   return self.wo(y:reshape(batch, length, dim))

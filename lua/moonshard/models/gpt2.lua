@@ -52,7 +52,11 @@ function Attention:forward(x, tokens, cache)
   local batch, length, dim = unpack(x.shape)
   local function split(y) return y:reshape(batch, length, self.heads, dim / self.heads) end
   local q, k, v = split(self.wq(x)), split(self.wk(x)), split(self.wv(x))
-  local function whole() return language.attend(self._config, q, k, v, tokens) end
+  local function whole()
+    return language.attend(self._config, q, k, v, tokens, nil, nil, {
+      query = language.rows_of(self.wq), key = language.rows_of(self.wk),
+    })
+  end
   local y = cache and cache:attend(q, k, v, {}, whole) or whole()
   return self.wo(y:reshape(batch, length, dim))
 end

@@ -2,12 +2,18 @@
 -- equal size. The padding is invisible outside the model: logits have the true size, so padded tokens get no
 -- probability and their rows no gradient, and saved files omit them.
 
+local attention_logits = require("moonshard.tensor.attention_logits")
 local errors = require("moonshard.base.error")
 local nn = require("moonshard.nn")
 local ops = require("moonshard.tensor.ops")
 local sink = require("moonshard.nn.sink")
 
 local language = {}
+
+---What makes queries or keys, for QK-clip: the weight and the bias of a layer.
+---@param layer moonshard.Module
+---@return moonshard.Parameter[]
+function language.rows_of(layer) return { layer.weight, layer.bias } end
 
 ---Causal attention: over all earlier tokens, or only over those of the same document.
 ---@param config { document_start: integer?, attention_scale: number?, attention_softcap: number? } the first token of
@@ -18,9 +24,15 @@ local language = {}
 ---@param tokens moonshard.Tensor i32 [B,T]
 ---@param window integer? of keys that a query sees, itself included
 ---@param sinks moonshard.Tensor? [H] see nn/sink.lua
+---@param projections { query: table, key: table, refused: string? } which QK-clip scales, as of ms.nn.attention_logits
 ---@return moonshard.Tensor [B,T,H,D]
-function language.attend(config, q, k, v, tokens, window, sinks)
+function language.attend(config, q, k, v, tokens, window, sinks, projections)
   local o = { window = window, scale = config.attention_scale, softcap = config.attention_softcap }
+  attention_logits.declare(q, k, {
+    query = projections.query, key = projections.key, refused = projections.refused,
+    window = o.window, scale = o.scale, softcap = o.softcap, start = config.document_start,
+    tokens = config.document_start and tokens,
+  })
   if config.document_start then
     o.start = config.document_start
     return sink.document_attention(q, k, v, tokens, sinks, o)

@@ -74,8 +74,14 @@ function LatentAttention:forward(x, tokens, cache)
   local config, window = self._config, self._window
   local q = queries_of(self, x, cache)
   local k, v = keys_and_values_of(self, x, cache)
+  local plain, query = config.qk_nope_head_dim, self.wq or self.wq_b
+  -- The rotated part of a key is that of all heads, so its queries are scaled by all of the factor.
+  local projections = {
+    query = { { query.weight, rows = { 0, plain }, whole = { plain, config.head_dim } } },
+    key = { { self.wkv_b.weight, rows = { 0, plain } } },
+  }
   local function whole()
-    return language.attend(config, q, k, v, tokens, window and window < x.shape[2] and window or nil)
+    return language.attend(config, q, k, v, tokens, window and window < x.shape[2] and window or nil, nil, projections)
   end
   local y = cache and cache:attend(q, k, v, { window = window, softcap = config.attention_softcap,
     scale = config.attention_scale }, whole) or whole()

@@ -280,6 +280,7 @@ end
 function nn.mixture_of_experts(...) return mixture_of_experts(nn.linear, ...) end
 
 nn.masked_attention = require("moonshard.nn.masked_attention")
+nn.attention_logits = require("moonshard.tensor.attention_logits").declare
 for name, make in pairs(require("moonshard.nn.images")) do nn[name] = make end
 for name, make in pairs(require("moonshard.nn.positions")) do nn[name] = make end
 

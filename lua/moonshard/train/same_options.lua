@@ -5,6 +5,7 @@
 --
 -- Limits of memory are left out: each host can have its own, and ranks agree on the plans that fit all.
 
+local qk_clip = require("moonshard.engine.trace.qk_clip")
 local same_run = require("moonshard.engine.agreement.same_run")
 
 local same_options = {}
@@ -31,6 +32,7 @@ local OPTIONS = {
     .. "the global batch" },
   { name = "clip_grad_norm", of = text_of_clip },
   { name = "clip_grad_value", of = function(o) return ("%.17g"):format(o.clip.value) end },
+  { name = "qk_clip", of = function(o) return qk_clip.text(o.clip.qk) end },
   { name = "pad", of = text_of_pad },
   { name = "loss", of = same_run.presence("loss") }, { name = "teacher", of = same_run.presence("teacher") },
 }

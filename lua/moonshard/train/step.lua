@@ -4,6 +4,7 @@
 -- also here, because it shares the forward pass.
 
 local agreement = require("moonshard.distributed.agreement")
+local attention_logits = require("moonshard.tensor.attention_logits")
 local batch_of = require("moonshard.engine.batch")
 local clipping = require("moonshard.engine.clipping")
 local clock = require("moonshard.base.clock")
@@ -19,8 +20,8 @@ local padding = require("moonshard.train.padding")
 local plan_mode = require("moonshard.recipe.plan_mode")
 local plans = require("moonshard.engine.plan")
 local profile = require("moonshard.distributed.profile")
+local qk_clip = require("moonshard.engine.trace.qk_clip")
 local replicate_sync = require("moonshard.shard.policies.replicate_sync")
-local residual_units = require("moonshard.metrics.residual_units")
 local router_loss = require("moonshard.nn.router_loss")
 local run_summary = require("moonshard.metrics.run_summary")
 local same_options = require("moonshard.train.same_options")
@@ -61,8 +62,11 @@ local function traced(self, trains)
   local forward = self.forward and checked(self.forward, FORWARD) or checked(loss_forward.new(self.loss), LOSS)
   return function(inputs)
     if trains and self.untrained then context.trace:leave_untrained(self.untrained) end
+    if trains and self.clip.qk then attention_logits.begin(context.trace) end
     local loss = forward(self.model, inputs)
-    if trains then return { loss = router_loss.add(loss) } end
+    if trains then
+      return { loss = router_loss.add(loss), outputs = self.clip.qk and qk_clip.outputs(context.trace) or nil }
+    end
     return { loss = loss, outputs = mean_of_targets.outputs(loss) }
   end
 end
@@ -182,7 +186,6 @@ local function finish_step(self, exec, number, given)
     -- Without any target the gradient is zero.
     local divisor, synced = exec.step_outputs.divisor, exec.step_outputs.divisor_of_synced
     self.session.gradient_scale = divisor > 0 and 1 / divisor or 0
-    residual_units.note(self.session, divisor)
     self.session.synced_gradient_scale = synced > 0 and 1 / synced or 0
   end
   return status
@@ -314,6 +317,7 @@ function step.run(self, batch, places)
     loss = exec.step_outputs.loss,
     grad_norm = exec.step_outputs.grad_norm,
     grad_norms = clipping.norms(self.clip, exec.step_outputs),
+    max_logit = self.clip.qk and exec.step_outputs.max_logit or nil,
     lr = rates.lr,
     muon_lr = self.optimizer.rules and self.optimizer:muon() and rates.muon or nil,
     tokens = tokens,

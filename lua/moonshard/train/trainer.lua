@@ -63,15 +63,15 @@ sealed.class(Trainer, {
     prefetch = RULES:format("prefetch"), reshard_after_forward = RULES:format("reshard_after_forward"),
     optimizer = "train:set_rules { lr = ..., groups = ..., weight_decay = ... } changes its settings between steps",
     model = "a trainer keeps its model: make another ms.trainer for another one",
-    clip_grad_norm = ANOTHER, clip_grad_value = ANOTHER, micro_batches = ANOTHER, loss = ANOTHER, forward = ANOTHER,
-    teacher = ANOTHER, gradient_sync = ANOTHER, reshard_after_backward = ANOTHER, pad = ANOTHER, freeze = ANOTHER,
-    rematerialize = ANOTHER, memory_limit = ANOTHER, plan_memory = ANOTHER, seed = ANOTHER,
+    clip_grad_norm = ANOTHER, clip_grad_value = ANOTHER, qk_clip = ANOTHER, micro_batches = ANOTHER, loss = ANOTHER,
+    forward = ANOTHER, teacher = ANOTHER, gradient_sync = ANOTHER, reshard_after_backward = ANOTHER, pad = ANOTHER,
+    freeze = ANOTHER, rematerialize = ANOTHER, memory_limit = ANOTHER, plan_memory = ANOTHER, seed = ANOTHER,
     ema = "all trainers of a model have the averages with which the first was made: give ema to ms.trainer",
     checkpoint = "give it to ms.trainer; ms.checkpoint.save(train, folder) saves by hand",
   },
   open = { steps_done = check_steps },
   otherwise = "its settings are read when ms.trainer makes it; keep values of your own in variables",
-  tables = { clip_grad_norm = 2, pad = 1, freeze = 2, ema = 1, checkpoint = 1 },
+  tables = { qk_clip = 1, clip_grad_norm = 2, pad = 1, freeze = 2, ema = 1, checkpoint = 1 },
 })
 
 ---@class moonshard.StepMetrics
@@ -79,6 +79,7 @@ sealed.class(Trainer, {
 ---  this replica
 ---@field grad_norm number norm of the mean gradient, before clipping; with replicate_sync of this replica's
 ---@field grad_norms number[]? of each rule of clip_grad_norm, in their order, if it is a list of rules
+---@field max_logit number? with the option qk_clip: the largest attention score, of all heads, ranks and micro-batches
 ---@field lr number
 ---@field muon_lr number? that of the parameters with Muon, if others have another optimizer
 ---@field tokens integer targets of all ranks in this step, ignored ones too, without those that `pad` added
@@ -113,6 +114,8 @@ sealed.class(Trainer, {
 ---  the whole mesh, in one all-reduce; the order of their sums follows the mesh, the units and their layout
 ---@field clip_grad_value? number clip each element of the mean gradient to -value to value, after the norms, as
 ---  torch.nn.utils.clip_grad_value_; 0 (the default): no clipping
+---@field qk_clip? number|table QK-clip (Kimi K2): the attention score above which a head's queries and keys are scaled
+---  after a step; or { threshold =, alpha = 0.5 }: queries by (threshold / score)^alpha, keys by the rest
 ---@field micro_batches? integer divide the rows of a batch into this many and add their gradients; default 1
 ---@field prefetch? integer units gathered ahead; default 1
 ---@field gradient_sync? string when to sum gradients over ranks: "every" micro-batch (default); "last": only in the
@@ -147,15 +150,12 @@ local function trainer(o)
     loss = { "function", example = "loss = ms.loss.mse" },
     forward = { "function" }, teacher = { "function" },
     clip_grad_norm = { "number|table", default = 0 }, clip_grad_value = { "number", default = 0 },
-    micro_batches = { "positive", default = 1 },
+    qk_clip = { "number|table" }, micro_batches = { "positive", default = 1 },
     prefetch = { "integer" }, gradient_sync = { "string", default = "every" },
-    reshard_after_backward = { "boolean", default = true },
-    pad = { "table" }, freeze = { "table" },
-    seed = { "seed", default = 0 },
+    reshard_after_backward = { "boolean", default = true }, pad = { "table" }, freeze = { "table" },
+    seed = { "seed", default = 0 }, ema = { "number|table|boolean" }, checkpoint = { "table" },
     memory_limit = { "number|string" }, plan_memory = { "number|string" },
     rematerialize = { "boolean|string", default = true },
-    ema = { "number|table|boolean" },
-    checkpoint = { "table" },
   })
   if not o.loss and not o.forward then
     errors.invalid("ms.trainer: give loss (a function of the model's result and batch.targets) or forward "
@@ -174,7 +174,7 @@ local function trainer(o)
       nearest.advice(o.gradient_sync, step.SYNC))
   end
   o.padded_fields = padding.read(o.pad)
-  o.clip = clipping.read(o.clip_grad_norm, o.clip_grad_value)
+  o.clip = clipping.read(o.clip_grad_norm, o.clip_grad_value, o.qk_clip)
   for _, name in ipairs({ "memory_limit", "plan_memory" }) do
     if o[name] then
       o[name] = byte_size.read(o[name]) or errors.invalid("ms.trainer: %s must be a size like \"2GiB\" or a number of "

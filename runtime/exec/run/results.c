@@ -47,6 +47,11 @@ int ms_exec_report_norm(const ms_exec *exec, ms_step_outputs *outputs) {
     *outputs =
         (ms_step_outputs){.loss = norm[0], .grad_norm = norm[1], .divisor = norm[3], .divisor_of_synced = synced[3]};
   if (outputs) MS_TRY(read_norms_of_groups(exec, outputs->norms_of_groups));
+  if (outputs && exec->plan->largest_logit.buffer >= 0) {
+    float largest;
+    MS_TRY(read_result(exec, &exec->plan->largest_logit, 1, &largest));
+    outputs->max_logit = largest;
+  }
   long long step = (long long)exec->scalars.step;
   if (!isfinite(norm[0])) return MS_FAIL(MS_ENONFINITE, "loss is %s at step %lld", ms_nonfinite_name(norm[0]), step);
   if (!isfinite(norm[1]))

@@ -5,22 +5,17 @@
 #include "graph/infer/infer.h"
 #include "kernels/attention_options.h"
 
-static int check_attention(const ms_node *node, const ms_value_info *in) {
+static int check_queries_and_keys(const ms_node *node, const ms_value_info *in) {
   char text_q[MS_SHAPE_TEXT], text_k[MS_SHAPE_TEXT];
   const char *name = ms_node_name(node);
-  const ms_value_info *q = &in[0], *k = &in[1], *v = &in[2];
+  const ms_value_info *q = &in[0], *k = &in[1];
   MS_TRY(ms_check_float(node, q, "q"));
   MS_TRY(ms_check_ndim(node, q, 4, "q", "[B,T,H,D]"));
   MS_TRY(ms_check_ndim(node, k, 4, "k", "[B,S,G,D]"));
-  MS_TRY(ms_check_ndim(node, v, 4, "v", "[B,S,G,E]"));
   MS_TRY(ms_check_same_dtype(node, q, "q", k, "k"));
-  MS_TRY(ms_check_same_dtype(node, k, "k", v, "v"));
   if (q->dims[0] != k->dims[0] || q->dims[3] != k->dims[3])
     return MS_FAIL(MS_ESHAPE, "%s: q is %s and k is %s; the first and the last dimension must be the same", name,
                    ms_shape_text(q, text_q), ms_shape_text(k, text_k));
-  if (memcmp(k->dims, v->dims, 3 * sizeof *k->dims))
-    return MS_FAIL(MS_ESHAPE, "%s: k is %s and v is %s; all but the last dimension must be the same", name,
-                   ms_shape_text(k, text_k), ms_shape_text(v, text_q));
   if (q->dims[2] % k->dims[2])
     return MS_FAIL(MS_ESHAPE, "%s: q is %s and k is %s; q's %" PRId64 " heads must be a multiple of k's %" PRId64, name,
                    ms_shape_text(q, text_q), ms_shape_text(k, text_k), q->dims[2], k->dims[2]);
@@ -30,6 +25,17 @@ static int check_attention(const ms_node *node, const ms_value_info *in) {
     return MS_FAIL(MS_ESHAPE, "%s: q is %s and k is %s; %s needs at least as many keys as queries", name,
                    ms_shape_text(q, text_q), ms_shape_text(k, text_k), o.causal ? "causal attention" : "a window");
   return MS_OK;
+}
+
+static int check_attention(const ms_node *node, const ms_value_info *in) {
+  char text_k[MS_SHAPE_TEXT], text_v[MS_SHAPE_TEXT];
+  const ms_value_info *k = &in[1], *v = &in[2];
+  MS_TRY(check_queries_and_keys(node, in));
+  MS_TRY(ms_check_ndim(node, v, 4, "v", "[B,S,G,E]"));
+  MS_TRY(ms_check_same_dtype(node, k, "k", v, "v"));
+  if (!memcmp(k->dims, v->dims, 3 * sizeof *k->dims)) return MS_OK;
+  return MS_FAIL(MS_ESHAPE, "%s: k is %s and v is %s; all but the last dimension must be the same", ms_node_name(node),
+                 ms_shape_text(k, text_k), ms_shape_text(v, text_v));
 }
 
 /* [B,T,H,E] */
@@ -74,6 +80,17 @@ static int check_documents(const ms_node *node, const ms_value_info *in, const m
     return MS_FAIL(MS_ESHAPE, "%s: k is %s and tokens are %s; they must be [B,T], like the first two axes of k", name,
                    ms_shape_text(k, text_k), ms_shape_text(tokens, text));
   return MS_OK;
+}
+
+int ms_infer_attention_max(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  MS_TRY(check_queries_and_keys(node, in));
+  out[0] = attention_lse(&in[0]);
+  return MS_OK;
+}
+
+int ms_infer_document_attention_max(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  MS_TRY(ms_infer_attention_max(node, in, out));
+  return check_documents(node, in, &in[2]);
 }
 
 int ms_infer_document_attention(const ms_node *node, const ms_value_info *in, ms_value_info *out) {

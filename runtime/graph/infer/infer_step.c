@@ -104,6 +104,17 @@ int ms_infer_sum_pieces(const ms_node *node, const ms_value_info *in, ms_value_i
   return MS_OK;
 }
 
+int ms_infer_residuals(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  const int64_t n = node->attrs.residuals.elements;
+  MS_TRY(ms_check_ndim(node, &in[0], 1, "a divisor", "[n]"));
+  MS_TRY(ms_check_dtype(node, &in[0], MS_F32, "a divisor"));
+  if (n < 0 || node->attrs.residuals.ranks < 0)
+    return MS_FAIL(MS_EINVAL, "%s: %lld elements of %lld ranks", ms_op_row_of(node->op)->name, (long long)n,
+                   (long long)node->attrs.residuals.ranks);
+  out[0] = vector(n);
+  return MS_OK;
+}
+
 int ms_infer_total_pieces(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
   const int64_t dtype = node->attrs.pieces.dtype, count = node->attrs.pieces.pieces;
   const int64_t elements = node->attrs.pieces.elements;
@@ -236,6 +247,22 @@ int ms_infer_part(const ms_node *node, const ms_value_info *in, ms_value_info *o
   MS_TRY(ms_check_ndim(node, &in[0], 1, "the part", "[n]"));
   MS_TRY(ms_check_dtype(node, &in[0], MS_F32, "the part"));
   out[0] = in[0];
+  return MS_OK;
+}
+
+int ms_infer_clip_heads(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  const int64_t first = node->attrs.heads.first, n = node->attrs.heads.elements, columns = node->attrs.heads.columns,
+                head = node->attrs.heads.head, shared = node->attrs.heads.shared;
+  MS_TRY(ms_check_ndim(node, &in[0], 1, "the largest scores", "[n]"));
+  MS_TRY(ms_check_dtype(node, &in[0], MS_F32, "the largest scores"));
+  if (first < 0 || n < 0 || columns < 1 || head < 1 || shared < 1 ||
+      (n && (first + n - 1) / columns / head >= in[0].dims[0] / shared))
+    return MS_FAIL(
+        MS_ESHAPE,
+        "clip_heads: %lld elements from %lld on of rows of %lld, %lld rows a head, and %lld scores, %lld a head",
+        (long long)n, (long long)first, (long long)columns, (long long)head, (long long)in[0].dims[0],
+        (long long)shared);
+  out[0] = vector(n);
   return MS_OK;
 }
 

@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "base/numbers/dtype.h"
 #include "kernels/formats/quantised_sum.h"
+#include "plan/layout/state_layout.h"
 
 static int64_t of_shards(const ms_model *model, int unit) {
   const ms_unit *u = &model->unit[unit];
@@ -42,8 +43,9 @@ static int64_t before_passed(const ms_model *model, int unit) {
 }
 
 int64_t ms_residuals_bytes(const ms_model *model, int unit, int inner_shards) {
-  if (!model->unit[unit].config.error_feedback) return 0;
-  return 4 * (before_passed(model, unit) + of_passed(model, unit, NULL, inner_shards));
+  const int64_t elements = before_passed(model, unit) + of_passed(model, unit, NULL, inner_shards);
+  if (!model->unit[unit].config.error_feedback || !elements) return 0;
+  return 4 * (elements + model->unit[unit].segments);
 }
 
 int ms_residuals_are_added(const ms_plan *plan, int unit, const ms_segment *seg, int *added) {
@@ -73,4 +75,9 @@ int64_t ms_residuals_of_sum(const ms_model *model, int unit, const ms_segment *s
 
 int64_t ms_residuals_of_passed(const ms_model *model, int unit, const ms_segment *seg, int inner_shards) {
   return 4 * (before_passed(model, unit) + of_passed(model, unit, seg, inner_shards));
+}
+
+int64_t ms_residuals_of_divisor(const ms_plan *plan, int unit, const ms_segment *seg) {
+  const int inner = plan->layout->inner_shards;
+  return ms_residuals_of_passed(plan->model, unit, NULL, inner) + 4 * (seg - plan->model->unit[unit].segment);
 }

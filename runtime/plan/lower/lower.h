@@ -137,17 +137,29 @@ typedef struct ms_lowering {
   char *ends;          /* [nodes] 1: the node ends a unit's forward pass or completes its gradients */
   ms_unshard *unshard; /* [2 units] in order of issue */
   int unshards, next_unshard, boundary;
-  int *gathered;                          /* [units] buffer that currently holds the unit's unsharded weights, or -1 */
-  int *slice;                             /* [units] buffer of the shard kept for gathering in a smaller group, or -1 */
-  int *reduce;                            /* [units] buffer that the unit's gradients are written to, or -1 */
-  int *scale;                             /* [params] index of the scale of codes in `scales`, or -1 */
-  int scales;                             /* buffer of those scales, or -1 */
-  ms_plan_part *part;                     /* [most segments in any unit] scratch: the parts of one collective */
-  ms_quantised *quantised;                /* [2 units] sums in few bits, in the order in which they start */
+  int *gathered;           /* [units] buffer that currently holds the unit's unsharded weights, or -1 */
+  int *slice;              /* [units] buffer of the shard kept for gathering in a smaller group, or -1 */
+  ms_ref weights[2];       /* of all micro-batches so far: of all replicas, and of this one; buffer -1: none */
+  int *reduce;             /* [units] buffer that the unit's gradients are written to, or -1 */
+  int *scale;              /* [params] index of the scale of codes in `scales`, or -1 */
+  int scales;              /* buffer of those scales, or -1 */
+  ms_plan_part *part;      /* [most segments in any unit] scratch: the parts of one collective */
+  ms_quantised *quantised; /* [2 units] sums in few bits, in the order in which they start */
   int quantised_started, quantised_begun; /* their number; the first one that is not lowered to its end */
   int sending[MS_DIMS]; /* [enum ms_model_dim] buffer of the latest collective, kept until the next one starts */
   int latest[MS_DIMS];  /* [enum ms_model_dim] instruction of the latest collective that is a node, or -1 */
 } ms_lowering;
+
+/* Units of residuals (gradients/lower_residuals.c): at forward's end, from the weight of the micro-batch's loss; before
+ * a kernel that adds residuals, `rest`; and after a unit's update. */
+int ms_lower_weights(ms_lowering *l, ms_ref weight);
+int ms_lower_rescale(ms_lowering *l, int unit, const ms_segment *seg, int over_replicas, ms_ref rest);
+int ms_lower_keep_divisors(ms_plan *plan, int unit);
+
+/* QK-clip (lower_logits.c): takes the largest scores from an output of the graph, if it is of them; and joins those of
+ * all ranks, in NORM. */
+int ms_lower_take_logits(ms_lowering *l, const char *name, ms_ref scores);
+int ms_lower_join_logits(ms_plan *plan);
 
 /* Where a segment's gathered weights are; buffer -1: it is not gathered. */
 static inline ms_place ms_lower_gathered(const ms_lowering *l, int unit, const ms_segment *segment) {

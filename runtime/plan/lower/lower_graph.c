@@ -107,6 +107,7 @@ static int start(ms_lowering *l) {
     l->reduce[u] = l->slice[u] = -1;
     l->gathered[u] = stays && l->phase != MS_PHASE_FIRST ? l->plan->kept_unsharded[u] : -1;
   }
+  l->weights[0].buffer = l->weights[1].buffer = -1;
   for (int d = 0; d < MS_DIMS; d++) l->sending[d] = l->latest[d] = -1;
   MS_TRY(ms_unit_uses(l->model, &l->plan->config, g, l->root, stays, l->use, &l->boundary));
   for (int u = 0; u < units; u++) {
@@ -337,6 +338,7 @@ static int keep_outputs(ms_lowering *l) {
   for (int o = 0; o < l->graph->n_outputs; o++) {
     ms_ref ref;
     MS_TRY(value_ref(l, l->graph->outputs[o].value, &ref));
+    MS_TRY(ms_lower_take_logits(l, l->graph->outputs[o].name, ref));
     ms_plan_touch(l->plan, ref.buffer, INT_MAX);
     for (int i = 0; i < l->plan->outputs; i++)
       if (!strcmp(l->plan->output[i].name, l->graph->outputs[o].name)) l->plan->output[i].at[l->phase] = ref;
@@ -353,6 +355,14 @@ static void mark_gradient(const ms_lowering *l, int param, int *grad_unit) {
   for (int v = ms_lower_first_summand(l, gradient); v >= 0; v = ms_lower_first_summand(l, v)) grad_unit[v] = unit;
 }
 
+/* The weight of this micro-batch's loss, which is known before backward. */
+static int take_weights(ms_lowering *l) {
+  ms_ref weight;
+  if (l->graph->loss_weight < 0) return MS_OK;
+  MS_TRY(value_ref(l, l->graph->loss_weight, &weight));
+  return ms_lower_weights(l, weight);
+}
+
 int ms_lower_graph(ms_plan *plan, int phase, const ms_graph *graph) {
   ms_lowering l = {.plan = plan, .phase = phase, .graph = graph, .model = plan->model};
   int *grad_unit = ms_calloc(graph->n_values, sizeof *grad_unit);
@@ -366,6 +376,7 @@ int ms_lower_graph(ms_plan *plan, int phase, const ms_graph *graph) {
   MS_GOTO(ms_lower_scales(&l));
   MS_GOTO(ms_lower_zero_unreached(&l));
   for (int n = 0; n < graph->n_nodes; n++) {
+    if (n == l.boundary) MS_GOTO(take_weights(&l));
     MS_GOTO(ms_lower_unshards(&l, n));
     MS_GOTO(ms_lower_open_gradients_of(&l, n, grad_unit));
     MS_GOTO(lower_node(&l, n));

@@ -212,6 +212,7 @@ int ms_lower_norm(ms_plan *plan, int weighted) {
   const int splits = ms_model_splits_norm(model);
   plan->norm = ms_ref_vector(ms_norm_buffer(plan), 0, MS_F32, 4);
   MS_TRY(check_groups(plan));
+  MS_TRY(ms_lower_join_logits(plan));
   if (plan->config.norm_groups) return norms_of_groups(plan, weighted);
   for (int u = 0; u < model->units; u++) {
     const ms_unit *unit = &model->unit[u];

@@ -66,6 +66,8 @@ static int meet_replicas(ms_plan *plan) {
 }
 
 static int finish_unit(ms_plan *plan, int unit) {
+  MS_TRY(ms_lower_clip_logits(plan, unit));
+  MS_TRY(ms_lower_keep_divisors(plan, unit));
   if (plan->config.ema_decay > 0 && !ms_outer_applies(plan, unit))
     MS_TRY(ms_lower_average(plan, MS_PHASE_UPDATE, unit));
   return ms_lower_gather_slices(plan, unit);

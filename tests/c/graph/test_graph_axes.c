@@ -78,9 +78,20 @@ static int build_avg_pool_backward(fixture *f, int op, int dtype) {
                                .width = 4}));
 }
 
+static int build_largest(fixture *f, int op, int dtype) {
+  return op2(f, op, param(f, dtype, SHAPE(2, 6, 4, 8)), param(f, dtype, SHAPE(2, 6, 2, 8)), NULL);
+}
+
+static int build_largest_of_documents(fixture *f, int op, int dtype) {
+  return op3(f, op, param(f, dtype, SHAPE(2, 12, 4, 8)), param(f, dtype, SHAPE(2, 12, 2, 8)),
+             input(f, "tokens", MS_I32, SHAPE(2, 12)), ATTRS(.attention = {.start = 2, .window = 5}));
+}
+
 /* Rows without a gradient, and shapes that the gradients' cases leave out. */
 static const gradient_case more[] = {
     {MS_OP_less, "", NORMAL, build_broadcast},
+    {MS_OP_attention_max, "", NORMAL, build_largest},
+    {MS_OP_document_attention_max, "", NORMAL, build_largest_of_documents},
     {MS_OP_less_equal, "", NORMAL, build_binary},
     {MS_OP_equal, "", DISTINCT, build_square},
     {MS_OP_not_equal, "", NORMAL, build_scalar},

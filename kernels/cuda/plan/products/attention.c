@@ -148,3 +148,9 @@ int ms_cuda_prepare_attention(ms_kernel_call *call) {
   ms_attention_plan plan;
   return ms_attention_plan_of(call, &plan);
 }
+
+/* The bounds of documents. */
+int ms_cuda_prepare_attention_max(ms_kernel_call *call) {
+  call->workspace_bytes = ms_attention_borders_bytes(call);
+  return MS_OK;
+}

@@ -38,6 +38,8 @@ local C, ffi = engine.C, engine.ffi
 ---@field constants moonshard.Constant[] eager tensors: inputs written before every run
 ---@field trained table<integer, boolean> by value: whether it depends on a parameter that trains, other than by detach
 ---@field routers moonshard.RouterTerms[] of the routers that were called, which train:step adds to the loss
+---@field attentions table? what attentions declare for QK-clip (tensor/attention_logits.lua)
+---@field logit_clips moonshard.LogitClip[]? what QK-clip scales
 ---@field returned table the result of the traced function
 ---@field sharding moonshard.Sharding
 ---@field paths table<moonshard.Module, string> FQN of every module of the model
@@ -104,12 +106,19 @@ function Trace:constant(eager, op)
   return known
 end
 
+local ATTENDS = { attention = true, document_attention = true }
+
 ---Called for every op, before it is in the graph.
 ---@param op string
 ---@param inputs (moonshard.Tensor|moonshard.Parameter)[]
 ---@param count integer
 function Trace:note(op, inputs, count)
   if self.places then op_places.note(self.places, context.path, op, inputs, count) end
+  local attentions = self.attentions
+  if attentions and ATTENDS[op] then
+    attentions.ops = attentions.ops or {}
+    table.insert(attentions.ops, context.path)
+  end
 end
 
 ---Makes constants of parameters, before forward reads them: gradients pass through what they are used with.
@@ -124,7 +133,8 @@ end
 
 -- What only tracing needs.
 local OF_TRACING = {
-  "values", "trained", "untrained", "routers", "paths", "precision", "recompute", "regather", "regathers", "region",
+  "values", "trained", "untrained", "routers", "attentions", "paths", "precision", "recompute", "regather",
+  "regathers", "region",
 }
 
 ---Sets the module path of the nodes that follow.

@@ -27,10 +27,11 @@ ms_ref ms_lower_next_pieces(const ms_unit_pieces *p, const ms_segment *seg, int 
 }
 
 int ms_lower_round_off(ms_lowering *l, int unit, const ms_segment *seg, int op, int adding, const ms_op_attrs *attrs,
-                       ms_ref in, ms_ref pieces, int64_t rest, int64_t n) {
+                       ms_ref in, ms_ref pieces, int over_replicas, int64_t rest, int64_t n) {
   const ms_ref out[] = {pieces, ms_ref_vector(ms_state_buffer(unit, MS_SLOT_RESIDUALS), rest, MS_F32, n)};
   int adds;
   MS_TRY(ms_residuals_are_added(l->plan, unit, seg, &adds));
+  if (adds) MS_TRY(ms_lower_rescale(l, unit, seg, over_replicas, out[1]));
   return ms_plan_kernel(l->plan, l->phase, adds ? adding : op, attrs, 1, &in, 1 + adds, out, l->model->unit[unit].name,
                         1);
 }

@@ -21,9 +21,9 @@ int ms_lower_open_pieces(ms_lowering *l, const ms_unit_pieces *p, int64_t pieces
 ms_ref ms_lower_next_pieces(const ms_unit_pieces *p, const ms_segment *seg, int buffer, int64_t pieces, int64_t *at);
 
 /* Emits an op that rounds n elements to pieces: `adding` if the segment adds residuals, which begin at byte `rest`
- * of them. */
+ * of them, after these are in the units of this step. */
 int ms_lower_round_off(ms_lowering *l, int unit, const ms_segment *seg, int op, int adding, const ms_op_attrs *attrs,
-                       ms_ref in, ms_ref pieces, int64_t rest, int64_t n);
+                       ms_ref in, ms_ref pieces, int over_replicas, int64_t rest, int64_t n);
 
 /* Until this position no other buffer has its bytes, so that compute does not wait for a collective that has them. */
 void ms_lower_keep(ms_lowering *l, int buffer);

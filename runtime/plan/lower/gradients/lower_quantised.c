@@ -56,7 +56,7 @@ static int send(ms_lowering *l, ms_quantised *q) {
     const ms_ref chunk = ms_ref_vector(q->from.buffer, ms_gradients_offset(&q->from, seg), q->from.dtype, seg->chunk);
     const ms_ref sent = ms_lower_next_pieces(&p, seg, q->sent, p.ranks, &from);
     MS_TRY(ms_lower_round_off(l, q->unit, seg, MS_OP_quantise_pieces, MS_OP_quantise_pieces_kept, &attrs, chunk, sent,
-                              ms_residuals_of_chunk(l->model, q->unit, seg), seg->chunk));
+                              1, ms_residuals_of_chunk(l->model, q->unit, seg), seg->chunk));
     l->part[parts++] = (ms_plan_part){.count = ms_pieces_of_segment(&p, seg).words,
                                       .src.buffer = -1,
                                       .shared = sent,
@@ -80,7 +80,7 @@ static int sum(ms_lowering *l, ms_quantised *q) {
     const ms_op_attrs attrs = {.pieces = {.dtype = p.dtype, .pieces = p.ranks, .elements = seg->chunk}};
     const ms_ref own = ms_lower_next_pieces(&p, seg, q->own, 1, &one);
     const ms_ref received = ms_lower_next_pieces(&p, seg, q->received, p.ranks, &from);
-    MS_TRY(ms_lower_round_off(l, q->unit, seg, MS_OP_sum_pieces, MS_OP_sum_pieces_kept, &attrs, received, own,
+    MS_TRY(ms_lower_round_off(l, q->unit, seg, MS_OP_sum_pieces, MS_OP_sum_pieces_kept, &attrs, received, own, 1,
                               ms_residuals_of_sum(l->model, q->unit, seg), ms_pieces_of_segment(&p, seg).elements));
     l->part[parts++] = (ms_plan_part){.count = ms_pieces_of_segment(&p, seg).words,
                                       .src = own,

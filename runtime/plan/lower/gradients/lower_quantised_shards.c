@@ -40,7 +40,7 @@ static int quantise(ms_lowering *l, const ms_unit_pieces *p, const ms_segment *s
       .pieces = {.dtype = p->dtype, .pieces = shards, .stride = seg->chunk, .group = inner > 1 ? inner : 0}};
   const ms_ref whole = ms_ref_vector(from->buffer, ms_gradients_offset(from, seg), from->dtype, n);
   return ms_lower_round_off(l, p->unit, seg, MS_OP_quantise_pieces, MS_OP_quantise_pieces_kept, &attrs, whole, pieces,
-                            ms_residuals_of_shards(seg), n);
+                            0, ms_residuals_of_shards(seg), n);
 }
 
 /* What the shards of a node have sent, to a piece of their sum for each node. */
@@ -49,7 +49,7 @@ static int sum(ms_lowering *l, const ms_unit_pieces *p, const ms_segment *seg, m
   const ms_op_attrs attrs = {
       .pieces = {
           .dtype = p->dtype, .pieces = l->plan->layout->inner_shards, .elements = seg->chunk, .each = last_ranks(l)}};
-  return ms_lower_round_off(l, p->unit, seg, MS_OP_sum_pieces, MS_OP_sum_pieces_kept, &attrs, received, passed,
+  return ms_lower_round_off(l, p->unit, seg, MS_OP_sum_pieces, MS_OP_sum_pieces_kept, &attrs, received, passed, 0,
                             ms_residuals_of_passed(l->model, p->unit, seg, l->plan->layout->inner_shards), n);
 }
 

@@ -18,6 +18,8 @@ int ms_lower_update_kernel(ms_plan *plan, int phase, const ms_optimizer *by, con
 int ms_lower_update_item(ms_plan *plan, int phase, const ms_optimizer *by, const ms_update_item *item,
                          const ms_ref *vector);
 
+/* QK-clip: scales those of a unit's parameters that it has, after their updates. */
+int ms_lower_clip_logits(ms_plan *plan, int unit);
 /* Updates the parameters whose program has sums over the mesh. */
 int ms_lower_summed_updates(ms_plan *plan);
 /* Updates those whose program has owners, of which there are some. While their first exchange is under way, and their
