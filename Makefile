@@ -46,6 +46,8 @@ CUDA_HOME ?= /usr/local/cuda
 # make cuda: GPU architectures to compile kernels for ("80 90 100"); empty: those of this machine's GPUs, or 90 if it has
 # none
 CUDA_ARCHS ?=
+# if not empty, nvcc checks the CUDA kernels and compiles none, as in .ci/run
+CUDA_CHECK ?=
 # make mpi: the compiler wrapper of the site's MPI (mpiicc, on a Cray cc); empty: build nothing for MPI
 MPICC ?= mpicc
 
@@ -69,7 +71,7 @@ SHELL := /bin/bash
 BUILD := build
 build_config = +@runtime/make/quiet.sh '$(V)' $(MAKE) --no-print-directory -j$(JOBS) -f runtime/make/build.mk BUILD=$(BUILD) \
   PREFIX=$(PREFIX) LIBDIR=$(LIBDIR) WERROR=$(WERROR) \
-  CUDA_HOME=$(CUDA_HOME) CUDA_ARCHS='$(CUDA_ARCHS)' MPICC='$(MPICC)'
+  CUDA_HOME=$(CUDA_HOME) CUDA_ARCHS='$(CUDA_ARCHS)' CUDA_CHECK=$(CUDA_CHECK) MPICC='$(MPICC)'
 build_fuzzers = @for target in safetensors tokenizer tokens; do \
   tests/fuzz/libfuzzer/libfuzzer.sh $(BUILD) $$target build || exit; done
 test_config = tests/run.sh --build $(BUILD)/$(1) --config $(1) --only '$(ONLY)' $(if $(ALL),--all) --timeout
@@ -98,10 +100,10 @@ two-hosts: $(BUILD)/packages/train $(BUILD)/packages/hosts all
 
 test: $(BUILD)/packages/train $(BUILD)/packages/test all ## run C tests and Lua specs; ONLY=word selects test files
 	$(build_config) tests
-	$(build_fuzzers)
 	@$(call test_config,release) $(TEST_TIMEOUT)
 
 test-all: ## run all cases of all tests, in the release build and under both sanitizers
+	$(build_fuzzers)
 	$(MAKE) test ALL=1
 	$(MAKE) mutants
 	$(MAKE) san-address ALL=1
@@ -117,7 +119,6 @@ mutants: $(BUILD)/packages/train $(BUILD)/packages/test all
 test-builds: ## build what `test`, `san-address` and `san-thread` run, all at once
 test-builds: $(BUILD)/packages/train $(BUILD)/packages/test $(BUILD)/packages/build
 	$(build_config) test-builds
-	$(build_fuzzers)
 
 fuzz-plans: ## compare random sharded models with one rank until one differs; SEED=1 CASES=2000 limits it
 fuzz-plans: $(BUILD)/packages/train $(BUILD)/packages/test all
@@ -210,6 +211,7 @@ san-address: $(BUILD)/packages/train $(BUILD)/packages/test $(BUILD)/packages/bu
 
 san-thread: ## run C tests and some specs under the thread sanitizer, with one thread per stream; ALL=1: all specs
 san-thread: $(BUILD)/packages/train $(BUILD)/packages/test $(BUILD)/packages/build
+	$(build_config) CONFIG=release plain
 	$(build_config) CONFIG=thread all tests
 	@$(call test_config,thread) $(TEST_TIMEOUT)
 

@@ -18,7 +18,9 @@
 #ifndef MS_KERNELS_CPU_SIMD_H
 #define MS_KERNELS_CPU_SIMD_H
 
-#if !defined(__clang__)
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  #pragma GCC optimize("fp-contract=fast", "no-math-errno", "no-trapping-math")
+#elif !defined(__clang__)
   #pragma GCC optimize("O3", "fp-contract=fast", "no-math-errno", "no-trapping-math")
 #endif
 

@@ -1,8 +1,10 @@
 # Compiles Moonshard. The Makefile calls it once the packages are installed, with
 #   CONFIG=release | address | thread     optimised, or with a sanitizer
+#   CONFIG=fuzz                           what clang's libFuzzer needs (tests/fuzz/libfuzzer/libfuzzer.sh)
 #   BUILD=build                           the folder of all products
 #   CC, CXX, CPPFLAGS, CFLAGS, CXXFLAGS, LDFLAGS   from the environment or the command line; flags follow our own
 #   WERROR=1                              warnings are errors, as in .ci/run
+#   CUDA_CHECK=1                          nvcc reads the CUDA kernels and compiles none, as in .ci/run
 #
 # Products of a configuration, in $(BUILD)/$(CONFIG)/:
 #   libmoonshard.so    the engine; exports what moonshard.h marks MS_API
@@ -46,29 +48,33 @@ HEADER := runtime/moonshard.h $(wildcard runtime/moonshard/*.h) $(SETTINGS)
 ifeq ($(origin CC),default)
 CC := gcc
 endif
+ifeq ($(CONFIG),fuzz)
+CC := clang
+endif
 # Under a sanitizer, gcc's flow analysis also sees the inserted checks and gives false warnings, so only the release
 # build enables all warnings.
 WARNINGS_release := -Wall -Wextra $(if $(WERROR),-Werror)
 WARNINGS_address := -w
 WARNINGS_thread := -w
+WARNINGS_fuzz := -w
 WARNINGS := $(WARNINGS_$(CONFIG))
 LIBRARIES := libpcre2-8 jansson libxxhash libsodium libutf8proc
 INCLUDES := -Iruntime -I. -I$(GEN) $(shell pkg-config --cflags $(LIBRARIES))
 
 CONFIG_release := -O2 -g
 # -g1 is enough for function names and lines in reports.
-CONFIG_address := -O1 -g1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=undefined
+# Checks of pointers that the address sanitizer finds by what they point to take as long to compile as all others.
+CHECKED := -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-sanitize=null,object-size,pointer-overflow
+CONFIG_address := -O1 -g1 -fno-omit-frame-pointer $(CHECKED)
 CONFIG_thread := -O1 -g1 -fno-omit-frame-pointer -fsanitize=thread
-# Kernels are vectorised under the sanitizers too; without that their tests would take minutes.
+CONFIG_fuzz := -O1 -g1 -fno-omit-frame-pointer -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined
 KERNEL_release := -O3
-KERNEL_address := -O2
-KERNEL_thread := -O2
 # The compiler can contract to fused multiply-adds. No -ffast-math, because NaN and infinity must keep their meaning.
 KERNEL_FLAGS := $(KERNEL_$(CONFIG)) -ffp-contract=fast -fno-math-errno
 
-# Most C tests spent more time in the compiler, which inlined asserts, than running; four have long loops and stay
-# optimised.
-TEST_FLAGS := -Og
+# Most C tests spend more time in the compiler than running. Those with long loops are optimised.
+LONG_TESTS := test_kernels_% test_float8 test_philox test_partition_random test_comm% test_sum test_transport test_hosts
+TEST_FLAGS = $(if $(filter $(LONG_TESTS),$(basename $(notdir $<))),-Og,-O0)
 FLAGS_test_kernels_matmul := -O1
 FLAGS_test_kernels_matmul_choice := -O1
 FLAGS_test_kernels_attention := -O1
@@ -81,14 +87,13 @@ OWN_CFLAGS := -std=c11 -D_GNU_SOURCE $(WARNINGS) -fPIC -fvisibility=hidden -fope
 # loads the library defines the sanitizer's symbols.
 NO_UNDEFINED_release := -Wl,-z,defs
 
-# Long functions call the address sanitizer instead of inlining its checks, which took gcc half a minute.
-CALLED_CHECKS := --param asan-instrumentation-with-call-threshold=500
+# Long functions call the address sanitizer: gcc takes longer to inline its checks, for one of them half a minute.
+CALLED_CHECKS := --param asan-instrumentation-with-call-threshold=0
 FLAGS_split_panel := $(if $(filter address,$(CONFIG)),$(CALLED_CHECKS))
 
 # The emulation's fibers are not instrumented for the thread sanitizer, which does not know their stacks.
-EMULATED_release := -O2 -g1
-# The address sanitizer reports invalid pointers there, so the other checks for them are disabled.
-EMULATED_address := $(CONFIG_address) $(CALLED_CHECKS) -fno-sanitize=null,object-size,pointer-overflow
+EMULATED_release := -O1 -g1
+EMULATED_address := $(CONFIG_address) $(CALLED_CHECKS)
 EMULATED_thread := -O1 -g1
 EMULATED_CXXFLAGS := -std=c++17 -D_GNU_SOURCE $(WARNINGS) -Wno-unknown-pragmas -Wno-missing-field-initializers -fPIC -fvisibility=hidden \
   -ffp-contract=off -Itests/emulated_cuda $(INCLUDES) $(PREFIX_MAP) $(EMULATED_$(CONFIG)) $(CPPFLAGS) $(CXXFLAGS)
@@ -131,13 +136,19 @@ LUA_SOURCES := $(sort $(shell find lua -name '*.lua' 2>/dev/null))
 
 objects = $(patsubst %.c,$(OUT)/obj/%.o,$(1))
 programs = $(patsubst %.c,$(OUT)/tests/$(1)%,$(notdir $(2)))
-COMPILED_O := $(call objects,$(ENGINE_C))
+# What one thread does before any other exists: the thread sanitizer has nothing to find there, so its build takes the
+# objects of the release build, which `make plain` makes.
+PLAIN_C := $(filter runtime/graph/% runtime/mesh/% runtime/plan/% runtime/price/% runtime/shard/%,$(ENGINE_C))
+PLAIN_O := $(PLAIN_C:%.c=$(BUILD)/release/obj/%.o)
+COMPILED_O := $(if $(filter thread,$(CONFIG)),$(PLAIN_O) $(call objects,$(filter-out $(PLAIN_C),$(ENGINE_C))),$(call objects,$(ENGINE_C)))
 # What tells builds of one version apart: a hash of all objects of the engine.
 BUILD_ID_O := $(OUT)/obj/build_id.o
 ENGINE_O := $(COMPILED_O) $(BUILD_ID_O)
 HOST_O := $(call objects,$(HOST_C)) $(OUT)/obj/embedded_lua.o
 LAUNCHER := $(OUT)/liblauncher.a
-TEST_SUPPORT_O := $(call objects,$(TEST_SUPPORT_C))
+# A test reads the inputs of libFuzzer's targets again, each of which it knows by the name of its file.
+FUZZ_TARGET_O := $(call objects,$(wildcard tests/fuzz/libfuzzer/fuzz_*.c))
+TEST_SUPPORT_O := $(call objects,$(TEST_SUPPORT_C)) $(FUZZ_TARGET_O)
 TESTS := $(call programs,,$(TEST_C) $(EMBED_C))
 BENCHES := $(patsubst tests/bench/programs/%.c,$(OUT)/bench/%,$(BENCH_C))
 PEER_BENCHES := $(patsubst tests/bench/peers/%.c,$(BUILD)/peers/%,$(BENCH_MPI_C))
@@ -173,6 +184,9 @@ NVCC_FLAGS := -std=c++17 -O3 -Xcompiler -fPIC,-Wall,-fvisibility=hidden $(INCLUD
 NVCC_FLAGS += -fmad=false
 CUDA_LIBRARY := $(OUT)/libmoonshard_cuda.so
 CUDA_O := $(patsubst %.cu,$(OUT)/obj/%.cuda.o,$(CUDA_CU)) $(CUDA_KERNEL_C:%.c=$(OUT)/obj/%.cuda.o)
+# What nvcc says to the kernels, in a tenth of the time, and the compiler to what is not a kernel.
+CUDA_CHECKS := $(patsubst %.cu,$(OUT)/obj/%.checked,$(CUDA_CU)) $(CUDA_KERNEL_C:%.c=$(OUT)/obj/%.cuda.o) $(CUDA_DEVICE_O)
+CUDA_BUILT := $(if $(NVCC),$(if $(CUDA_CHECK),$(CUDA_CHECKS),$(CUDA_LIBRARY)))
 
 # The kernels' tests on a real GPU.
 GPU_TESTS := $(call programs,gpu/,$(KERNEL_TEST_C))
@@ -180,7 +194,7 @@ GPU_TESTS := $(call programs,gpu/,$(KERNEL_TEST_C))
 .PHONY: all tests bench peers install cuda gpu-tests
 # Without main.c, only the library is built.
 all: $(LIBRARY) $(GEN)/moonshard/cdef.lua $(if $(HOST_C),$(EXECUTABLE)) \
-  $(if $(filter release,$(CONFIG)),$(META) $(if $(NVCC),$(CUDA_LIBRARY)) $(if $(MPI),$(MPI_LIBRARY)))
+  $(if $(filter release,$(CONFIG)),$(META) $(CUDA_BUILT) $(if $(MPI),$(MPI_LIBRARY)))
 	@:
 # Specs of a sanitized build run in a luajit that is linked with the sanitizer's runtime.
 tests: $(TESTS) $(if $(filter-out thread,$(CONFIG)),$(EMULATED_TESTS) $(OUT)/tests/fuzz_api) $(if $(filter-out release,$(CONFIG)),$(OUT)/luajit)
@@ -188,8 +202,13 @@ tests: $(TESTS) $(if $(filter-out thread,$(CONFIG)),$(EMULATED_TESTS) $(OUT)/tes
 # What the tests of every configuration run, in one make: no processor waits while another ends one of the builds. What
 # the configurations share is there before they begin.
 CONFIGS := release address thread
-.PHONY: test-builds $(CONFIGS)
+.PHONY: test-builds plain plain-release $(CONFIGS)
 test-builds: $(CONFIGS)
+plain: $(PLAIN_O)
+	@:
+plain-release:
+	+@$(MAKE) --no-print-directory -f runtime/make/build.mk CONFIG=release plain
+release thread: plain-release
 $(CONFIGS): $(GEN)/moonshard/cdef.lua $(GEN)/embedded_lua.c
 	+@$(MAKE) --no-print-directory -f runtime/make/build.mk CONFIG=$@ all tests $(if $(filter release,$@),bench)
 bench: $(BENCHES)
@@ -235,6 +254,10 @@ $(call objects,$(ALL_TEST_C)): $(OUT)/obj/%.o: %.c $(OUT)/flags.list
 	@mkdir -p $(@D)
 	@echo "cc    $<"
 	@$(CC) $(OWN_CFLAGS) $(MAIN_OF_TEST) $(TEST_FLAGS) $(FLAGS_$(basename $(notdir $<))) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c $< -o $@
+
+ifneq ($(CONFIG),fuzz)
+$(FUZZ_TARGET_O): CPPFLAGS += -DLLVMFuzzerTestOneInput=$(basename $(notdir $<))
+endif
 
 $(OUT)/obj/embedded_lua.o: $(GEN)/embedded_lua.c $(OUT)/flags.list
 	@mkdir -p $(@D)
@@ -339,6 +362,11 @@ $(OUT)/obj/%.cuda.o: %.cu $(OUT)/cuda.list
 	@echo "nvcc  $<"
 	@$(NVCC) $(NVCC_FLAGS) -MMD -MP -MF $(@:.o=.d) -c $< -o $@
 
+$(OUT)/obj/%.checked: %.cu $(OUT)/cuda.list
+	@mkdir -p $(@D)
+	@echo "nvcc  $< (checked)"
+	@$(NVCC) $(NVCC_FLAGS) -ptx -Xcicc -O0 -MMD -MP -MF $@.d -MT $@ $< -o $@
+
 # Links the toolkit's runtime statically, so that a run needs only the driver.
 CUDART := -L$(dir $(NVCC))../lib64 -lcudart_static -lrt -lpthread -ldl
 
@@ -391,17 +419,11 @@ $(OUT)/bench/%: $(OUT)/obj/tests/bench/programs/%.o $(ENGINE_O) $(LAUNCHER) $(OU
 	@echo "link  $@"
 	@$(CC) $(OWN_LDFLAGS) $< $(LAUNCHER) $(ENGINE_O) -o $@ $(LDLIBS)
 
-# clang, which has libFuzzer, compiles each fuzz target together with the engine sources that it needs.
-FUZZ_C_safetensors := $(wildcard runtime/io/*.c runtime/io/*/*.c runtime/io/*/*/*.c runtime/base/*.c runtime/base/*/*.c)
-FUZZ_C_tokenizer := $(FUZZ_C_safetensors)
-FUZZ_C_tokens := $(FUZZ_C_safetensors)
-FUZZ_FLAGS := -std=c11 -D_GNU_SOURCE -O1 -g -fno-omit-frame-pointer -fsanitize=fuzzer,address,undefined \
-  -fno-sanitize-recover=undefined
-
-$(BUILD)/fuzz/fuzz_%: tests/fuzz/libfuzzer/fuzz_%.c $(ENGINE_C) $(wildcard runtime/*.h runtime/*/*.h runtime/*/*/*.h runtime/*/*/*/*.h)
-	@mkdir -p $(@D)
-	@echo "clang $<"
-	@clang $(FUZZ_FLAGS) $(INCLUDES) $< $(FUZZ_C_$*) -o $@ $(shell pkg-config --libs $(LIBRARIES)) -lpthread -lm
+# The targets of libFuzzer, with the engine's sources that they need.
+FUZZ_C := $(wildcard runtime/io/*.c runtime/io/*/*.c runtime/io/*/*/*.c runtime/base/*.c runtime/base/*/*.c)
+$(BUILD)/fuzz/fuzz_%: $(BUILD)/fuzz/obj/tests/fuzz/libfuzzer/fuzz_%.o $(call objects,$(FUZZ_C))
+	@echo "link  $@"
+	@$(CC) $(CONFIG_fuzz) $^ -o $@ $(shell pkg-config --libs $(LIBRARIES)) -lpthread -lm
 
 $(BUILD)/peers/mpi_%: tests/bench/peers/mpi_%.c
 	@mkdir -p $(@D)
@@ -443,7 +465,7 @@ install: all $(GEN)/moonshard.1
 	  $(PREFIX)/share/moonshard $(MANDIR)/man1 $(addprefix $(DOCDIR)/,$(sort $(dir $(GUIDES)))))
 	install -m 755 $(EXECUTABLE) $(DESTDIR)$(PREFIX)/bin/moonshard
 	install -m 755 $(LIBRARY).$(ABI) $(DESTDIR)$(LIBDIR)/libmoonshard.so.$(ABI)
-	$(if $(NVCC),install -m 755 $(CUDA_LIBRARY) $(DESTDIR)$(LIBDIR)/libmoonshard_cuda.so)
+	$(if $(filter %.so,$(CUDA_BUILT)),install -m 755 $(CUDA_LIBRARY) $(DESTDIR)$(LIBDIR)/libmoonshard_cuda.so)
 	$(if $(MPI),install -m 755 $(MPI_LIBRARY) $(DESTDIR)$(LIBDIR)/libmoonshard_mpi.so)
 	ln -sf libmoonshard.so.$(ABI) $(DESTDIR)$(LIBDIR)/libmoonshard.so
 	install -m 644 runtime/moonshard.h $(DESTDIR)$(PREFIX)/include/moonshard.h

@@ -4,7 +4,6 @@
 #ifndef EMULATED_CUDA_RUNTIME_H
 #define EMULATED_CUDA_RUNTIME_H
 
-#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -124,8 +123,8 @@ template <class T> inline T atomicMin(T *at, T value) {
 
 /* ---- intrinsics -------------------------------------------------------------------------------------------------- */
 
-using std::max;
-using std::min;
+template <class T> inline T max(T a, T b) { return a < b ? b : a; }
+template <class T> inline T min(T a, T b) { return b < a ? b : a; }
 
 template <class T> inline T __ldg(const T *at) { return *at; }
 template <class T> inline T __ldcs(const T *at) { return *at; }

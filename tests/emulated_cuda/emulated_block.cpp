@@ -116,7 +116,7 @@ struct Machine {
   Context host_context;
 
   const char *name;
-  const std::function<void()> *run;
+  const Body *run;
   char *shared;
   size_t shared_capacity;
   int threads, current, step; /* step: 1 or -1, the order of threads */
@@ -445,7 +445,7 @@ static bool run_block(Machine *m) {
   return !m->failed;
 }
 
-cudaError_t run_grid(const char *name, dim3 grid, dim3 block, size_t shared, const std::function<void()> &thread) {
+cudaError_t run_grid(const char *name, dim3 grid, dim3 block, size_t shared, const Body &thread) {
   static thread_local unsigned launches;
   if (!machine) machine.reset(new Machine);
   Machine *m = machine.get();

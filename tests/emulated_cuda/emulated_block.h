@@ -11,8 +11,6 @@
 #ifndef EMULATED_BLOCK_H
 #define EMULATED_BLOCK_H
 
-#include <functional>
-
 #include "cuda_runtime_api.h"
 
 #pragma GCC visibility push(default)
@@ -50,12 +48,38 @@ void *dynamic_shared();
  * GPUs. */
 enum { SHARED_BYTES = 48 * 1024, SHARED_BYTES_ON_REQUEST = 163 * 1024, MAX_THREADS = 1024, WARP = 32 };
 
+/* What each thread of a grid runs: a closure, which copies share. The header of std::function would take the compiler
+ * longer than most kernels. */
+class Body {
+public:
+  template <class F> Body(const F &closure) : held(new Held<F>(closure)) {}
+  Body(const Body &other) : held(other.held) { __atomic_add_fetch(&held->users, 1, __ATOMIC_SEQ_CST); }
+  Body &operator=(const Body &) = delete;
+  ~Body() {
+    if (!__atomic_sub_fetch(&held->users, 1, __ATOMIC_SEQ_CST)) delete held;
+  }
+  void operator()() const { held->run(); }
+
+private:
+  struct Closure {
+    int users = 1;
+    virtual void run() = 0;
+    virtual ~Closure() {}
+  };
+  template <class F> struct Held : Closure {
+    F closure;
+    explicit Held(const F &given) : closure(given) {}
+    void run() override { closure(); }
+  };
+  Closure *held;
+};
+
 /* Runs all blocks on the calling thread. An error is printed and ends the grid. */
-cudaError_t run_grid(const char *name, dim3 grid, dim3 block, size_t shared, const std::function<void()> &thread);
+cudaError_t run_grid(const char *name, dim3 grid, dim3 block, size_t shared, const Body &thread);
 
 /* Checks a launch as the driver would, and passes the grid to the stream (emulated_runtime.cpp). */
 cudaError_t launch(const char *name, const void *kernel, dim3 grid, dim3 block, size_t shared, cudaStream_t stream,
-                   std::function<void()> thread);
+                   const Body &thread);
 
 } // namespace emulated
 

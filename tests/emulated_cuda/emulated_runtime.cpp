@@ -128,7 +128,7 @@ cudaError_t emulated::check_set(const void *to, size_t bytes) {
 }
 
 cudaError_t emulated::launch(const char *name, const void *kernel, dim3 grid, dim3 block, size_t shared,
-                             cudaStream_t stream, std::function<void()> thread) {
+                             cudaStream_t stream, const Body &thread) {
   FAIL_ON_DEMAND("cudaLaunchKernel", cudaErrorLaunchFailure);
   const uint64_t threads = static_cast<uint64_t>(block.x) * block.y * block.z;
   const bool fits = threads > 0 && threads <= MAX_THREADS && block.z <= 64 && grid.x > 0 && grid.x <= 0x7fffffffu &&

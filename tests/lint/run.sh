@@ -1,5 +1,6 @@
 #!/bin/bash
-# The checks that need no build; each counts as one, and the last line is: N passed, N failed.
+# The checks that need no build; each counts as one, and the last line is: N passed, N failed. As many run at once as
+# there are processors; their results come in the order below.
 set -u
 cd "$(dirname "$0")/../.." || exit 2
 
@@ -17,18 +18,25 @@ mapfile -t compared < <(list '^tests/(lua|c)/.*\.(lua|c|h)$')
 mapfile -t read_files < <(list '\.(md|lua|c|h|cpp|cu|cuh|def)$')
 mapfile -t shell_files < <(list '(\.sh$|^\.ci/run$)')
 
-passed=0 failed=0
-check() { # check NAME COMMAND...
+results=$(mktemp -d)
+trap 'rm -rf "$results"' EXIT
+lanes=$(nproc) checks=0
+
+result_of() { # result_of NAME COMMAND...
   local name=$1 output
   shift
   if output=$("$@" 2>&1); then
-    passed=$((passed + 1))
     printf 'pass  %s\n' "$name"
   else
-    failed=$((failed + 1))
     printf 'FAIL  %s\n' "$name"
     printf '%s\n' "$output" | head -n 80 | sed 's/^/      /'
   fi
+}
+
+check() { # check NAME COMMAND...
+  [ "$checks" -lt "$lanes" ] || wait -n
+  checks=$((checks + 1))
+  result_of "$@" >"$results/$(printf %03d "$checks")" &
 }
 
 # The folder's files and features in numbers, which must not get worse.
@@ -79,6 +87,10 @@ check "wording" bash tests/lint/wording.sh "${all[@]}"
 check "shell scripts parse" every_script_parses
 check "lists of test files" every_list_is_true
 check "numbers that should fall" shape
+wait
+cat "$results"/*
+passed=$(cat "$results"/* | grep -c '^pass  ')
+failed=$((checks - passed))
 
 # Not a failure: a long file may be one idea after all, but somebody should look.
 wc -l "${c_files[@]}" "${lua_files[@]}" "${shell_files[@]}" | awk '$2 != "total" && $1 > 400 { print "note  " $2 " has " $1 " lines (400 is the aim)" }'

@@ -18,7 +18,7 @@ if ! command -v clang >/dev/null || ! echo "$probe" | clang -fsanitize=fuzzer,ad
 fi
 rm -f "$build/fuzz/probe"
 # A configuration of its own: lists of the release build, remembered with this spelling of the folder, would differ.
-make --no-print-directory -f runtime/make/build.mk CONFIG=fuzz BUILD="$build" "$build/fuzz/fuzz_$target"
+make --no-print-directory -j"$(nproc)" -f runtime/make/build.mk CONFIG=fuzz BUILD="$build" "$build/fuzz/fuzz_$target"
 [ "$seconds" != build ] || exit 0
 
 seeds=()
