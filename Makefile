@@ -102,7 +102,7 @@ test: $(BUILD)/packages/train $(BUILD)/packages/test all ## run C tests and Lua 
 	$(build_config) tests
 	@$(call test_config,release) $(TEST_TIMEOUT)
 
-test-all: ## run all cases of all tests, in the release build and under both sanitizers
+test-all: $(BUILD)/packages/train $(BUILD)/packages/test ## run all cases of all tests, in the release build and under both sanitizers
 	$(build_fuzzers)
 	$(MAKE) test ALL=1
 	$(MAKE) mutants
@@ -261,7 +261,8 @@ help: ## print this list
 	@printf '  %-13s %s\n' PREFIX '$(PREFIX)' LIBDIR '$(LIBDIR)' WERROR '$(WERROR)' JOBS '$(JOBS)' V '$(V)' \
 	  STEPS '$(STEPS)' FILES '$(FILES)' RECIPE '$(RECIPE)' N '$(N)' \
 	  ARGS '$(ARGS)' ONLY '$(ONLY)' ALL '$(ALL)' TEST_TIMEOUT '$(TEST_TIMEOUT)' SECONDS '$(SECONDS)' SEED '$(SEED)' \
-	  CASES '$(CASES)' CUDA_HOME '$(CUDA_HOME)' CUDA_ARCHS '$(CUDA_ARCHS)' MPICC '$(MPICC)'
+	  CASES '$(CASES)' CUDA_HOME '$(CUDA_HOME)' CUDA_ARCHS '$(CUDA_ARCHS)' \
+	  CUDA_CHECK '$(CUDA_CHECK)' MPICC '$(MPICC)'
 
 # A stamp file records that all packages of a list are installed; a change of this file checks again.
 PACKAGES_build := $(PACKAGES_BUILD)

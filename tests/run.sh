@@ -4,10 +4,10 @@
 #   tests/run.sh --build build/release --config release [--only WORD] [--all] [--few] [--timeout SECONDS]
 #
 # Without --all one case of each kind stands for the others (lua/support/breadth.lua), and tests whose name ends in #all
-# are left out. --only asks for all cases of what it names, unless there is --few.
+# are left out, under sanitizers also those that end in #release. --only asks for all cases of what it names, unless there is --few.
 #
 # Every test file is a process of its own (run_file.sh), so a crash or a hang costs that file alone; as many run at once
-# as there are processors, and two more of those that wait (waiting.list). The longest start first, so that none of them
+# as there are processors, and three more of those that wait (waiting.list). The longest start first, so that none of them
 # runs alone at the end: a run leaves each file's seconds, and those of processors, in BUILD/times.tsv for the next one.
 # What specs may rely on:
 #   MOONSHARD_BIN, MOONSHARD_LIB   the executable and the library under test, absolute paths
@@ -102,13 +102,13 @@ longest_first() {
 run_in_lanes() { xargs -r -d '\n' -n 1 -P "$1" tests/run_file.sh; }
 
 # As many at once as there are processors, and at the same time those that wait; a GPU has one after the other.
-lanes=$(nproc)
+lanes=$(env -u OMP_NUM_THREADS nproc) # which prints that variable instead where it is set, as for the thread sanitizer
 [ "$config" = gpu ] && lanes=1
 mapfile -t chosen < <(files | wanted)
 export TEST_FILES=${#chosen[@]}
 if [ ${#chosen[@]} -gt 0 ]; then
   if [ "$config" != gpu ]; then
-    printf '%s\n' "${chosen[@]}" | grep -f <(listed tests/waiting.list) | longest_first | run_in_lanes 2 &
+    printf '%s\n' "${chosen[@]}" | grep -f <(listed tests/waiting.list) | longest_first | run_in_lanes 3 &
     printf '%s\n' "${chosen[@]}" | grep -v -f <(listed tests/waiting.list) | longest_first | run_in_lanes "$lanes"
     wait
   else

@@ -14,7 +14,9 @@ name=$1
 case $1 in
   *.lua)
     program=("$TEST_LUAJIT" /usr/bin/busted --ignore-lua -o TAP "$1")
-    [ "$MOONSHARD_CASES" = all ] || program+=(--exclude-tags=all)
+    if [ "$MOONSHARD_CASES" != all ]; then
+      [ "$MOONSHARD_CONFIG" = release ] && program+=(--exclude-tags=all) || program+=(--exclude-tags=all,release)
+    fi
     ;;
   *.c) program=("$TEST_BUILD/tests/$(basename "$1" .c)") ;;
   *) # the kernels' tests as they were compiled for another device, which the folder is named for

@@ -190,8 +190,8 @@ static void every_kind_with_ranks_as_threads(void **state) {
 
 static void every_kind_with_ranks_as_processes(void **state) {
   (void)state;
-#ifdef __SANITIZE_THREAD__
-  skip(); /* it sees the threads of one process */
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+  skip(); /* they see the same in the threads of one process */
 #endif
   for_all_cases(run_ranks_as_processes);
 }

@@ -61,10 +61,10 @@ static inline int too_large(int64_t elements) {
 
 static const int dtypes[] = {MS_F32, MS_BF16};
 
-#ifdef __SANITIZE_ADDRESS__
-enum { SANITIZED = 1 };
+#if defined(__SANITIZE_ADDRESS__) || defined(EMULATED_CUDA)
+enum { FEW_ARE_ENOUGH = 1 };
 #else
-enum { SANITIZED = 0 };
+enum { FEW_ARE_ENOUGH = 0 };
 #endif
 
 /* From one value of a list of n to the next: where not all cases run (tests/run.sh) and few are enough, from the first
@@ -81,9 +81,10 @@ static inline size_t next_case(size_t n, int few_are_enough) {
     for (int variable##_once = 1; variable##_once;)                           \
       for (__typeof__(*(list)) variable = (list)[variable##_i]; variable##_once; variable##_once = 0)
 
-/* FOR_EACH(n, sizes) body: n takes each value of the array. Numbers are looked at in the release build: few are enough
- * under the address sanitizer. FOR_ENDS: in every build, for cases that are slow in the emulation. */
-#define FOR_EACH(variable, list) FOR_CASES(variable, list, SANITIZED)
+/* FOR_EACH(n, sizes) body: n takes each value of the array. Numbers are looked at in the release build, and those of
+ * CUDA kernels on GPUs and by `make test-all`, so few are enough under the address sanitizer and in the emulation.
+ * FOR_ENDS: in every build, for cases that are slow. */
+#define FOR_EACH(variable, list) FOR_CASES(variable, list, FEW_ARE_ENOUGH)
 #define FOR_ENDS(variable, list) FOR_CASES(variable, list, 1)
 
 typedef struct kernel_case {

@@ -205,13 +205,13 @@ describe("D10", function()
     end
   end)
 
-  it("stops ranks of which one runs other numbers of micro-batches", function()
+  it("stops ranks of which one runs other numbers of micro-batches #release", function()
     local ended = run("s.micro, s.batch = 4, 8", "s.micro = 2")
     assert.truthy(ended.status ~= 0)
     has(ended.err, "ms.trainer | micro_batches | 2 | 4 | rank 2")
   end)
 
-  it("stops ranks that share data but have other files or settings", function()
+  it("stops ranks that share data but have other files or settings #release", function()
     for case, expected in pairs({
       ['d.files = "LICENSE"'] = { 2, "tokens" }, ["d.seed = 1"] = { 2, "seed 0 | seed 1" },
       ["d.shuffle = false"] = { 2, "in order" }, ['valid = "README.md"'] = { 3, "seed 0 | tokens" },
@@ -228,7 +228,7 @@ describe("D10", function()
     os.remove(path)
   end)
 
-  it("stops ranks whose later data differs, in training or evaluation", function()
+  it("stops ranks whose later data differs, in training or evaluation #release", function()
     for _, on_all in ipairs { "", "s.trains = false" } do
       for case, expected in pairs { ['s.files = "LICENSE"'] = "contents", ["s.seed = 1"] = "seed 0 | seed 1" } do
         local ended = run(case, on_all, LATER)
@@ -239,14 +239,14 @@ describe("D10", function()
     assert.equal("trained\n", run("", "", LATER).out)
   end)
 
-  it("stops ranks that take samples of another pass of a sampler", function()
+  it("stops ranks that take samples of another pass of a sampler #release", function()
     has(run("seed = 1", nil, SAMPLED).err, "data | rank 0 has | seed 0 | rank 2 has | seed 1")
     local ended = run("epoch_of = function() return 0 end", nil, SAMPLED)
     assert.equal(3, ended.status)
     has(ended.err, "rank 0 has | epoch 1 | rank 2 has | epoch 0 | same files, settings and epoch")
   end)
 
-  it("stops ranks that train, evaluate, call or read another model, of the same parameters", function()
+  it("stops ranks that train, evaluate, call or read another model, of the same parameters #release", function()
     for _, does in ipairs {
       "", "does = function(_, train, b) train:evaluate(coroutine.wrap(function() coroutine.yield(1, b) end)) end",
       "does = function(model, _, b) model(b.inputs) end", 'does = function(model) model:parameter("weight") end',
@@ -260,7 +260,7 @@ describe("D10", function()
     assert.equal("trained\n", run("skipped = 2", nil, SAMPLED).out)
   end)
 
-  it("trains where replicas have files of their own", function()
+  it("trains where replicas have files of their own #release", function()
     local ended = run('d.files = "LICENSE"', 'shares = mesh["shard"]', OF_FILES)
     assert.equal(2, ended.status) -- rank 3 shares them with rank 2
     has(ended.err, "rank 2 has | rank 3 has")
@@ -268,7 +268,7 @@ describe("D10", function()
     assert.equal("trained\n", ended.out, ended.err)
   end)
 
-  it("advises to look for an if around what one rank alone calls or is given", function()
+  it("advises to look for an if around what one rank alone calls or is given #release", function()
     for case, expected in pairs({
       ['s.call = function(train) ms.checkpoint.save(train, "build") end'] = "ms.checkpoint.save",
       ["s.call = function(train) train.model(ms.ones(4, 4)) end"] = "ranks run",

@@ -78,7 +78,7 @@ describe("a checkpoint", function()
     end
   end
 
-  it("K1 goes on with parity on any other mesh", function()
+  it("K1 goes on with parity on any other mesh #release", function()
     local folder, whole = checkpoint_2x2()
     local meshes = { { 4, "1x4" }, { 4, "4x1" }, { 1, "1x1" }, { 3, "1x3" } }
     for _, mesh in ipairs(thread and { meshes[4] } or meshes) do
@@ -238,7 +238,7 @@ describe("a checkpoint", function()
     has(ended.err, "rank-00002.safetensors: No such file")
   end)
 
-  it("K2 a folder that cannot be is refused before anything is trained", function()
+  it("K2 a folder that cannot be is refused before anything is trained #release", function()
     local file = new_folder()
     write(file, "not a folder")
     local recipe = program.recipe([==[
@@ -260,7 +260,7 @@ describe("a checkpoint", function()
     os.remove(recipe)
   end)
 
-  it("K2 a folder that cannot be read does not count as empty, which would start a run that should resume", function()
+  it("K2 a folder that cannot be read is not empty, which would start a run that should resume #release", function()
     local loop = new_folder()
     os.execute(("ln -s %s %s"):format(loop, loop))
     local model = ms.nn.linear(4, 2)
@@ -278,7 +278,7 @@ describe("a checkpoint", function()
     os.remove(loop)
   end)
 
-  it("K2 a file in the way of a checkpoint is reported, and left as it is", function()
+  it("K2 a file in the way of a checkpoint is reported, and left as it is #release", function()
     local root, model = new_folder(), ms.nn.linear(4, 2)
     local trainer = ms.trainer { model = model, loss = ms.loss.mse, optimizer = ms.optim.sgd { lr = 1 } }
     os.execute(("mkdir -p '%s/step-00000000'"):format(root))
@@ -289,7 +289,7 @@ describe("a checkpoint", function()
     assert.equal("kept", read(root .. "/step-00000000/mine"))
   end)
 
-  it("K4 another number of heads is refused, although all shapes are equal", function()
+  it("K4 another number of heads is refused, although all shapes are equal #release", function()
     local root = new_folder()
     local function make(heads)
       local model = ms.models.gpt2 { vocab = 32, layers = 1, dim = 8, heads = heads, seq = 8 }
@@ -304,7 +304,7 @@ describe("a checkpoint", function()
     end
   end)
 
-  it("K4 a newest one that is damaged, or not of the step in its name, is reported with the older one", function()
+  it("K4 a newest one that is damaged, or not of the step in its name, is reported #release", function()
     local folder = new_folder()
     local function run(...)
       return program.run({ "run", "tests/lua/recipes/checkpointed.lua", "-n", "2", "mesh=1x2", "async=false",
@@ -330,7 +330,7 @@ describe("a checkpoint", function()
     assert.equal(0, run("resume=" .. older, "steps=1").status)
   end)
 
-  it("K4 a manifest of a later version, or of something else, is refused", function()
+  it("K4 a manifest of a later version, or of something else, is refused #release", function()
     local folder = new_folder()
     os.execute("mkdir " .. folder)
     write(folder .. "/manifest.json", "{}")

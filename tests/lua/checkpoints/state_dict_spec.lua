@@ -151,7 +151,7 @@ describe("parts that ranks load", function()
   end)
   teardown(function() os.remove(path) end)
 
-  it("U1 are refused on all ranks where copies differ, with the parameter and two ranks", function()
+  it("U1 are refused on all ranks where copies differ, with the parameter and two ranks #release", function()
     for name, case in pairs(REFUSED) do
       assert.not_equal(0, ended[name].status, name)
       has(ended[name].err, "load_state_dict: " .. case[#case])

@@ -140,7 +140,7 @@ describe("the gather of a unit", function()
       gathers[1].dtypes)
   end)
 
-  it("Q5 is what ranks move: counted bytes are the plan's, and half of those in bf16", function()
+  it("Q5 is what ranks move: counted bytes are the plan's, and half of those in bf16 #release", function()
     local counted = runs:result("shards").comm_bytes.shard
     local evaluated, total = 0, 0
     for _, phase in ipairs(plan().phases) do
@@ -158,7 +158,7 @@ describe("the gather of a unit", function()
     assert.is_nil(moved(plan("fp8=rowwise"), "all_reduce")["weight scales"])
   end)
 
-  it("Q3 needs one maximum over the shards and one over the tensor dimension", function()
+  it("Q3 needs one maximum over the shards and one over the tensor dimension #release", function()
     local told = program.run { "plan", "tests/lua/formats/recipes/float8.lua", "-n", "4", "fp8=tensorwise",
       "mesh=1x2x2" }
     local weights = 2 * 6 -- of two layers: wq, wk, wv, wo, fc1, fc2
@@ -169,7 +169,7 @@ describe("the gather of a unit", function()
     end
   end)
 
-  it("Q2 is printed with its dtypes, and explained by parameter", function()
+  it("Q2 is printed with its dtypes, and explained by parameter #release", function()
     local told = program.run { "plan", RECIPE, "-n", "4", "mesh=1x4" }
     has(told.out, "in 7 segments of f32, bf16, i32, f8e4m3")
     local explained = program.run { "explain", RECIPE, "-n", "4", "mesh=1x4" }
@@ -185,7 +185,7 @@ describe("a weight that cannot be gathered as codes", function()
     return fixture.message(function() return model(ms.ones(16, 16)) end)
   end
 
-  it("Q5 is refused by name: one that something else reads", function()
+  it("Q5 is refused by name: one that something else reads #release", function()
     has(refused(function(self, x) return x:matmul(self.w) + self.w end), "parameter 'w' | add reads it | 8-bit form")
     local tied = ms.models.gpt2 { vocab = 64, layers = 1, dim = 32, heads = 2, seq = 16, tied = true }
     ms.fully_shard(tied, { fp8 = { { re"embed.weight", "tensorwise" } } })

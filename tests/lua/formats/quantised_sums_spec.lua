@@ -31,7 +31,7 @@ describe("gradients that replicas sum in few bits", function()
   end)
 
   -- Losses and norms are sums in f32, whose order is that of hosts.
-  it("Q6 do not depend on which replicas share a host, or a copy of the state", function()
+  it("Q6 do not depend on which replicas share a host, or a copy of the state #release", function()
     local function parameters(...) return (trained(nil, ...):match("parameters .*")) end
     for _, bits in ipairs(breadth.few { "i8", "i4" }) do
       local words = { "mesh=4x1", "clip=0", "replicate=" .. bits }
@@ -43,7 +43,7 @@ describe("gradients that replicas sum in few bits", function()
     end
   end)
 
-  it("Q6 train as in f32 for 50 steps: losses within 1 % in 8 bits, 5 % in 4", function()
+  it("Q6 train as in f32 for 50 steps: losses within 1 % in 8 bits, 5 % in 4 #release", function()
     for _, mesh in ipairs(breadth.few { "2x2", "4x1" }) do
       local f32 = measured(4, "mesh=" .. mesh, "replicate=", "steps=50").losses
       assert.is_true(f32[50] < 0.5 * f32[1], "it learns: " .. f32[50])
@@ -57,7 +57,7 @@ describe("gradients that replicas sum in few bits", function()
     end
   end)
 
-  it("Q6 move the bytes of their codes and scales, as planned, and over hosts nothing else", function()
+  it("Q6 move the bytes of their codes and scales, as planned, and over hosts nothing else #release", function()
     -- A parameter of each size: [dim, dim] and [4 dim, dim] weights, biases and norms, embeddings.
     local dim, sizes = 36, {}
     for _, size in ipairs({ 41 * dim, 9 * dim, dim, dim, 41 * dim }) do sizes[#sizes + 1] = size end
@@ -89,7 +89,7 @@ describe("gradients that replicas sum in few bits", function()
     end
   end)
 
-  it("Q6 of ranks whose slices have padding in other places have plans that agree", function()
+  it("Q6 of ranks whose slices have padding in other places have plans that agree #release", function()
     trained(nil, 3, "mesh=3x1", "replicate=i4", "dim=6", "layout=ragged", "steps=1")
   end)
 
@@ -118,7 +118,7 @@ describe("gradients that replicas sum in few bits", function()
     assert.equal(parameters("cpu"), parameters("windows"))
   end)
 
-  it("Q6 on emulated GPUs they move the bytes of the CPU", function()
+  it("Q6 on emulated GPUs they move the bytes of the CPU #release", function()
     local words = { "mesh=2x2", "steps=3", "clip=0" }
     for _, bits in ipairs({ "i8", "i4" }) do
       local out = { cpu = os.tmpname(), cuda = os.tmpname() }
@@ -188,7 +188,7 @@ describe("mp_policy with a type for replicas", function()
     has(message(shard, reduce_dtype, more), expected)
   end
 
-  it("Q5 says what a dimension cannot do", function()
+  it("Q5 says what a dimension cannot do #release", function()
     refuses("i8", 'reduce_dtype must be "f32", "bf16" or "auto", not "i8" | { shard = "f32", replicate = "i8" }')
     refuses("i2", 'reduce_dtype | "i2" | "i8" or "i4"')
     has(message(shard, "f32", { error_feedback = true }), "error_feedback | reduce_dtype")
@@ -206,7 +206,7 @@ describe("mp_policy with a type for replicas", function()
       { mesh = ms.init_device_mesh("cpu", { 1 }, { "shard" }) })
   end)
 
-  it("Q5 refuses units that sum their gradients otherwise", function()
+  it("Q5 refuses units that sum their gradients otherwise #release", function()
     for option, value in pairs({ shard_optimizer_over_replicate = true,
       replicate_sync = { every = 4, outer = ms.optim.sgd { lr = 0.7 } } }) do
       local model = ms.nn.sequential { ms.nn.linear(4, 4) }
@@ -219,7 +219,7 @@ describe("mp_policy with a type for replicas", function()
     end
   end)
 
-  it("Q5 is a rule like any other, which explain tells", function()
+  it("Q5 is a rule like any other, which explain tells #release", function()
     local sharding = shard({ shard = "bf16", replicate = "i8" })
     assert.equal("bf16", sharding.units[1].reduce_dtype)
     assert.equal("i8", sharding.units[1].replicate_dtype)

@@ -203,18 +203,18 @@ describe("the plan of a model with frozen weights in nf4", function()
     assert(bytes >= 2 * layer + others and bytes < 2 * layer + others + 128 * (2 * 13 + 3), bytes)
   end)
 
-  it("Q7 keeps Llama 8B on two ranks in about 2.1 GB each", function()
+  it("Q7 keeps Llama 8B on two ranks in about 2.1 GB each #release", function()
     local bytes, elements = plan_of("llama").bytes.parameters, 8030261248
     assert(bytes > elements / 2 * RECORD / 16384 and bytes < 2.1e9, bytes)
   end)
 
-  it("Q7 is explained by rule, with the bytes that each kind is kept in", function()
+  it("Q7 is explained by rule, with the bytes that each kind is kept in #release", function()
     local text = plan_of("explain")
     has(text, "storage | layers.0.mlp.w1.weight .. layers.1.mlp.w2.weight (6) | nf4 | parameters | stored.lua")
     has(text, "embed.weight | bf16")
   end)
 
-  it("Q7 is explained with the bytes of whole records, which are those of the units", function()
+  it("Q7 is explained with the bytes of whole records, which are those of the units #release", function()
     local decided = plan_of("costs").decisions
     local of_params, of_units = 0, 0
     for _, row in ipairs(decided.storage) do of_params = of_params + row.kept_bytes.parameters end
@@ -279,7 +279,7 @@ describe("parameters in few bits on a mesh", function()
     equals_one_rank("cuda, tensor", "cuda, tensor, i8")
   end)
 
-  it("Q7 are refused by name where a tensor dimension would cut their blocks", function()
+  it("Q7 are refused by name where a tensor dimension would cut their blocks #release", function()
     assert.equal(2, of("cut blocks").status, of("cut blocks").out)
     has(of("cut blocks").err, "'layers.0.mlp.w2.weight' | nf4 | 64 | dimension tensor | axis 1 | 168 | bf16")
     has(of("cut blocks of i8").err, "'layers.0.attn.wo.weight' | i8 | 256 | 64 elements | bf16 or nf4")
@@ -368,7 +368,7 @@ describe("storage", function()
     return message(ms.fully_shard, make and make() or ms.models.llama(TINY), config)
   end
 
-  it("Q7 refuses what it cannot do by name", function()
+  it("Q7 refuses what it cannot do by name #release", function()
     has(refused { storage = "nf4" }, "all parameters train: freeze some")
     has(refused { freeze = { re"." }, storage = "int4" }, 'must be "f32", "bf16", "i8" or "nf4"')
     has(refused { freeze = { "embed" }, storage = { { "head", "nf4" } } },

@@ -62,7 +62,7 @@ describe("generate", function()
     has(message(generated, "the the"), "one token | " .. #tokenizer:encode("the the"))
   end)
 
-  it("refuses settings that make no sense, and another model's tokenizer", function()
+  it("refuses settings that make no sense, and another model's tokenizer #release", function()
     local model = ms.models.gpt2 { vocab = 256, layers = 1, dim = 8, heads = 2, seq = 8 }
     for text, o in pairs({
       ["temperature=-1 | 0"] = { temperature = -1 },

@@ -5,7 +5,7 @@ local breadth = require("lua.support.breadth")
 local struck_hosts = require("lua.hosts.struck_hosts")
 
 local TIMEOUT = 5
-local FOR_EVER = "steps=1000000"
+local FOR_EVER = "steps=1000000 --inject-delay update:10ms" -- ranks that wait for most of a step keep no processor busy
 local why_not = struck_hosts.why_not()
 
 -- Fills what most cases share; `two` hosts of 2 ranks, or 3 of 1.

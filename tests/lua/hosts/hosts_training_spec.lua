@@ -44,8 +44,9 @@ local RECIPE = [==[
   end
 ]==]
 
--- In how many of them another order of a sum gives other bits grows with the steps; threads do the same in each.
-local STEPS = os.getenv("MOONSHARD_CONFIG") == "thread" and "steps=2" or "steps=20"
+-- In how many of them another order of a sum gives other bits grows with the steps. What a sanitizer sees does not.
+local config = os.getenv("MOONSHARD_CONFIG")
+local STEPS = config == "release" and "steps=20" or "steps=2"
 
 local CASES = {
   { "a:1,b:1", "1x2 2x1" }, { "a:2,b:2", "1x4 2x2 4x1" }, { "a:1,b:1,c:1", "1x3 3x1" },
@@ -102,12 +103,14 @@ describe("training over hosts", function()
   end)
   teardown(scratch.clear)
 
-  for _, case in ipairs(breadth.few(CASES)) do
+  -- A sanitizer sees in the first of some runs what it sees in all.
+  for _, case in ipairs(config == "release" and breadth.few(CASES) or { { "a:2,b:2", "2x2" } }) do
     it("H1 repeats every bit on " .. case[1], function()
-      for _, more in ipairs({ { "dtype=f32" }, { "dtype=bf16", "layout=ragged", case[3] or "whole=true" } }) do
+      local settings_of = { { "dtype=f32" }, { "dtype=bf16", "layout=ragged", case[3] or "whole=true" } }
+      for _, more in ipairs(config == "release" and settings_of or { settings_of[2] }) do
         local settings = { "meshes=" .. case[2], unpack(more) }
         local first = train(recipe, on(case[1]), settings)
-        assert.equal(first, train(recipe, on(case[1]), settings))
+        if config == "release" then assert.equal(first, train(recipe, on(case[1]), settings)) end
         if has_ucx then assert.equal(first, train(recipe, on(case[1], "--transport", "ucx"), settings)) end
         local ranks = 0
         for count in case[1]:gmatch(":(%d)") do ranks = ranks + count end

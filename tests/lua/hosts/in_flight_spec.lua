@@ -6,6 +6,8 @@ local breadth = require("lua.support.breadth")
 local program = require("lua.support.program")
 local scratch = require("lua.support.scratch")
 
+local release = os.getenv("MOONSHARD_CONFIG") == "release"
+
 local function run(recipe, hosts, ...)
   local ended = program.run({ "run", recipe, "--hosts", hosts, "--agent", "tests/fuzz/agent.sh", "--rendezvous",
     "tcp://127.0.0.1", "--timeout", "60", ... })
@@ -22,9 +24,10 @@ describe("gathers in flight", function()
       local words = {}
       for word in settings:gmatch("%S+") do words[#words + 1] = word end
       local recipe = "tests/lua/hosts/recipes/in_flight.lua"
-      local without = run(recipe, "a:2,b:2", "sliced=false", unpack(words))
-      assert.equal(without, run(recipe, "a:2,b:2", "sliced=true", unpack(words)))
-      assert.equal(19, select(2, without:gsub("\n", "")))
+      local with = run(recipe, "a:2,b:2", "sliced=true", unpack(words))
+      assert.equal(19, select(2, with:gsub("\n", "")))
+      if not release then return end -- a sanitizer looks at no bits
+      assert.equal(run(recipe, "a:2,b:2", "sliced=false", unpack(words)), with)
     end)
   end
 

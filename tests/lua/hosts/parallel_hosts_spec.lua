@@ -74,7 +74,7 @@ describe("tensor and context dimensions over hosts", function()
     if why_not then return pending(why_not) end
     for _, strike in ipairs({ "kill_rank", "stop_rank", "kill_host" }) do
       assert.is_nil(checks.run({ hosts = 2, ranks = 2, mesh = "1x1x4", at = "begun", delay = 0.1, strike = strike,
-        host = 2, rank = 1, timeout = 5, words = "steps=1000000" }))
+        host = 2, rank = 1, timeout = 5, words = "steps=1000000 --inject-delay update:10ms" }))
     end
   end)
 

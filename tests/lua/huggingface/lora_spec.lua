@@ -152,7 +152,7 @@ describe("a model with new adapters", function()
     end
   end)
 
-  it("Q8 reduces the bytes of adapters alone, and keeps their moments alone", function()
+  it("Q8 reduces the bytes of adapters alone, and keeps their moments alone #release", function()
     local runs = {}
     for _, rank in ipairs({ 4, 8 }) do
       runs[rank] = { "plan", RECIPE, "-n", "2", "mesh=1x2x1", "model=llama", "rank=" .. rank, "--json",
@@ -287,7 +287,7 @@ describe("ms.lora.merge", function()
     end
   end)
 
-  it("Q8 is refused where the weights are not there to merge into", function()
+  it("Q8 is refused where the weights are not there to merge into #release", function()
     has(message(ms.lora.merge, llama()), "no adapters")
     has(message(ms.lora.merge, 3), "model | 3")
     local sharded = ms.lora(llama(), { { re"wq", {} } })
@@ -313,7 +313,7 @@ local function refused(list, ...)
 end
 
 describe("a mistake in ms.lora", function()
-  it("Q8 is named: ranks, alphas, dropouts, and options that do not exist", function()
+  it("Q8 is named: ranks, alphas, dropouts, and options that do not exist #release", function()
     refused({ { re"wq", { rank = 0 } } }, "rank | 0")
     refused({ { re"wq", { rank = 2.5 } } }, "rank | 2.5")
     refused({ { re"wv", { rank = 9 } } }, "rank 9 | layers.0.attn.wv | [8,16] | at most rank 8")
@@ -337,7 +337,7 @@ describe("a mistake in ms.lora", function()
     has(message(ms.lora, ms.nn.sequential { ms.nn.layer_norm(4) }, { { re".", {} } }), "no linear layer")
   end)
 
-  it("Q8 is named: twice, tied, too late, or no model", function()
+  it("Q8 is named: twice, tied, too late, or no model #release", function()
     local model = ms.lora(llama(), { { re"wq", { rank = 4 } } })
     has(message(ms.lora, model, { { "layers.0.attn", {} } }), "layers.0.attn.wq | already | rank 4")
     assert.equal(4, #trainable(model)) -- and wk was not given one either

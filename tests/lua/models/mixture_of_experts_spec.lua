@@ -205,7 +205,7 @@ describe("a mixture of experts", function()
     assert.not_same(other, gradient)
   end)
 
-  it("G4 is described, and refuses options that make no sense", function()
+  it("G4 is described, and refuses options that make no sense #release", function()
     has(tostring(ms.nn.sequential { layer { experts = 4, bias_rate = 1e-3, aux_loss = 0.1 } }),
       "MixtureOfExperts | 2 of 4 experts | 0.001 | 0.1 | Experts | 4 of 6 -> 10 -> 6")
     for text, o in pairs({
@@ -222,7 +222,7 @@ describe("a mixture of experts", function()
     has(message(ms.parameter, { 4, balance = 0 }), "balance | above 0 | 0")
   end)
 
-  it("G4 consists of ops that help lists", function()
+  it("G4 consists of ops that help lists #release", function()
     for _, name in ipairs({ "expert_order", "expert_dispatch", "expert_combine", "grouped_matmul" }) do
       assert.truthy(("\n" .. ops.help()):find("\n" .. name .. " ", 1, true), name)
     end

@@ -125,7 +125,7 @@ describe("Muon", function()
     scratch.clear()
   end)
 
-  it("Q9 K4 refuses a checkpoint under rules that give a matrix another optimizer", function()
+  it("Q9 K4 refuses a checkpoint under rules that give a matrix another optimizer #release", function()
     local recipe = program.recipe [[
       local ms = require "moonshard"
       local cfg = ms.args { muon = "0", load = "", save = "" }
@@ -165,7 +165,7 @@ describe("Muon", function()
     end
   end)
 
-  it("Q9 counts the bytes that owners exchange", function()
+  it("Q9 counts the bytes that owners exchange #release", function()
     for _, mesh in ipairs(few { { 2, "1x2" }, { 2, "2x1" }, { 4, "2x2" } }) do
       local ran = run(mesh[1], { optimizer = "muon", mesh = mesh[2], steps = 2 })
       assert.equal(ran.plan.peak_bytes, ran.peak_bytes)
@@ -183,7 +183,7 @@ describe("Muon", function()
     return json.decode(ended.out)
   end
 
-  it("Q9 divides the work of GPT-2 evenly, and every rank's plan says who does it", function()
+  it("Q9 divides the work of GPT-2 evenly, and every rank's plan says who does it #release", function()
     for _, mesh in ipairs { "mesh=1x4", "mesh=2x2" } do
       local muon, owned = explained({ mesh, "optimizer=muon" }).muon, {}
       assert.is_true(muon.balance <= 1.1, muon.balance)
@@ -220,7 +220,7 @@ describe("Muon", function()
       end
     end)
 
-  it("Q9 has a price: the operations of the iterations, and the exchanges", function()
+  it("Q9 has a price: the operations of the iterations, and the exchanges #release", function()
     local function priced(optimizer)
       local ended = program.run { "price", "--json", "--cluster", "h100x8", "mesh=1x4", "optimizer=" .. optimizer,
         unpack(GPT2) }
@@ -274,7 +274,7 @@ describe("rules of optimizers", function()
     has(ends_with([[muon]], { shard = [[mesh = '1x1', freeze = { { re"bias|^2", true } }]] }), "done")
   end)
 
-  it("Q9 refuse, by name, what Muon cannot train", function()
+  it("Q9 refuse, by name, what Muon cannot train #release", function()
     for _, case in ipairs {
       { "muon", "parameter '0.bias' | muon | 1 dimension | adamw" },
       { [[{ { re"weight", muon }, { re".", adamw } }]], "parameter '2.weight' | muon | 1 dimension" },

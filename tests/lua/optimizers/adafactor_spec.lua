@@ -169,7 +169,7 @@ describe("Adafactor", function()
     assert.is_nil(shapes["state.layers.0.up.bias.row_var"])
   end)
 
-  it("M7 takes four bytes for each row and column, on every rank of every mesh", function()
+  it("M7 takes four bytes for each row and column, on every rank of every mesh #release", function()
     local rows_and_columns = 256 + 32 + 256 + 32
     for _ = 1, 2 do
       -- up, gate and down with biases, tokens with its bias, the norm
@@ -217,7 +217,7 @@ describe("Adafactor", function()
     assert.equal(0, train:parameter("b"):tolist()[2])
   end)
 
-  it("S13 has PyTorch's defaults", function()
+  it("S13 has PyTorch's defaults #release", function()
     local made = ms.optim.adafactor()
     assert.equal(1e-2, made.lr(1))
     assert.same({ -0.8, 2 ^ -23, 1e-3, 1, 0 },
@@ -226,7 +226,7 @@ describe("Adafactor", function()
     assert.same({ 2 ^ -23, 0 }, ms.optim.adafactor { eps = { nil, 0 } }.eps)
   end)
 
-  it("S13 refuses local steps, for which replicas would have different averages", function()
+  it("S13 refuses local steps, for which replicas would have different averages #release", function()
     local recipe = scratch.path()
     scratch.write(recipe, [[
       local ms = require "moonshard"
@@ -241,7 +241,7 @@ describe("Adafactor", function()
     has(ended.err, "unit 'root' | local steps | replicate_sync | adafactor | adamw")
   end)
 
-  it("S13 explains the bytes of each parameter's state", function()
+  it("S13 explains the bytes of each parameter's state #release", function()
     local ended = program.run(words("explain", TENSOR, "1x4x1", "model=mixer", "--json"))
     assert.equal(0, ended.status, ended.err)
     local found = {}
@@ -251,7 +251,7 @@ describe("Adafactor", function()
     assert.equal(4 * 48, found["layers.1.up.bias"])
   end)
 
-  it("S13 refuses by name what it does not have", function()
+  it("S13 refuses by name what it does not have #release", function()
     local function refused(message, options)
       local ok, raised = pcall(ms.optim.adafactor, options)
       assert.is_false(ok)

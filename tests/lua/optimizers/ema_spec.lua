@@ -81,7 +81,7 @@ describe("averages of the weights", function()
     end
   end)
 
-  it("M1 add nothing to a plan without them", function()
+  it("M1 add nothing to a plan without them #release", function()
     local plain, batch = small {}
     local averaged = small { ema = 0.9 }
     plain:step(batch)
@@ -218,7 +218,7 @@ describe("averages of the weights", function()
     end)
   end)
 
-  it("are refused with what would be right", function()
+  it("are refused with what would be right #release", function()
     has(message(small, { ema = 1 }), "ema | decay | 0 | 1")
     has(message(small, { ema = { rate = 0.9 } }), "option rate")
     has(message(small, { ema = true }), "0.999")

@@ -153,7 +153,7 @@ describe("local SGD", function()
     assert.equal(4 * chunks, runs[2][1].plan.bytes.optimizer)
   end)
 
-  it("H12 the memory of a run is planned, and all of it is there from the first step on", function()
+  it("H12 the memory of a run is planned, and all of it is there from the first step on #release", function()
     for _, settings in ipairs({ {}, { fragments = 2 }, { mesh = "2x2" } }) do
       local ranks = local_sgd.run(settings)
       for step, bytes in ipairs(ranks[1].peaks) do
@@ -242,7 +242,7 @@ describe("local SGD", function()
     end
   end)
 
-  it("H12 replicas' own weights are refused where a sum on its way would replace them", function()
+  it("H12 replicas' own weights are refused where a sum on its way would replace them #release", function()
     local ended = local_sgd.ended({ every = 4, delay = 2, steps = 6, dict = 6, own = true })
     assert.equal(3, ended.status)
     has(ended.err, "load_state_dict | bias | update 6 | update 5 | delay = 2")
@@ -288,7 +288,7 @@ describe("local SGD", function()
     end)
   end
 
-  it("H12 refuses other options, optimizers and meshes, and schedules that differ", function()
+  it("H12 refuses other options, optimizers and meshes, and schedules that differ #release", function()
     local fixture, ms = require("lua.support.fixture"), require("moonshard")
     local outer = ms.optim.sgd { lr = 0.7 }
     local function refuse(facts, value, mesh)
@@ -309,7 +309,7 @@ describe("local SGD", function()
       { { "0", { every = 4, outer = outer } }, { "1", { every = 8, outer = outer } } })
   end)
 
-  it("H12 moonshard check refuses to compare it with one rank", function()
+  it("H12 moonshard check refuses to compare it with one rank #release", function()
     local ended = program.run({ "check", "tests/lua/recipes/local_sgd.lua", "-n", "2" })
     assert.not_equal(0, ended.status)
     has(ended.err .. ended.out, "replicate_sync | one rank")

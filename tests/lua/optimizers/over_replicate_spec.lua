@@ -130,7 +130,7 @@ describe("optimizer state sharded over the replicas", function()
     end
   end)
 
-  it("H11 replicas that share one copy of the state have nothing to shard", function()
+  it("H11 replicas that share one copy of the state have nothing to shard #release", function()
     local settings = { mesh = "2x2", dtype = "bf16", steps = 3 }
     local without, with = off(4, settings), run(4, settings)
     trained.assert_same(without, with)
@@ -147,7 +147,7 @@ describe("rules for it", function()
     return ms.fully_shard(ms.nn.sequential { ms.nn.linear(4, 4), ms.nn.linear(4, 4) }, config)
   end
 
-  it("H11 need a dimension that replicates, and are true or false", function()
+  it("H11 need a dimension that replicates, and are true or false #release", function()
     has(message(function() shard { mesh = 4, shard_optimizer_over_replicate = true } end),
       "shard_optimizer_over_replicate | replicat")
     has(message(function()
@@ -157,7 +157,7 @@ describe("rules for it", function()
     assert(shard { mesh = { 1, 4 }, shard_optimizer_over_replicate = true })
   end)
 
-  it("H11 cannot be combined with local steps of the replicas", function()
+  it("H11 cannot be combined with local steps of the replicas #release", function()
     local sync = { every = 2, outer = ms.optim.sgd { lr = 0.7 } }
     for _, over in ipairs { true, { { "0", true }, { re[[.*]], false } } } do
       has(message(function()
@@ -166,7 +166,7 @@ describe("rules for it", function()
     end
   end)
 
-  it("H11 are explained by unit, with what they cost", function()
+  it("H11 are explained by unit, with what they cost #release", function()
     local ended = program.run({ "explain", "tests/lua/recipes/parity.lua", "-n", "4", "mesh=2x2",
       "shared_masters=false", "over_replicate=blocks", "--json" })
     assert.equal(0, ended.status, ended.err)

@@ -111,7 +111,7 @@ describe("weights that are kept in bf16 next to their masters", function()
     end
   end)
 
-  it("M1 S7 take 2 bytes an element, and one rank that owns all needs no gathered weights", function()
+  it("M1 S7 take 2 bytes an element, and one rank that owns all needs no gathered weights #release", function()
     local plain, kept = assert_equal_bits(1, { mesh = "1x1", layout = "ragged" })
     assert(plain.gathered > 0)
     assert.equal(0, kept.gathered)
@@ -229,7 +229,7 @@ describe("param_copy", function()
     end), wanted)
   end
 
-  it("S7 is true or false, of parameters in bf16", function()
+  it("S7 is true or false, of parameters in bf16 #release", function()
     refuses({ mp_policy = { param_dtype = "bf16", param_copy = "bf16" } },
       "mp_policy | param_copy | true or false | bf16")
     refuses({ mp_policy = { param_copy = true } }, 'param_copy | f32 | param_dtype = "bf16"')
@@ -246,7 +246,7 @@ describe("param_copy", function()
     return ended.out
   end
 
-  it("S7 is explained, with its bytes", function()
+  it("S7 is explained, with its bytes #release", function()
     has(explained("copy=true"), "params bf16 and a copy, reduce f32")
     local sums = {}
     for _, copy in ipairs { "false", "true" } do
@@ -259,7 +259,7 @@ describe("param_copy", function()
     assert.equal(1.5 * sums["false"], sums["true"])
   end)
 
-  it("S7 leaves a plan without casts of weights, and its price with fewer bytes", function()
+  it("S7 leaves a plan without casts of weights, and its price with fewer bytes #release", function()
     local function planned(copy)
       local ended = program.run({ "plan", "recipes/gpt2.lua", "-n", "1", "--device", "cuda", "mesh=1x1", "size=124M",
         "dtype=bf16", "copy=" .. copy })

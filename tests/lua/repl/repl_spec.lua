@@ -44,20 +44,20 @@ describe("moonshard repl", function()
     prints("3\n", 1, { "1 + 2" })
   end)
 
-  it("I1 shows of a long value that differs in few lines what differs", function()
+  it("I1 shows of a long value that differs in few lines what differs #release", function()
     local lines = { "{ a = ('x'):rep(90), b = 1, c = rank }" }
     local out = repl(2, lines).out
     has(out, "rank 0:\n  {\n    a = \"" .. ("x"):rep(90) .. "\",\n    b = 1,\n    c = 0\n  }\nrank 1: | same | c = 1\n")
     assert.equal(7, select(2, out:gsub("\n", "")), out)
   end)
 
-  it("I1 keeps variables, locals of a line too, and the last value", function()
+  it("I1 keeps variables, locals of a line too, and the last value #release", function()
     prints("7\n9\n12\nnil\n", 2, {
       "x = 3", "local y, z = 4", "x + y", "local function add(n) y = y + n end", "add(2)", "=y + x", "_ + 3", "z",
     })
   end)
 
-  it("I1 shows what differs in what ranks print, and rank 0's output as it comes", function()
+  it("I1 shows what differs in what ranks print, and rank 0's output as it comes #release", function()
     prints("both\nhere 0\nrank 1 printed: here 1\n", 2, { "print('both')", "print('here ' .. rank)" })
     prints("rank 1 printed: a\tnil\n", 2, { "if rank == 1 then print('a', nil) end" })
   end)
@@ -92,7 +92,7 @@ describe("moonshard repl", function()
     has(disturbed.err, "stdin:12: | rank 0 | f32 [7,3] | rank 1")
   end)
 
-  it("I1 runs a line on one rank, and shows every rank by itself", function()
+  it("I1 runs a line on one rank, and shows every rank by itself #release", function()
     prints("rank 2: 2\nrank 0: 7\nrank 1: 7\nrank 2: 7\n", 3, { "@2 rank", "@all 7" })
     local ended = repl(2, { "@2 rank", "@x 1", "@1 ms.world().barrier()", "1" })
     has(ended.err, "@2: | \n@x: | 0 to 1")
@@ -100,7 +100,7 @@ describe("moonshard repl", function()
     assert.equal("1\n", ended.out)
   end)
 
-  it("I1 answers within milliseconds", function()
+  it("I1 answers within milliseconds #release", function()
     local lines = { ":time on" }
     for i = 1, 40 do lines[i + 1] = "rank == " .. i end
     local limit, fastest, tries = os.getenv("MOONSHARD_CONFIG") == "release" and 10 or 100, math.huge, 0
@@ -113,7 +113,7 @@ describe("moonshard repl", function()
     assert.is_true(fastest < limit, fastest)
   end)
 
-  it("I2 shows tensors by shape, type, placement and values, and models as trees", function()
+  it("I2 shows tensors by shape, type, placement and values, and models as trees #release", function()
     prints(("tensor f32 [2,2]\n[[3, 5],\n [7, 9]]\n"):rep(2), 2, {
       "x = ms.tensor { { 1, 2 }, { 3, 4 } }", "y = x * 2 + 1", "y", "ms.show(y)",
     })
@@ -146,7 +146,7 @@ describe("moonshard repl", function()
     has(ended.out, "]\ntrue\nms.set_rules(model, given)\n")
   end)
 
-  it("I4 reads continued and silenced lines, and takes a last line without an end", function()
+  it("I4 reads continued and silenced lines, and takes a last line without an end #release", function()
     prints("1\n2\n", 2, { "for i = 1, 2 do", "  print(i)", "end" })
     prints("{ 1, 2 }\na\nb\n", 2, { "{ 1,", "2 }", "=[[a", "b]]" })
     prints("", 2, { "5;", "= 6 ;", "x = 7;", "f = function() return 8 end", "f();  -- nothing", "", "  -- nothing" })
@@ -154,7 +154,7 @@ describe("moonshard repl", function()
     prints("a\tnil\t{ \"b\", c = { 1 } }\n", 1, { '"a", nil, { "b", c = { 1 } }' })
   end)
 
-  it("I4 points at the place of a syntax error, and goes on", function()
+  it("I4 points at the place of a syntax error, and goes on #release", function()
     local ended = repl(2, { "1", "x = = 3", "2", "1 +* 2", "\tif x then y( end", "= 1 2", "for i = 1, 2 do" })
     assert.equal("1\n2\n", ended.out)
     assert.equal(2, ended.status)
@@ -167,7 +167,7 @@ describe("moonshard repl", function()
     }, "\n"), ended.err)
   end)
 
-  it("I4 says what a name without a value may have meant, and where lists begin", function()
+  it("I4 says what a name without a value may have meant, and where lists begin #release", function()
     local hints = { "did you mean network?", "did you mean layers?", "lists begin with item 1: network.layers[1]" }
     prints("nil (" .. table.concat(hints, ")\nnil (") .. ")\nnil\n", 2, {
       "network = { layers = { 2 } }", "netwrok", "network.layer", "network.layers[0]",
@@ -175,7 +175,7 @@ describe("moonshard repl", function()
     })
   end)
 
-  it("I4 refuses blocks of Python at once, which no line would complete", function()
+  it("I4 refuses blocks of Python at once, which no line would complete #release", function()
     for _, line in ipairs({ "for i in range(3):", "for i in range(3): print(i)", "while True:", "if x: print(x)",
       "f = lambda x: x" }) do
       local ended = repl(1, { line, "1 + 1" })
@@ -185,13 +185,13 @@ describe("moonshard repl", function()
     prints("1\n", 1, { "t = { f = function(self, x) return x end }", "t:f(", "1)" })
   end)
 
-  it("I4 answers what is Python's, under the line's number", function()
+  it("I4 answers what is Python's, under the line's number #release", function()
     local ended = repl(2, { "1", "import numpy", "x += 1", "dir()" })
     assert.equal(2, ended.status)
     has(ended.err, "stdin:2: | no import | stdin:3: | x + 1 | stdin:4: | ?ms.nn")
   end)
 
-  it("I4 prints errors with their line, and raised values without a text", function()
+  it("I4 prints errors with their line, and raised values without a text #release", function()
     local ended = repl(1, { "", "error('plain')", "error({})", "ms.ops.relu(1)", "local n = nil", "n.x" })
     assert.equal(2, ended.status)
     has(ended.err, "stdin:2: plain\n | \nstdin:3: | table | \nstdin:4: | relu")
@@ -297,11 +297,11 @@ describe("moonshard repl", function()
     end
   end)
 
-  it("I4 leaves what follows a line in the pipe to a line that reads", function()
+  it("I4 leaves what follows a line in the pipe to a line that reads #release", function()
     prints("rank 0: text\nrank 1: nil\n", 2, { "io.read()", "text" })
   end)
 
-  it("I1 has commands of its own", function()
+  it("I1 has commands of its own #release", function()
     local path = program.recipe("local a = 5\nfunction twice(n) return 2 * n end\nlocal b = twice(a)\n")
     local ended = repl(2, {
       ":load " .. path, "twice(a) + b", ":vars", "!echo shell $RANK", "!exit 3", ":help", ":tim on",
@@ -315,7 +315,7 @@ describe("moonshard repl", function()
     assert.equal(2, ended.status)
   end)
 
-  it("I1 shows documentation of functions, methods, modules and ops", function()
+  it("I1 shows documentation of functions, methods, modules and ops #release", function()
     local ended = repl(1, training({
       "?ms.optim.adamw", "?train:step", "?softmax", "?ms.nn", "?ms.trainr", "?train.optimizer", "function f(a, b) end",
       "?f", "?ms.trainer", "?zzzzzzzzzzzz", "?ms.schedule",
@@ -333,7 +333,7 @@ describe("moonshard repl", function()
     has(ended.err, "zzzzzzzzzzzz | :vars | ?ms")
   end)
 
-  it("I1 takes the words of other prompts: help, help(name), exit and quit()", function()
+  it("I1 takes the words of other prompts: help, help(name), exit and quit() #release", function()
     local ended = repl(2, {
       "help", "help(ms.optim.sgd)", "help('softmax')", ":help save", ":help time", "?clip_grad_norm", "?betas",
       ":help gather_dtype", "help(zzzzzzzzzzzz)", "exit = 3", "exit", "print('on')", "quit()", "print('off')",
@@ -348,7 +348,7 @@ describe("moonshard repl", function()
     assert.same({ status = 0, out = "", err = "" }, repl(2, { "exit()", "1" }))
   end)
 
-  it("I1 help(object) lists its methods, also those that its class inherits, and for a tensor the ops", function()
+  it("I1 help(object) lists its methods, also those of its class, and for a tensor the ops #release", function()
     local ended = repl(1, {
       "model = ms.nn.sequential { ms.nn.linear(4, 2) }", "help(model)", "x = ms.tensor { 1, 2 }", "help(x)",
       "train = ms.trainer { model = model, optimizer = ms.optim.sgd { lr = 0.1 }, loss = ms.loss.mse }", "help(train)",
@@ -378,7 +378,7 @@ describe("moonshard repl", function()
     has(ended.err, bad .. ":1: | '='")
   end)
 
-  it("I3 shows settings of a recipe, and objects that raise errors where they are shown, and goes on", function()
+  it("I3 shows settings of a recipe, and objects that raise errors where they are shown #release", function()
     local toy = { "recipes/toy_hsdp.lua", "steps=1" }
     local ended = repl(4, { "cfg", ":vars", "?cfg", "cfg.seq", "cfg.data", "print(5)" }, toy)
     has(ended.out, "{\n  batch = 8,\n | \ncfg = { batch = 8, | \ncfg\n{\n  batch = 8,\n | \n5\n")
@@ -392,7 +392,7 @@ describe("moonshard repl", function()
     has(ended.err, "no text")
   end)
 
-  it("refuses what makes no sense", function()
+  it("refuses what makes no sense #release", function()
     has(repl(2, {}, { "--metrics", "x" }).err, "moonshard repl | --metrics")
     has(repl(0, {}).err, "-n 0 | 1")
     has(repl(2, {}, { "nowhere.lua" }).err, "nowhere.lua: No such file")

@@ -113,7 +113,7 @@ describe("a context dimension", function()
     equals_one_rank("constants", "constants with shards", "constants with tensor", "constants with replicas and tensor")
   end)
 
-  it("C3 moves nothing for what is made of weights and constants", function()
+  it("C3 moves nothing for what is made of weights and constants #release", function()
     assert.equal(0, of("weights and constants").status, of("weights and constants").err)
     local changes = cjson.decode(of("weights and constants").out).placement_changes
     for _, change in ipairs(changes) do assert.equal(0, change.forward_bytes + change.backward_bytes) end
@@ -145,7 +145,7 @@ describe("a context dimension", function()
     assert.same(losses("one host"), losses("two hosts"))
   end)
 
-  it("C3 gathers keys and values, scatters their gradients, and moves nothing else but counts", function()
+  it("C3 gathers keys and values, scatters their gradients, and moves nothing else but counts #release", function()
     assert.equal(0, of("explain").status, of("explain").err)
     local bytes, layers = 2 * 16 * 2 * 8 * 4 / 2, 0 -- of batch 2, 16 positions, 2 heads of 8: the other rank's half
     for _, change in ipairs(cjson.decode(of("explain").out).placement_changes) do
@@ -177,7 +177,7 @@ describe("a context dimension", function()
     assert.equal(2 * 2, again)
   end)
 
-  it("C5 is planned: FSDP's collectives are those of as many ranks of shard", function()
+  it("C5 is planned: FSDP's collectives are those of as many ranks of shard #release", function()
     assert.equal(0, of("plan").status, of("plan").err)
     local function moved(name)
       for _, row in ipairs(cjson.decode(of(name).out).traffic) do
@@ -187,7 +187,7 @@ describe("a context dimension", function()
     assert.same({ moved("plan of shards") }, { moved("plan") })
   end)
 
-  it("C5 is planned in the order of the mesh, with weights over both dimensions", function()
+  it("C5 is planned in the order of the mesh, with weights over both dimensions #release", function()
     local function dimensions(name)
       assert.equal(0, of(name).status, of(name).err)
       local list = {}
@@ -203,7 +203,7 @@ describe("a context dimension", function()
     has(of("generate").out, "[1,5,256]")
   end)
 
-  it("T13 refuses reshapes that part what belongs together, and its advice holds", function()
+  it("T13 refuses reshapes that part what belongs together, and its advice holds #release", function()
     for name, case in pairs(RESHAPES) do
       refused(name, 2, "context_reshape.lua:12 | reshape | context | " .. case[2])
       for i = 3, #case do

@@ -106,7 +106,7 @@ describe("weights that stay gathered", function()
     end
   end)
 
-  it("S4 are in no phase of a step, and take their bytes in the plan", function()
+  it("S4 are in no phase of a step, and take their bytes in the plan #release", function()
     local plans = {}
     for _, reshard in ipairs { "always", "run" } do
       local ended = program.run { "plan", RECIPE, "-n", "2", "--json", "mesh=1x2", "dtype=bf16", "reshard=" .. reshard }
@@ -143,7 +143,7 @@ describe("weights that stay gathered", function()
     has(message(ms.fully_shard, build(), { reshard_after_forward = "always" .. "s" }), '"run"')
   end)
 
-  it("S4 are refused with 8-bit codes, whose scales belong to a step", function()
+  it("S4 are refused with 8-bit codes, whose scales belong to a step #release", function()
     local model = ms.nn.sequential { ms.nn.linear(16, 16), ms.nn.linear(16, 16) }
     ms.fully_shard(model, { units = { re"^0$" }, freeze = { re"^0" }, reshard_after_forward = { { "0", "run" } },
       fp8 = { { "0.weight", "tensorwise" } }, mp_policy = { param_dtype = "bf16" } })

@@ -128,42 +128,42 @@ describe("a tensor dimension", function()
     equals_one_rank("averages of slices")
   end)
 
-  it("T1 shows the part of a parameter that a rank has, and the whole", function()
+  it("T1 shows the part of a parameter that a rank has, and the whole #release", function()
     assert.equal(0, of("part").status, of("part").err)
     has(of("part").out, "[32,128]")
     has(of("part").out, "rows 0 to 15 of [32,64] | part 0 of 2 | axis 1")
   end)
 
-  it("T13 refuses heads that would be cut, and sizes that the ranks do not divide", function()
+  it("T13 refuses heads that would be cut, and sizes that the ranks do not divide #release", function()
     refused("heads", 2, "layers.0 | reshape | tensor | 4 ranks")
     refused("preset heads", 2, "layers.0.attn.wq | 2 heads | tensor | 4 ranks | 1 or 2 ranks")
     refused("preset keys", 2, "layers.0.attn.wk | 3 heads | tensor | 2 ranks | 1 or 3 ranks | multiples of 3")
     refused("uneven", 2, "layers.0.down.weight | [32,47] | axis 1 | tensor (2 ranks) | 46 and 48")
   end)
 
-  it("T1 names a style or a dimension that there is not, with the nearest", function()
+  it("T1 names a style or a dimension that there is not, with the nearest #release", function()
     refused("style", 2, "placements | rule 1 | colwize | colwise")
     refused("dimension", 2, "placements | rule 1 | tensr | tensor")
   end)
 
-  it("T14 refuses data that gives each rank other samples", function()
+  it("T14 refuses data that gives each rank other samples #release", function()
     refused("data", 2, "tensor | 1x1x2 | mesh = mesh")
   end)
 
-  it("T1 is explained: the style of each parameter, its rule and its bytes", function()
+  it("T1 is explained: the style of each parameter, its rule and its bytes #release", function()
     assert.equal(0, of("explain").status, of("explain").err)
     has(of("explain").out, "placements")
     has(of("explain").out, "layers.0.mlp.fc2.weight | tensor rowwise | axis 1")
   end)
 
-  it("T1 is explained: layers that differ only in their index are one row", function()
+  it("T1 is explained: layers that differ only in their index are one row #release", function()
     assert.equal(0, of("explain llama").status, of("explain llama").err)
     local rows = of("explain llama").out:match("\nplacements\n(.-)\n\n")
     has(rows, "layers.0.mlp.w2.weight, layers.1.mlp.w2.weight | rowwise")
     has(rows, "layers.0.mlp.w1.weight .. layers.1.mlp.w3.weight | colwise")
   end)
 
-  it("T1 is explained: a divided parameter is a part of what a rank gathers, a whole one all of it", function()
+  it("T1 is explained: a divided parameter is a part of what a rank gathers, a whole one all of it #release", function()
     local gathered = {}
     for _, row in ipairs(require("cjson").decode(of("explain shards").out).decisions.placements) do
       gathered[row.name] = row.gathered_bytes
@@ -172,7 +172,7 @@ describe("a tensor dimension", function()
     for name, count in pairs(elements) do assert.equal(count / 2 * 2, gathered[name], name) end -- half, of 2 bytes
   end)
 
-  it("T1 is explained: the changes of placement, their collectives and bytes", function()
+  it("T1 is explained: the changes of placement, their collectives and bytes #release", function()
     has(of("explain").out, "changes of placement")
     has(of("explain").out, "layers.0.mlp.fc2, layers.1.mlp.fc2 | [2,16,32] f32 | partial | invariant | all_reduce 8.0")
     local gathers, half = 0, 2 * 16 * 32 * 4 / 2 -- of two ranks, each gets the other's half
@@ -219,7 +219,7 @@ describe("a tensor dimension", function()
     assert.is_true(again.peak_bytes < kept.peak_bytes)
   end)
 
-  it("T2 the loss of divided logits moves two numbers a row, and none backward", function()
+  it("T2 the loss of divided logits moves two numbers a row, and none backward #release", function()
     local rows, seen = 2 * 16, 0
     for _, change in ipairs(changes("explain json")) do
       assert.is_true(change.forward_bytes <= rows * 32 * 4, change.module .. " moves more than a row of the model")

@@ -14,12 +14,14 @@ local assert_close, assert_same, parity_on_all = trained.assert_close, trained.a
 local assert_parity = trained.assert_parity
 
 describe("parity with one rank", function()
-  it("S1 rows, a unit a block, sizes that do not divide", function() parity_on_all({ layout = "rows" }, 1e-5) end)
-  it("S1 rows, one unit", function() parity_on_all({ layout = "rows", units = false }, 1e-5) end)
+  it("S1 rows, a unit a block, sizes that do not divide #release", function()
+    parity_on_all({ layout = "rows" }, 1e-5)
+  end)
+  it("S1 rows, one unit #release", function() parity_on_all({ layout = "rows", units = false }, 1e-5) end)
   it("S1 ragged, a unit a block", function() parity_on_all({ layout = "ragged" }, 1e-5) end)
-  it("S1 ragged, one unit", function() parity_on_all({ layout = "ragged", units = false }, 1e-5) end)
+  it("S1 ragged, one unit #release", function() parity_on_all({ layout = "ragged", units = false }, 1e-5) end)
 
-  it("S1 weights in f32 that are copied together instead of read in place", function()
+  it("S1 weights in f32 that are copied together instead of read in place #release", function()
     for _, mesh in ipairs(thin({ { 3, "1x3" }, { 4, "2x2" } })) do
       for _, layout in ipairs(thin({ "rows", "ragged" })) do
         local settings = { mesh = mesh[2], layout = layout }
@@ -38,11 +40,11 @@ describe("parity with one rank", function()
     end
   end)
 
-  it("S2 full shard, shard grad op, no shard, and both hybrids", function()
+  it("S2 full shard, shard grad op, no shard, and both hybrids #release", function()
     for _, reshard in ipairs({ "true", "false", "default" }) do parity_on_all({ reshard = reshard }, 1e-5) end
   end)
 
-  it("S6 three micro-batches equal one batch three times the size", function()
+  it("S6 three micro-batches equal one batch three times the size #release", function()
     local alone = run(1, { mesh = "1x1" })
     assert_parity(alone, run(1, { mesh = "1x1", micro = 3 }), 1e-5)
     assert_parity(alone, run(2, { mesh = "1x2", micro = 3 }), 1e-5)
@@ -118,7 +120,7 @@ describe("parity with one rank", function()
     end
   end)
 
-  it("S7 bf16 weights with f32 masters, reduced in f32 or bf16", function()
+  it("S7 bf16 weights with f32 masters, reduced in f32 or bf16 #release", function()
     local full = run(1, { mesh = "1x1" })
     for _, reduce in ipairs(thin({ "f32", "bf16" })) do
       local settings = { dtype = "bf16", reduce = reduce }
@@ -147,7 +149,7 @@ describe("parity with one rank", function()
     end
   end)
 
-  it("S8 frozen parameters stay as they were drawn", function()
+  it("S8 frozen parameters stay as they were drawn #release", function()
     local settings = { freeze = [[^layers\.0|fc1\.bias]] }
     parity_on_all(settings, 1e-5, KINDS)
     local before = run(1, with(settings, { mesh = "1x1", steps = 1 }))
@@ -174,16 +176,16 @@ describe("parity with one rank", function()
     end
   end)
 
-  it("S11 the clipped norm is that of one rank", function() parity_on_all({ clip = 0.05 }, 1e-5, KINDS) end)
+  it("S11 the clipped norm is that of one rank #release", function() parity_on_all({ clip = 0.05 }, 1e-5, KINDS) end)
 
-  it("S13 SGD with momentum, Nesterov and weight decay, and groups by rule", function()
+  it("S13 SGD with momentum, Nesterov and weight decay, and groups by rule #release", function()
     parity_on_all({ optimizer = "sgd", groups = true }, 1e-5, KINDS)
     parity_on_all({ optimizer = "sgd", nesterov = true }, 1e-5, KINDS)
     parity_on_all({ optimizer = "sgd", momentum = 0, decay = 0 }, 1e-5, KINDS)
     parity_on_all({ optimizer = "adamw", groups = true }, 1e-5, KINDS)
   end)
 
-  it("S18 a layer that is not used in the step gets zero gradients", function()
+  it("S18 a layer that is not used in the step gets zero gradients #release", function()
     parity_on_all({ spare = true, decay = 0 }, 1e-5, KINDS)
     local value = run(2, { mesh = "1x2", spare = true, decay = 0 })
     local first = run(2, { mesh = "1x2", spare = true, decay = 0, steps = 1 })
@@ -200,19 +202,19 @@ describe("bit for bit", function()
     end
   end)
 
-  it("S12 (k,1) is DDP and (1,k) is FSDP: the same sums in the same order", function()
+  it("S12 (k,1) is DDP and (1,k) is FSDP: the same sums in the same order #release", function()
     -- Without clipping: the norm is summed over chunks, in another order.
     local ddp, fsdp = run(2, { mesh = "2x1", clip = 0 }), run(2, { mesh = "1x2", clip = 0 })
     assert_close(ddp.losses, fsdp.losses, 0, "losses")
     for name, values in pairs(ddp.params) do assert_close(values, fsdp.params[name], 0, name) end
   end)
 
-  it("S12 rows and ragged differ in layout alone", function()
+  it("S12 rows and ragged differ in layout alone #release", function()
     local rows, ragged = run(3, { mesh = "1x3", layout = "rows" }), run(3, { mesh = "1x3", layout = "ragged" })
     assert.equal(rows.losses[1], ragged.losses[1])
   end)
 
-  it("S15 the first step sees the same loss on every mesh", function()
+  it("S15 the first step sees the same loss on every mesh #release", function()
     local settings = { steps = 1, optimizer = "sgd", momentum = 0, decay = 0, clip = 0 }
     local alone = run(1, with(settings, { mesh = "1x1" }))
     for _, mesh in ipairs(MESHES) do
@@ -221,7 +223,7 @@ describe("bit for bit", function()
     end
   end)
 
-  it("S17 neither do depths by rule, nor explicit orders", function()
+  it("S17 neither do depths by rule, nor explicit orders #release", function()
     local seen = {}
     for _, dtype in ipairs(thin({ "f32", "bf16" })) do
       local expected = run(2, { mesh = "1x2", reshard = "true", dtype = dtype })
@@ -264,7 +266,7 @@ describe("delays", function()
     end
   end)
 
-  it("M3 take as long as they say", function()
+  it("M3 take as long as they say #release", function()
     for _, case in ipairs(thin({
       { "gather", "1x2" }, { "reduce", "1x2" }, { "replicate", "2x1" }, { "forward", "1x2" }, { "update", "1x2" },
     })) do
@@ -274,7 +276,7 @@ describe("delays", function()
     end
   end)
 
-  it("M3 are refused when they make no sense", function()
+  it("M3 are refused when they make no sense #release", function()
     for text, why in pairs({
       ["gathr:1s"] = "point", ["gather:1"] = "time | unit",
       ["gather:-1s"] = "time | negative", ["gather:1s@x"] = "rank | number",
@@ -293,7 +295,7 @@ describe("delays", function()
 end)
 
 describe("counts and bytes", function()
-  it("S3 M7 what ran equals what the plan says", function()
+  it("S3 M7 what ran equals what the plan says #release", function()
     for _, mesh in ipairs(MESHES) do
       local got = run(mesh[1], { mesh = mesh[2] })
       for _, phase in ipairs({ "first", "norm", "update" }) do
@@ -306,7 +308,7 @@ describe("counts and bytes", function()
     end
   end)
 
-  it("M1 the arenas hold what the plan says, and nothing is allocated after compile", function()
+  it("M1 the arenas hold what the plan says, and nothing is allocated after compile #release", function()
     for _, mesh in ipairs(MESHES) do
       local got = run(mesh[1], { mesh = mesh[2] })
       assert.equal(got.plan.peak_bytes, got.peak_bytes)
@@ -324,7 +326,7 @@ describe("counts and bytes", function()
     assert.equal(0, got.allocations)
   end)
 
-  it("M1 resident memory is at most 48 MiB over the plan", function()
+  it("M1 resident memory is at most 48 MiB over the plan #release", function()
     if os.getenv("MOONSHARD_CONFIG") ~= "release" then return pending("sanitizers keep shadows of all memory") end
     for _, mesh in ipairs(MESHES) do
       local got = run(mesh[1], { mesh = mesh[2] })
@@ -333,7 +335,7 @@ describe("counts and bytes", function()
     end
   end)
 
-  it("M6 a plan made without launching is the one that a launched rank compiles", function()
+  it("M6 a plan made without launching is the one that a launched rank compiles #release", function()
     for _, mesh in ipairs({ { 4, "2x2" }, { 3, "1x3" } }) do
       local got = run(mesh[1], { mesh = mesh[2] })
       for rank = 0, mesh[1] - 1 do

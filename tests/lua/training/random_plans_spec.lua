@@ -36,7 +36,7 @@ describe("random plans", function()
     end)
   end
 
-  it("a seed gives the same case again, and other seeds other ones", function()
+  it("a seed gives the same case again, and other seeds other ones #release", function()
     local seen, distinct = {}, 0
     for seed = 1, 100 do
       local text = recipe.of(case.of(seed)):gsub("^[^\n]*\n", "")
@@ -66,7 +66,7 @@ describe("random plans", function()
     end
   end)
 
-  it("S13 S18 among them are optimizers, groups with betas, and clipping of groups and by value", function()
+  it("S13 S18 among them are optimizers, groups with betas, and clipping of groups and by value #release", function()
     local drawn = {}
     for seed = 1, 400 do
       local each = case.of(seed)
@@ -82,7 +82,7 @@ describe("random plans", function()
     end
   end)
 
-  it("Q9 among them is Muon on meshes of copies, shards and ranks that divide layers", function()
+  it("Q9 among them is Muon on meshes of copies, shards and ranks that divide layers #release", function()
     local drawn = { replicate = 0, shard = 0, tensor = 0, few_bits = 0 }
     for seed = 1, 400 do
       local each = case.of(seed)

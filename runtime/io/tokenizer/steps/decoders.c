@@ -27,9 +27,7 @@ static int add_empty(ms_piece_list *out) { return ms_piece_add(out, (ms_span){(c
 /* Adds a text to the last piece, with another in place of each occurrence. */
 static int extend_replaced(ms_piece_list *out, ms_span text, const ms_step *step, const char *to, int64_t to_bytes) {
   int64_t at = 0;
-  while (step->from_bytes && at < text.bytes) {
-    const uint8_t *found = memmem(text.at + at, (size_t)(text.bytes - at), step->from, (size_t)step->from_bytes);
-    if (!found) break;
+  for (const uint8_t *found; (found = ms_step_find(step, text, at));) {
     MS_TRY(extend(out, (const char *)text.at + at, found - text.at - at));
     MS_TRY(extend(out, to, to_bytes));
     at = found - text.at + step->from_bytes;

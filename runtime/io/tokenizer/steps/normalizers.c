@@ -112,9 +112,7 @@ static int replace_matches(ms_encoder *e, const ms_step *step, ms_span text, ms_
 static int replace(ms_encoder *e, const ms_step *step, ms_span text, ms_text *out) {
   if (step->pattern) return replace_matches(e, step, text, out);
   int64_t at = 0;
-  while (step->from_bytes && at < text.bytes) {
-    const uint8_t *found = memmem(text.at + at, (size_t)(text.bytes - at), step->from, (size_t)step->from_bytes);
-    if (!found) break;
+  for (const uint8_t *found; (found = ms_step_find(step, text, at));) {
     put(out, (ms_span){text.at + at, found - text.at - at});
     ms_text_raw(out, step->to, (size_t)step->to_bytes);
     at = found - text.at + step->from_bytes;

@@ -98,9 +98,7 @@ static int cut_at_pattern(ms_encoder *e, const ms_step *step, cutter *c, int inv
 
 static int cut_at_text(const ms_step *step, cutter *c, int invert) {
   int64_t at = 0;
-  while (step->from_bytes && at < c->text.bytes) {
-    const uint8_t *found = memmem(c->text.at + at, (size_t)(c->text.bytes - at), step->from, (size_t)step->from_bytes);
-    if (!found) break;
+  for (const uint8_t *found; (found = ms_step_find(step, c->text, at));) {
     const int64_t begin = found - c->text.at;
     MS_TRY(match(c, &at, begin, begin + step->from_bytes, invert));
   }

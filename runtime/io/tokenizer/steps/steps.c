@@ -98,3 +98,14 @@ void ms_piece_list_free(ms_piece_list *list) {
   ms_text_free(&list->text);
   free(list->piece);
 }
+
+/* memmem would do, but sanitizers look at all that it may read, for each place again. */
+const uint8_t *ms_step_find(const ms_step *step, ms_span text, int64_t at) {
+  const int64_t n = step->from_bytes;
+  while (n > 0 && n <= text.bytes - at) {
+    const uint8_t *found = memchr(text.at + at, step->from[0], (size_t)(text.bytes - at - n + 1));
+    if (!found || !memcmp(found, step->from, (size_t)n)) return found;
+    at = found - text.at + 1;
+  }
+  return NULL;
+}

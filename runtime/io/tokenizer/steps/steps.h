@@ -55,6 +55,8 @@ int ms_step_read_pattern(ms_tokenizer *t, ms_step *step, const json_t *part, con
 /* Metaspace, as a pre-tokenizer and as a decoder: flag[0]: one is put before texts; flag[1]: the first alone; flag[2]:
  * each begins a piece. */
 int ms_metaspace_read(ms_step *step, const json_t *part, const char *where);
+/* The first place of step->from in text at or after `at`; NULL: none, or the step has no such text. */
+const uint8_t *ms_step_find(const ms_step *step, ms_span text, int64_t at);
 /* A text, which must be there. */
 int ms_step_read_text(const json_t *part, const char *where, const char *field, char **text, int64_t *bytes);
 
