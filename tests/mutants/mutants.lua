@@ -270,4 +270,7 @@ return {
   { "the numbers in a byte of mxfp4 change places", "lua/moonshard/huggingface/quantised.lua",
     "whole[at], whole[at + 1] = LOW[byte] * factor, HIGH[byte] * factor",
     "whole[at], whole[at + 1] = HIGH[byte] * factor, LOW[byte] * factor", "huggingface/quantised_spec" },
+  { "norms of heads have no weights", "lua/moonshard/models/head_norms.lua",
+    "return ops.layer_norm(x, ones, filled(0, width, dtype), attributes) * weight",
+    "return ops.layer_norm(x, ones, filled(0, width, dtype), attributes) + 0 * weight", "huggingface/families_spec" },
 }

@@ -60,7 +60,7 @@ end
 
 -- Number `part`, from 0, of as many tensors that make up a parameter.
 function List:add_part(name, shape, parameter, part, parts)
-  local slice = { parameter = parameter, first = part * shape[1] * shape[2], parts = parts }
+  local slice = { parameter = parameter, first = part * shape[1] * (shape[2] or 1), parts = parts }
   self[#self + 1] = { name = name, shape = shape, slices = { slice } }
 end
 
@@ -153,11 +153,22 @@ function List:add_products(row, layer, own, products, o)
   end
 end
 
-function List:add_qk_norms(row, layer, o)
-  local all = o.qk_norm == "all"
-  local function add(ours, heads)
-    self:add(layer .. name_of(row, ours) .. ".weight", { all and heads * o.head_dim or o.head_dim },
-      layer .. ours .. ".weight")
+function List:add_norm(theirs, o, ours, width)
+  self:add(theirs .. ".weight", { width or o.dim }, ours .. ".weight")
+  if o.layer_norm and o.norm_bias ~= false then self:add(theirs .. ".bias", { width or o.dim }, ours .. ".bias") end
+end
+
+-- Norms with weights of each head are one tensor, or, where its name has a place for a number, one for each head.
+function List:add_head_norms(theirs, o, ours, heads)
+  if not theirs:find("%d", 1, true) then return self:add(theirs .. ".weight", { heads, o.head_dim }, ours) end
+  for h = 0, heads - 1 do self:add_part(theirs:format(h) .. ".weight", { o.head_dim }, ours, h, heads) end
+end
+
+function List:add_qk_norms(row, layer, own, o)
+  local function add(name, heads)
+    local theirs, ours = layer .. name_of(row, name), own .. name
+    if o.qk_norm == "each" then return self:add_head_norms(theirs, o, ours .. ".weight", heads) end
+    self:add_norm(theirs, o, ours, o.qk_norm == "all" and heads * o.head_dim or o.head_dim)
   end
   add("attn.q_norm", o.heads)
   add("attn.k_norm", o.kv_heads)
@@ -171,11 +182,6 @@ function List:add_latent_norms(row, layer, o)
   add("attn.kv_norm", o.kv_lora_rank)
 end
 
-function List:add_norm(theirs, o, ours)
-  self:add(theirs .. ".weight", { o.dim }, ours .. ".weight")
-  if o.layer_norm and o.norm_bias ~= false then self:add(theirs .. ".bias", { o.dim }, ours .. ".bias") end
-end
-
 function List:add_layer(row, o, i)
   local layer, ours = (row.layer or "layers.%d."):format(i), ("layers.%d."):format(i)
   local norms = row.norms or NORMS[o.norms or "before"]
@@ -187,7 +193,7 @@ function List:add_layer(row, o, i)
   add_norm("attn_norm")
   self:add_products(row, layer, ours, attention_of(o), o)
   if o.sinks then self:add(layer .. "self_attn.sinks", { o.heads }, ours .. "attn.sinks") end
-  if o.qk_norm then self:add_qk_norms(row, layer, o) end
+  if o.qk_norm then self:add_qk_norms(row, layer, ours, o) end
   if o.kv_lora_rank then self:add_latent_norms(row, layer, o) end
   add_norm("attn_norm_behind")
   add_norm("ffn_norm")

@@ -11,6 +11,7 @@
 --   StarCoder 2, GPT-NeoX, Phi 2    layer norms, MLPs without a gate, biases
 --   GPT-NeoX, Phi 2, Cohere         attention and MLP in parallel, with a norm each (GPT-NeoX) or one
 --   StableLM, Phi 2, GLM            rotary positions in a part of each head
+--   Command R+, StableLM 2 12B      norms of queries and keys with weights of each head
 --   Granite, Cohere                 factors of the embedding, branches, scores and logits
 --   DeepSeek V2, V3, Kimi K2        keys and values from a latent vector (latent_attention.lua)
 --   gpt-oss                         attention sinks, biases of experts, a gate within limits
@@ -19,6 +20,7 @@
 -- weights: normal(0, 0.02), the projections into the residual stream scaled by 1/sqrt(2 layers).
 
 local gated = require("moonshard.nn.gated")
+local HeadNorms = require("moonshard.models.head_norms")
 local language = require("moonshard.models.language")
 local latent_attention = require("moonshard.models.latent_attention")
 local model_config = require("moonshard.models.config")
@@ -50,6 +52,11 @@ end
 
 -- ---- attention --------------------------------------------------------------------------------------------------
 
+local function norm_of_heads(config, heads)
+  if config.qk_norm == "each" then return HeadNorms(config, heads) end
+  return norm(config, config.qk_norm == "head" and config.head_dim or heads * config.head_dim)
+end
+
 local Attention = module.define("Attention")
 
 function Attention:init(config, slides, rotates)
@@ -65,9 +72,7 @@ function Attention:init(config, slides, rotates)
   self.wo = linear(config.heads * head_dim, config.dim, config.out_bias, residual_law(config))
   if config.sinks then self.sinks = parameter.new({ config.heads, init = initializers.normal(0, 0.02) }) end
   if config.qk_norm then
-    local by_head = config.qk_norm == "head"
-    self.q_norm = norm(config, by_head and head_dim or config.heads * head_dim)
-    self.k_norm = norm(config, by_head and head_dim or config.kv_heads * head_dim)
+    self.q_norm, self.k_norm = norm_of_heads(config, config.heads), norm_of_heads(config, config.kv_heads)
   end
 end
 
@@ -80,7 +85,7 @@ end
 
 local function rotate(self, x, normalise, cache)
   local config = self._config
-  if normalise and config.qk_norm == "head" then x = normalise(x) end
+  if normalise and config.qk_norm ~= "all" then x = normalise(x) end
   if not self._rotates then return x end
   local is_long = rope.is_long(config, cache and cache.longest or x.shape[2])
   local rotation = rope.rotation(config, self._theta, self._scaling, is_long)

@@ -79,7 +79,7 @@ for name, spec in pairs(SPECS) do WITH_SIZES[name] = spec end
 local CHOICES = {
   activation = { "silu", "gelu_tanh", "gelu", "relu", "swiglu_oai" },
   parallel = { "each", "one", false },
-  qk_norm = { "head", "all", false },
+  qk_norm = { "head", "each", "all", false },
   norms = { "before", "behind", "around" },
 }
 
@@ -138,6 +138,9 @@ local function check_norms(who, config)
     errors.invalid("%s: norm_from_one says something of RMS norms, and layer_norm is true", who)
   end
   if config.layer_norm and config.norm_bias == nil then config.norm_bias = true end
+  if config.qk_norm == "each" and config.norm_from_one then
+    errors.invalid("%s: norm_from_one is not built for qk_norm = \"each\"", who)
+  end
   if config.parallel and config.norms ~= "before" then
     errors.invalid("%s: parallel = %s is built with norms = \"before\", not %s", who,
       options.describe(config.parallel), options.describe(config.norms))
@@ -244,7 +247,8 @@ end
 ---@field qkv_bias? boolean default false
 ---@field out_bias? boolean of the attention's output; default false
 ---@field mlp_bias? boolean default false
----@field qk_norm? "head"|"all"|false norms of queries and keys: of each head, or of all together; default false
+---@field qk_norm? "head"|"each"|"all"|false norms of queries and keys: of each head, with weights that all heads share
+---  or with its own (and without biases), or of all heads together; default false
 ---@field norms? "before"|"behind"|"around" where the norms of a branch are; default "before"
 ---@field norm_from_one? boolean factors of norms are 1 + weight; default false
 ---@field layer_norm? boolean norms are layer norms instead of RMS norms; default false

@@ -19,13 +19,15 @@ local FAMILIES = {
   "cohere", "cohere2", "exaone4", "glm", "glm4", "gpt_neox", "gpt_neox_sequential", "granite", "llama_dynamic",
   "llama_yarn", "olmo3", "olmoe", "phi", "phi3_long", "phi3_short", "seed_oss", "stablelm", "stablelm_parallel",
   "starcoder2", "falcon", "falcon_new", "falcon_sequential", "ministral",
+  "cohere_norms", "phi_norms", "stablelm_norms",
 }
 local tried, all = huggingface.tried(FAMILIES, "gemma3")
 -- Where not all cases run, one for each way in which a family's layers are divided: norms of heads and of all queries,
 -- products that are one matrix, experts with a shared one; and for masks, windows, and rows of experts.
 local DIVIDED = breadth.all and { "gemma2", "gemma3", "llama_biased", "olmo2", "phi3", "qwen2_window", "qwen3",
   "smollm3", "mixtral", "qwen2_moe", "qwen3_moe", "cohere2", "glm4", "gpt_neox", "granite", "olmo3", "olmoe", "phi",
-  "phi3_long", "stablelm", "starcoder2" } or { "gemma3", "olmo2", "phi3", "qwen2_moe", "glm4", "phi" }
+  "phi3_long", "stablelm", "starcoder2", "cohere_norms", "stablelm_norms" }
+  or { "gemma3", "olmo2", "phi3", "qwen2_moe", "glm4", "phi", "cohere_norms" }
 local IN_CONTEXT = breadth.all and { "mistral", "gemma2", "gemma3", "qwen3", "smollm3", "qwen2_moe", "cohere2", "glm",
   "gpt_neox", "llama_yarn", "phi3_short" } or { "gemma3", "qwen2_moe", "glm" }
 
@@ -181,9 +183,11 @@ describe("ms.models", function()
       qwen3_moe = { experts = 4, experts_per_token = 2, expert_ffn = 17, head_dim = 6, sparse = { false, true } },
       olmo2 = {}, gemma = {}, gemma2 = { window = 4, slides = { true, false }, attention_scale = 0.5 },
       gemma3_text = { window = 4, slides = { true, false }, window_rope_theta = 100, attention_scale = 0.5 },
-      starcoder2 = { window = 4, kv_heads = 1 }, stablelm = { rotary_dim = 2, qkv_bias = true, parallel = "one" },
-      gpt_neox = { rotary_dim = 2, parallel = false, qkv_bias = false, out_bias = false }, phi = { rotary_dim = 2 },
-      cohere = { logit_scale = 0.5, qkv_bias = true, out_bias = true },
+      starcoder2 = { window = 4, kv_heads = 1 },
+      stablelm = { rotary_dim = 2, qkv_bias = true, parallel = "one", qk_norm = "each" },
+      gpt_neox = { rotary_dim = 2, parallel = false, qkv_bias = false, out_bias = false },
+      phi = { rotary_dim = 2, qk_norm = "head" },
+      cohere = { logit_scale = 0.5, qkv_bias = true, out_bias = true, qk_norm = "each", kv_heads = 1 },
       cohere2 = { window = 4, slides = { true, false }, rotates = { true, false }, logit_scale = 2 },
       granite = { embedding_scale = 3, attention_scale = 0.3, residual_scale = 0.4, logit_scale = 0.5 },
       glm = { rotary_dim = 2 }, glm4 = { rotary_dim = 2, qkv_bias = false },
@@ -243,6 +247,8 @@ describe("ms.models", function()
     refused("falcon", { heads = 4, kv_heads = 2, parallel = false }, "parallel | key head")
     refused("falcon", { qkv_bias = true }, "out_bias")
     refused("cohere", { norm_bias = true }, "norm_bias")
+    refused("cohere", { qk_norm = "head" }, "qk_norm")
+    refused("phi", { qk_norm = "each" }, "qk_norm")
     refused("glm", { out_bias = true }, "out_bias")
     refused("exaone4", { window = 4, slides = { false, true } }, "rotates")
     refused("gpt_neox", { kv_heads = 1 }, "kv_heads | heads")
@@ -266,7 +272,8 @@ describe("ms.models", function()
   it("G1 refuses options of a decoder that make no sense", function()
     local function refused(more) return message(ms.models.decoder, with(more)) end
     has(refused { norms = "after" }, 'norms | "before" or "behind" or "around" | "after"')
-    has(refused { qk_norm = true }, 'qk_norm | "head" or "all" or false | true')
+    has(refused { qk_norm = true }, 'qk_norm | "head" or "each" or "all" or false | true')
+    has(refused { qk_norm = "each", norm_from_one = true }, "norm_from_one | qk_norm")
     has(refused { activation = "tanh" }, 'activation | "silu" or "gelu_tanh" or "gelu" or "relu" | "tanh"')
     has(refused { slides = { true, true } }, "slides | window")
     has(refused { rotates = { true } }, "rotates | layer 2 is nil")

@@ -150,8 +150,6 @@ describe("a config.json", function()
     end, "partial_rotary_factor 0.4 | 3 rotated" },
     ["more than all elements rotated"] = { "glm", function(c) c.rope_parameters.partial_rotary_factor = 1.5 end,
       "partial_rotary_factor | at most 1 | 1.5" },
-    ["norms of queries and keys by head"] = { "cohere", set("use_qk_norm", true), "use_qk_norm is true | not built" },
-    ["norms of queries and keys of Phi"] = { "phi", set("qk_layernorm", true), "qk_layernorm is true | not built" },
     ["queries cut to a range"] = { "olmoe", set("clip_qkv", 8), "clip_qkv is 8 | not built" },
     ["another pattern of layers"] = { "exaone4", function(c)
       c.layer_types, c.sliding_window_pattern = nil, "LLXG"

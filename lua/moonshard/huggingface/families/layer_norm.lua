@@ -14,10 +14,6 @@ local ONE_KEY_EACH = {
   option = "kv_heads", field = "num_key_value_heads", broken = function(o) return o.kv_heads ~= o.heads end,
   why = "as many as heads",
 }
-local NORMS_OF_HEADS = {
-  only = false, why = "layer norms of queries and keys, with weights of each head, are not built",
-}
-
 local function set_biases(o, value) o.qkv_bias, o.out_bias, o.mlp_bias = value, value, value end
 
 ---@type table<string, moonshard.DecoderFamily>
@@ -48,6 +44,9 @@ families.starcoder2 = {
 
 families.stablelm = {
   architecture = "StableLmForCausalLM", eps = "layer_norm_eps", partial = "partial_rotary_factor", limits = { WHOLE },
+  names = {
+    ["attn.q_norm"] = "self_attn.q_layernorm.norms.%d", ["attn.k_norm"] = "self_attn.k_layernorm.norms.%d",
+  },
   defaults = {
     vocab_size = 50304, hidden_size = 2560, intermediate_size = 6912, num_hidden_layers = 32,
     num_attention_heads = 32, num_key_value_heads = 32, max_position_embeddings = 4096, layer_norm_eps = 1e-5,
@@ -55,14 +54,16 @@ families.stablelm = {
   },
   absent = { "head_dim" },
   known = {
-    use_qkv_bias = { "boolean", false }, use_parallel_residual = { "boolean", false }, qk_layernorm = NORMS_OF_HEADS,
-    hidden_dropout = { "number" },
+    use_qkv_bias = { "boolean", false }, use_parallel_residual = { "boolean", false },
+    qk_layernorm = { "boolean", false }, hidden_dropout = { "number" },
   },
   options = function(_, values, o)
     o.qkv_bias, o.parallel = values.use_qkv_bias, values.use_parallel_residual and "one"
+    o.qk_norm = values.qk_layernorm and "each"
   end,
   config = function(o, config)
     config.use_qkv_bias, config.use_parallel_residual = o.qkv_bias, o.parallel == "one"
+    config.qk_layernorm = o.qk_norm == "each"
   end,
 }
 
@@ -70,14 +71,19 @@ families.phi = {
   architecture = "PhiForCausalLM", eps = "layer_norm_eps", partial = "partial_rotary_factor",
   names = {
     norm = "final_layernorm", ["attn.wo"] = "self_attn.dense", ["mlp.w1"] = "mlp.fc1", ["mlp.w2"] = "mlp.fc2",
+    ["attn.q_norm"] = "self_attn.q_layernorm", ["attn.k_norm"] = "self_attn.k_layernorm",
   },
   defaults = {
     vocab_size = 51200, hidden_size = 2048, intermediate_size = 8192, num_hidden_layers = 24,
     num_attention_heads = 32, max_position_embeddings = 2048, layer_norm_eps = 1e-5, tie_word_embeddings = false,
     hidden_act = "gelu_new", partial_rotary_factor = 0.5,
   },
-  known = { qk_layernorm = NORMS_OF_HEADS },
-  options = function(_, _, o) set_biases(o, true) end,
+  known = { qk_layernorm = { "boolean", false } },
+  options = function(_, values, o)
+    set_biases(o, true)
+    o.qk_norm = values.qk_layernorm and "head"
+  end,
+  config = function(o, config) config.qk_layernorm = o.qk_norm == "head" end,
 }
 
 families.gpt_neox = {
@@ -172,9 +178,13 @@ local COHERE = {
 
 families.cohere = {
   architecture = "CohereForCausalLM", eps = "layer_norm_eps", defaults = COHERE,
-  known = { logit_scale = { "positive", 0.0625 }, use_qk_norm = NORMS_OF_HEADS },
-  options = function(_, values, o) o.logit_scale = values.logit_scale end,
-  config = function(o, config) config.logit_scale = o.logit_scale or 1 end,
+  known = { logit_scale = { "positive", 0.0625 }, use_qk_norm = { "boolean", false } },
+  options = function(_, values, o)
+    o.logit_scale, o.qk_norm = values.logit_scale, values.use_qk_norm and "each"
+  end,
+  config = function(o, config)
+    config.logit_scale, config.use_qk_norm = o.logit_scale or 1, o.qk_norm == "each"
+  end,
 }
 
 -- Layers that slide are rotated, and the others have no positions.
