@@ -28,7 +28,18 @@ function OneWriter:try(call, ...)
   self.writes, self.problem = false, result
 end
 
----Ends on all ranks with the error of the one, if it failed. Collective.
+---Calls a function on every rank, such as one that reads what all of them need.
+---@param call function
+---@param ... any arguments
+---@return any result nil once it has failed
+function OneWriter:on_each(call, ...)
+  if not self.agree then return call(...) end
+  local ok, result = pcall(call, ...)
+  if ok then return result end
+  self.writes, self.problem = false, self.problem or result
+end
+
+---Ends on all ranks with the error of one of them, if it failed. Collective.
 function OneWriter:meet()
   if self.agree then self.agree(self.problem) end
 end

@@ -6,6 +6,7 @@ local faults = require("moonshard.huggingface.folder.faults")
 local file_status = require("moonshard.base.files.file_status")
 local input_file = require("moonshard.base.files.input_file")
 local options = require("moonshard.base.checks.options")
+local outer = require("moonshard.huggingface.outer")
 
 local config = {}
 
@@ -43,20 +44,20 @@ local config = {}
 
 local made = {}
 
--- GPT-2 has a file; the others are decoders or encoders, a row each.
+-- GPT-2 has a file; the others are decoders or encoders, a row each, and models around a decoder.
 local function decoders() return require("moonshard.huggingface.families") end
 local function encoders() return require("moonshard.huggingface.encoders") end
 
 local function names()
   local all = { gpt2 = true }
-  for _, rows in ipairs({ decoders(), encoders() }) do
+  for _, rows in ipairs({ decoders(), encoders(), outer.rows }) do
     for name in pairs(rows) do all[name] = true end
   end
   return all
 end
 
 ---@param name string a model_type
----@return moonshard.HuggingFaceFamily?
+---@return moonshard.HuggingFaceFamily? nil also for a model around a decoder, whose family its config says
 function config.family(name)
   if name == "gpt2" then return require("moonshard.huggingface.gpt2") end
   if name == nil then return nil end
@@ -74,7 +75,7 @@ end
 function config.of_architecture(architecture)
   local found
   for name in pairs(names()) do
-    local is_it = config.family(name).architecture == architecture
+    local is_it = (outer.rows[name] or config.family(name)).architecture == architecture
     if is_it and not (found and found < name) then found = name end
   end
   return found
@@ -123,23 +124,26 @@ function config.noted(noted)
   return assert(config.of_text(noted))
 end
 
+local function refuse(path, model_type)
+  local why = require("moonshard.huggingface.families.missing")[model_type]
+  errors.raise("MS_EUNSUPPORTED", "%s: model_type %s is not supported%s; supported: %s", path,
+    options.describe(model_type), why and ": " .. why or "", config.supported())
+end
+
 ---The family and options of a config.
 ---@param given table as returned by config.read
 ---@param path string for errors
 ---@return moonshard.HuggingFaceFamily
----@return table options of ms.models.<model_type>
+---@return table options of ms.models.<model_type>, of the decoder's where the model is around one (family.text)
 function config.parse(given, path)
   if given.model_type == nil then
     local name = type(given.architectures) == "table" and config.of_architecture(given.architectures[1])
     errors.invalid("%s: model_type is missing; %ssupported: %s", path,
       name and ("by its architectures it is %q: write that there; "):format(name) or "", config.supported())
   end
-  local family = config.family(given.model_type)
-  if not family then
-    local why = require("moonshard.huggingface.families.missing")[given.model_type]
-    errors.raise("MS_EUNSUPPORTED", "%s: model_type %s is not supported%s; supported: %s", path,
-      options.describe(given.model_type), why and ": " .. why or "", config.supported())
-  end
+  local family = outer.rows[given.model_type] and outer.family(given, path, config.family, refuse)
+    or config.family(given.model_type)
+  if not family then refuse(path, given.model_type) end
   return family, family.options(path, given)
 end
 

@@ -15,6 +15,13 @@ local generation = {}
 -- Types of two bytes and less.
 local function is_short(name) return name:find("16", 1, true) ~= nil or name:find("8", 1, true) ~= nil end
 
+-- A field of a config, or of the decoder's in it.
+local function field_of(whole, name)
+  local value, text = whole[name], whole.text_config
+  if (value == nil or value == json.null) and type(text) == "table" then value = text[name] end
+  return value
+end
+
 -- Whether any weight has more digits than bf16 and f16.
 local function has_long_weights(folder)
   for _, tensor in ipairs(safetensors.open(folder).tensors) do
@@ -29,8 +36,8 @@ end
 ---@return "f32"|"auto" dtype "auto" for bf16, f16 and f8: bf16 where the device computes in it
 function generation.dtype(folder)
   local whole = config.read(folder)
-  local named = whole.dtype
-  if named == nil or named == json.null then named = whole.torch_dtype end
+  local named = field_of(whole, "dtype")
+  if named == nil or named == json.null then named = field_of(whole, "torch_dtype") end
   named = dtypes.without_torch(named)
   if type(named) == "string" and named:find("float", 1, true) then return is_short(named) and "auto" or "f32" end
   return has_long_weights(folder) and "f32" or "auto"
@@ -67,7 +74,7 @@ end
 function generation.end_tokens(folder)
   local whole, path = read_file(folder)
   if not whole then whole, path = config.read(folder) end
-  return read_end_tokens(whole.eos_token_id, path)
+  return read_end_tokens(field_of(whole, "eos_token_id"), path)
 end
 
 -- ---- how tokens are drawn ---------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ local layout = require("moonshard.huggingface.layout")
 local merged = require("moonshard.huggingface.merged")
 local models = require("moonshard.models")
 local options = require("moonshard.base.checks.options")
+local outer = require("moonshard.huggingface.outer")
 local sealed = require("moonshard.base.checks.sealed")
 local quantised = require("moonshard.huggingface.quantised")
 local same_run = require("moonshard.engine.agreement.same_run")
@@ -78,6 +79,23 @@ local function say(path, notes)
   end
 end
 
+-- Removes the fields that a user asks to load without: of config.json, or of its text_config.
+local function remove_ignored(whole, path, names)
+  local who, own, inner = "ms.huggingface.model", {}, {}
+  local text = outer.rows[whole.model_type] and outer.text_of(whole, path)
+  for _, name in ipairs(names) do
+    local inside = text and type(name) == "string" and rawget(whole, name) == nil and text[name] ~= nil
+    table.insert(inside and inner or own, name)
+  end
+  local notes = ignored.remove(who, whole, path, config.family(whole.model_type), own)
+  if not inner[1] then return notes end
+  for _, note in ipairs(ignored.remove(who, text, path, config.family(text.model_type), inner)) do
+    notes[#notes + 1] = "text_config: " .. note
+  end
+  whole.text_config = text
+  return notes
+end
+
 ---A model with the weights of a folder. Checks names and shapes now; each rank reads its own elements when the model is
 ---first used. For planning, config.json is enough.
 ---@param folder string
@@ -91,12 +109,17 @@ function huggingface.model(folder, given)
   options.folder("ms.huggingface.model", folder)
   local whole, path = config.read(folder)
   if given.adapter then refuse_adapter(folder) end
-  local notes = ignored.remove("ms.huggingface.model", whole, path, config.family(whole.model_type), given.ignore or {})
-  say(path, notes)
+  say(path, remove_ignored(whole, path, given.ignore or {}))
   local reading = { scheme = quantised.take(whole) }
   local family, wanted = config.parse(whole, path)
   say(path, without_effect.notes(whole))
-  if reading.scheme then say(path, { quantised.note(reading.scheme) }) end
+  if family.text then say(path, { outer.note(family) }) end
+  if reading.scheme and family.text then
+    errors.raise("MS_EUNSUPPORTED", "%s: quantised weights are not read from the folder of a model with other parts, "
+      .. "%s, which are copied as they are", path, family.parts)
+  elseif reading.scheme then
+    say(path, { quantised.note(reading.scheme) })
+  end
   local of_skipped
   if family.skipped then reading.skipped, of_skipped = family.skipped(whole, wanted) end
   for _, name in ipairs({ "dropout", "pad_vocab_to_multiple_of", "document_start" }) do wanted[name] = given[name] end
@@ -108,7 +131,7 @@ function huggingface.model(folder, given)
   local sources, count_skipped = {}, 0
   if not world.plan_only then sources, count_skipped = weights.open(folder, family, wanted, reading) end
   if count_skipped > 0 then say(path, { of_skipped:format(count_skipped) }) end
-  local model = models[whole.model_type](wanted)
+  local model = models[family.text or whole.model_type](wanted)
   rawset(model, "_huggingface", whole)
   rawset(model, "_huggingface_folder", folder)
   for name, parameter in model:named_parameters() do parameter.source = sources[name] end

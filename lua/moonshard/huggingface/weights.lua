@@ -108,6 +108,7 @@ local function differences(file, family, prefix, expected, skipped)
   for _, stored in ipairs(file.tensors) do
     local name = stored.name
     local known = expected[name] or name == family.head or twins[name] or is_one_of(name, prefix, family.buffers)
+      or family.is_other and family.is_other(name)
     if not known and is_one_of(name, prefix, skipped) then
       count_skipped = count_skipped + 1
     elseif not known then
@@ -203,7 +204,11 @@ function weights.open(folder, family, options, reading)
     errors.raise("MS_EMISMATCH", "%s: config.json requires %d layers, but there are only %d tensors", file.path,
       options.layers, #file.tensors)
   end
-  local prefix = has_prefix(file, family.prefix) and family.prefix or ""
+  if family.nested then
+    family = family.nested(file)
+    family.settle(file, options)
+  end
+  local prefix = (family.nested or has_prefix(file, family.prefix)) and family.prefix or ""
   local expected, list = {}, family.tensors(options)
   for _, tensor in ipairs(list) do
     tensor.stored_as = name_in(file, family, weights.full_name(family, prefix, tensor))

@@ -12,6 +12,7 @@ local json = require("moonshard.base.text.json")
 local listing = require("moonshard.data.files.listing")
 local options = require("moonshard.base.checks.options")
 local one_writer = require("moonshard.distributed.one_writer")
+local outer = require("moonshard.huggingface.outer")
 local output_file = require("moonshard.base.files.output_file")
 local safetensors = require("moonshard.base.files.safetensors")
 local saved_dtypes = require("moonshard.huggingface.saved_dtypes")
@@ -25,7 +26,8 @@ local F32 = saved_dtypes.read("ms.huggingface")
 ---@field config table contents of config.json: as read from a file, or as returned by huggingface.config
 ---@field parameters fun(): string?, integer[]?, function? yields name, dims and read(first, count), which returns
 ---  elements [first, first + count) of the flattened parameter as const float *, valid until the next read
----@field folder string? where the model was read from: its tokenizer and what it says of generation are copied
+---@field folder string? where the model was read from: its tokenizer and what it says of generation are copied, and the
+---  tensors of parts that Moonshard does not run
 ---@field writes boolean? false: only take part in collective reads, write nothing; default true
 
 local function read_size(given)
@@ -86,7 +88,7 @@ local function dtype_of(tensor, dtype) return tensor.exact and F32 or dtype end
 local function divide(tensors, dtype, limit)
   local files = { { bytes = 0 } }
   for _, tensor in ipairs(tensors) do
-    local bytes = weights.numel(tensor.shape) * dtype_of(tensor, dtype).bytes
+    local bytes = tensor.stored and tensor.stored.bytes or weights.numel(tensor.shape) * dtype_of(tensor, dtype).bytes
     local file = files[#files]
     if #file > 0 and file.bytes + bytes > limit then
       file = { bytes = 0 }
@@ -115,15 +117,18 @@ local function copy_slice(one, writer, tensor, slice, parameter)
   end
 end
 
-local function write_file(folder, file, found, dtype, one)
+-- others: the file with the tensors of other parts.
+local function write_file(folder, file, found, dtype, one, others)
   local declared = {}
   for i, tensor in ipairs(file) do
-    declared[i] = { name = tensor.stored_as, dtype = dtype_of(tensor, dtype).stored, shape = tensor.shape }
+    local stored = tensor.stored and tensor.stored.dtype or dtype_of(tensor, dtype).stored
+    declared[i] = { name = tensor.stored_as, dtype = stored, shape = tensor.shape }
   end
   local writer = one:try(safetensors.create, folder .. "/" .. file.name, declared, { metadata = { format = "pt" } })
   local ok, problem = pcall(function()
     for _, tensor in ipairs(file) do
-      for _, slice in ipairs(tensor.slices) do copy_slice(one, writer, tensor, slice, found[slice.parameter]) end
+      for _, slice in ipairs(tensor.slices or {}) do copy_slice(one, writer, tensor, slice, found[slice.parameter]) end
+      if tensor.stored then one:try(outer.copy, others, writer, tensor.stored) end
     end
     if one.writes then one:try(writer.finish, writer) end
   end)
@@ -165,6 +170,8 @@ end
 local COMPANIONS = {
   "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja",
   "chat_template.json", "added_tokens.json", "tokenizer.model", "vocab.json", "merges.txt", "vocab.txt",
+  -- Of images.
+  "preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json",
 }
 -- Further ones, by pattern.
 local MORE_TEMPLATES = "additional_chat_templates/*.jinja"
@@ -223,17 +230,25 @@ local function write(folder, source, given)
   local dtype, limit = read_options(given)
   folder = folder:gsub("(.)/+$", "%1")
   local family, model = config.parse(source.config, "config.json")
-  local tensors, found = family.tensors(model), collect(source)
+  local found = collect(source)
+  if family.nested then model.tied = not found["head.weight"] end
+  local tensors = family.tensors(model)
   check_parameters(found, tensors, model)
+  local one = one_writer.new(source)
+  one:try(check_folder, folder)
+  local others = family.nested and one:on_each(outer.open, family, source.config.model_type, source.folder, config.read)
+  one:meet()
+  if others then
+    family = family.nested(others)
+    tensors = family.tensors(model)
+  end
   for _, tensor in ipairs(tensors) do
     tensor.stored_as = weights.full_name(family, family.prefix, tensor)
   end
+  for _, tensor in ipairs(others and outer.others(family, others) or {}) do tensors[#tensors + 1] = tensor end
   local files, names = divide(tensors, dtype, limit), {}
-  local one = one_writer.new(source)
-  one:try(check_folder, folder)
-  one:meet()
   for i, file in ipairs(files) do
-    write_file(folder, file, found, dtype, one)
+    write_file(folder, file, found, dtype, one, others)
     names[i] = file.name
   end
   local index, bytes = index_text(files)

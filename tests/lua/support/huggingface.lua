@@ -126,10 +126,22 @@ local function has_key_bias(name)
   return false
 end
 
--- Compares a folder that was written with the tensors of the reference whose names begin with `kind`.
+---Whether a tensor is of a part that does not run, beside a decoder.
+---@param name string
+---@return boolean
+function huggingface.is_other_part(name)
+  return name:find("vision_", 1, true) ~= nil or name:find("multi_modal_projector", 1, true) ~= nil
+end
+
+-- Compares a folder that was written with the tensors of the reference whose names begin with `kind`. What does not run
+-- has no gradients; their folder has copies of its weights.
 local function assert_tensors(reference, folder, kind, tolerance)
-  local file, count = ms.safetensors.open(folder), 0
+  local file, count, others = ms.safetensors.open(folder), 0, 0
   for _, tensor in ipairs(file.tensors) do
+    if kind == "gradient" and huggingface.is_other_part(tensor.name) then
+      others = others + 1
+      goto next
+    end
     local theirs = reference:tensor(kind .. "." .. tensor.name)
     assert.same(theirs.shape, tensor.shape, tensor.name)
     local expected, found = huggingface.values_of(reference, theirs.name), huggingface.values_of(file, tensor.name)
@@ -140,11 +152,12 @@ local function assert_tensors(reference, folder, kind, tolerance)
     else
       assert_close(expected, found, tolerance, theirs.name)
     end
+    ::next::
   end
   for _, tensor in ipairs(reference.tensors) do
     if tensor.name:sub(1, #kind + 1) == kind .. "." then count = count + 1 end
   end
-  assert.equal(count, #file.tensors)
+  assert.equal(count, #file.tensors - others)
 end
 
 ---Compares what huggingface.train returned with the reference.

@@ -1,12 +1,14 @@
 -- Model types that people have folders of, but that are not read: what they have that is not built.
 
-local IMAGES = "it is the config of a model that also reads images, and the text's is inside of it, in text_config"
+local AXES = "rotary positions along several axes, of images, are not built"
+local HEAD = "whether logits have the factor of their decoder depends on the reference library's version"
 
 ---@type table<string, string>
 return {
   minicpm3 = "factors by the number of layers and the width are not built",
-  gemma3 = IMAGES, mistral3 = IMAGES, llava = IMAGES, qwen2_vl = IMAGES, qwen2_5_vl = IMAGES, mllama = IMAGES,
-  llama4 = IMAGES,
+  aya_vision = HEAD, cohere2_vision = HEAD, qwen2_vl = AXES, qwen2_5_vl = AXES, qwen3_vl = AXES, qwen3_vl_moe = AXES,
+  mllama = "layers that attend to an image are not built", paligemma = "attention to later tokens is not built",
+  llama4 = "experts that are weighed before they compute, and attention in chunks, are not built",
   bloom = "biases of attention that grow with the distance (ALiBi) are not built into its decoder",
   mpt = "biases of attention that grow with the distance (ALiBi) are not built into its decoder",
   mamba = "state space layers are not built", mamba2 = "state space layers are not built",

@@ -85,7 +85,7 @@ local function write_gradients()
   end
   local i = 0
   ms.huggingface.write(cfg.out .. "/gradient", {
-    config = ms.huggingface.config(model), writes = mesh:get_index() == 0,
+    config = ms.huggingface.config(model), writes = mesh:get_index() == 0, folder = cfg.folder,
     parameters = function()
       i = i + 1
       local name, shape, gradient = unpack(parameters[i] or {})
