@@ -19,11 +19,12 @@
 #endif
 
 /* Llama 3.1 (Grattafiori et al. 2024): frequencies with wavelengths above original / low positions are divided by
- * factor, those with wavelengths below original / high are kept, and between the two the result is blended. */
+ * factor, those with wavelengths below original / high are kept, and between the two the result is blended. Equal low
+ * and high (Llama 4) leave nothing between. */
 MS_ROPE_FUNCTION float ms_rope_scaled(float frequency, float original, float factor, float low, float high) {
   const float wave = 6.28318530717958647692f / frequency;
   if (wave > original / low) return frequency / factor;
-  if (wave < original / high) return frequency;
+  if (wave < original / high || high == low) return frequency;
   const float share = (original / wave - low) / (high - low);
   return (1.0f - share) * frequency / factor + share * frequency;
 }

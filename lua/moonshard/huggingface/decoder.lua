@@ -50,8 +50,8 @@ local ACTIVATION_NAMES = { silu = "silu", gelu_tanh = "gelu_pytorch_tanh", gelu 
 ---@field layer string? what the names of a layer's tensors begin with; default "layers.%d."
 ---@field buffers string[]? patterns of names to skip; default: old versions' frequencies of positions
 ---@field absent string[]? fields that all have, but not this family: dim and heads say them
----@field experts table<string, string>? their names of a layer's mixture: block, w1, w3, w2; shared: default
----  "shared_expert"; bias: of the router's choices, if the family has them
+---@field experts table? their names of a layer's mixture: block, w1, w3, w2; shared: default "shared_expert"; bias: of the
+---  router's choices, if the family has them; stacked: all experts' matrices are one tensor
 ---@field skipped (fun(config: table, o: table): string[], string)? patterns of names of tensors that a folder with this
 ---  config can have and that are not read, and what to say of those that are there: a format that takes their number
 ---@field fused { qkv: string?, gate_up: string?, by_head: boolean? }? names of tensors of several products, with rows
@@ -197,8 +197,9 @@ local CHECKED = {
   { "logit_softcap", false }, { "window", false }, { "kv_lora_rank", false }, { "sinks", false },
   { "experts", false }, { "experts_per_token", false }, { "bias_rate", 0 }, { "aux_loss", 0 },
   { "expert_ffn", false }, { "expert_score", "softmax" }, { "renormalise", true }, { "route_scale", 1 },
-  { "n_group", 1 }, { "topk_group", 1 }, { "shared_ffn", false }, { "shared_gate", true },
-  { "expert_bias", false }, { "expert_fused", false }, { "gated", true }, { "head_bias", false },
+  { "n_group", 1 }, { "topk_group", 1 }, { "score_before_experts", false }, { "shared_ffn", false },
+  { "shared_gate", true }, { "expert_bias", false }, { "expert_fused", false }, { "attention_chunk_size", false },
+  { "attn_scale", false }, { "floor_scale", false }, { "gated", true }, { "head_bias", false },
   { "layer_norm", false }, { "norm_bias", true }, { "parallel", false }, { "rotary_dim", false },
   { "rope_interleaved", false }, { "residual_scale", 1 }, { "logit_scale", 1 }, { "head_dim" }, { "kv_heads" },
 }
@@ -265,6 +266,10 @@ local function check_written(row, known, o, config)
   for i = 1, o.layers do
     local rotates, sparse = not o.rotates or o.rotates[i], not o.sparse or o.sparse[i]
     if rotates ~= (not again.rotates or again.rotates[i]) then refuse_lost(row, "rotates") end
+    local chunked = o.attention_chunk_size and (not o.chunked or o.chunked[i])
+    if chunked ~= (again.attention_chunk_size and (not again.chunked or again.chunked[i])) then
+      refuse_lost(row, "chunked")
+    end
     if sparse ~= (not again.sparse or again.sparse[i]) then refuse_lost(row, "sparse") end
   end
   if o.window and not is_near(theta_of_window(o), theta_of_window(again)) then refuse_lost(row, "window_rope_theta") end

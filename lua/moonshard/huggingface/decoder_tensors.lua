@@ -64,27 +64,34 @@ function List:add_part(name, shape, parameter, part, parts)
   self[#self + 1] = { name = name, shape = shape, slices = { slice } }
 end
 
--- All experts' matrices as one tensor [E,inputs,outputs], each transposed, and their biases [E,outputs].
-function List:add_stack(name, o, inputs, outputs, parameter)
-  local slices = {}
-  for e = 0, o.experts - 1 do
-    slices[e + 1] = { parameter = parameter, matrix = e, first = e * inputs * outputs, parts = o.experts }
+-- All experts' matrices as one tensor [E,inputs,outputs], each transposed: those of the parameters, side by side; and
+-- their biases [E,outputs].
+function List:add_stack(name, o, inputs, outputs, parameters)
+  local tensor = { name = name, shape = { o.experts, inputs, #parameters * outputs }, slices = {} }
+  for i, parameter in ipairs(parameters) do
+    for e = 0, o.experts - 1 do
+      table.insert(tensor.slices, { parameter = parameter, matrix = e, column = (i - 1) * outputs, columns = outputs,
+        first = e * inputs * outputs, parts = o.experts })
+    end
   end
-  self[#self + 1] = { name = name, shape = { o.experts, inputs, outputs }, slices = slices }
-  if o.expert_bias then self:add(name .. "_bias", { o.experts, outputs }, parameter .. "_bias") end
+  self[#self + 1] = tensor
+  if o.expert_bias then self:add(name .. "_bias", { o.experts, outputs }, parameters[1] .. "_bias") end
 end
 
 function List:add_stacks(theirs, ours, o)
   self:add(theirs .. "router.weight", { o.experts, o.dim }, ours .. "router.weight")
   if o.expert_bias then self:add(theirs .. "router.bias", { o.experts }, ours .. "router.bias") end
-  self:add_stack(theirs .. "experts.gate_up_proj", o, o.dim, 2 * o.expert_ffn, ours .. "experts.w13")
-  self:add_stack(theirs .. "experts.down_proj", o, o.expert_ffn, o.dim, ours .. "experts.w2")
+  local experts = ours .. "experts."
+  if o.expert_fused then
+    self:add_stack(theirs .. "experts.gate_up_proj", o, o.dim, 2 * o.expert_ffn, { experts .. "w13" })
+  else
+    self:add_stack(theirs .. "experts.gate_up_proj", o, o.dim, o.expert_ffn, { experts .. "w1", experts .. "w3" })
+  end
+  self:add_stack(theirs .. "experts.down_proj", o, o.expert_ffn, o.dim, { experts .. "w2" })
 end
 
-function List:add_experts(row, layer, o)
-  local names, ours = row.experts, layer .. "mlp."
-  local theirs = layer .. names.block .. "."
-  if o.expert_fused then return self:add_stacks(theirs, ours, o) end
+-- A tensor for each expert's matrix.
+function List:add_each_expert(names, theirs, ours, o)
   self:add(theirs .. "gate.weight", { o.experts, o.dim }, ours .. "router.weight")
   if names.bias then
     self:add(theirs .. names.bias, { o.experts }, ours .. "router_bias")
@@ -96,6 +103,16 @@ function List:add_experts(row, layer, o)
       local name = ("%sexperts.%d.%s.weight"):format(theirs, e, names[w])
       self:add_part(name, shape, ours .. "experts." .. w, e, o.experts)
     end
+  end
+end
+
+function List:add_experts(row, layer, o)
+  local names, ours = row.experts, layer .. "mlp."
+  local theirs = layer .. names.block .. "."
+  if o.expert_fused or names.stacked then
+    self:add_stacks(theirs, ours, o)
+  else
+    self:add_each_expert(names, theirs, ours, o)
   end
   if not o.shared_ffn then return end
   local shared = theirs .. (names.shared or "shared_expert") .. "."
@@ -193,7 +210,7 @@ function List:add_layer(row, o, i)
   add_norm("attn_norm")
   self:add_products(row, layer, ours, attention_of(o), o)
   if o.sinks then self:add(layer .. "self_attn.sinks", { o.heads }, ours .. "attn.sinks") end
-  if o.qk_norm then self:add_qk_norms(row, layer, ours, o) end
+  if o.qk_norm and o.qk_norm ~= "l2" then self:add_qk_norms(row, layer, ours, o) end
   if o.kv_lora_rank then self:add_latent_norms(row, layer, o) end
   add_norm("attn_norm_behind")
   add_norm("ffn_norm")

@@ -27,10 +27,10 @@ end
 ---@return moonshard.TensorView? nil: the whole tensor as stored
 ---@return integer elements
 function weights.view(tensor, slice)
-  if slice.matrix then -- one of several below one another, each [inputs, outputs]
+  if slice.matrix then -- of one of several below one another, each [inputs, outputs]: some outputs
     local _, inputs, outputs = unpack(tensor.shape)
-    return { rows = outputs, columns = inputs, first = slice.matrix * inputs * outputs, row_stride = 1,
-      column_stride = outputs }, inputs * outputs
+    return { rows = slice.columns, columns = inputs, first = slice.matrix * inputs * outputs + slice.column,
+      row_stride = 1, column_stride = outputs }, slice.columns * inputs
   end
   if not slice.column then return nil, numel(tensor.shape) end
   if slice.blocks then -- some rows of each block of as many

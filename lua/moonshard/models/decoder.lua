@@ -12,6 +12,7 @@
 --   GPT-NeoX, Phi 2, Cohere         attention and MLP in parallel, with a norm each (GPT-NeoX) or one
 --   StableLM, Phi 2, GLM            rotary positions in a part of each head
 --   Command R+, StableLM 2 12B      norms of queries and keys with weights of each head
+--   Llama 4                         attention in chunks, temperatures, experts that read weighed tokens
 --   Granite, Cohere                 factors of the embedding, branches, scores and logits
 --   DeepSeek V2, V3, Kimi K2        keys and values from a latent vector (latent_attention.lua)
 --   gpt-oss                         attention sinks, biases of experts, a gate within limits
@@ -19,6 +20,7 @@
 -- Rotary positions pair element d with d + D/2, as Hugging Face's weights expect, or neighbours (Cohere, GLM). Initial
 -- weights: normal(0, 0.02), the projections into the residual stream scaled by 1/sqrt(2 layers).
 
+local constants = require("moonshard.tensor.constants")
 local gated = require("moonshard.nn.gated")
 local HeadNorms = require("moonshard.models.head_norms")
 local language = require("moonshard.models.language")
@@ -29,8 +31,10 @@ local nn = require("moonshard.nn")
 local ops = require("moonshard.tensor.ops")
 local parameter = require("moonshard.tensor.parameter")
 local rope = require("moonshard.models.rope")
+local temperature = require("moonshard.models.temperature")
 
 local initializers = parameter.initializers
+local marks_of_chunks = require("moonshard.models.chunked_attention")
 local value_of = require("moonshard.nn.layer").value_of
 
 local decoder = {}
@@ -59,10 +63,10 @@ end
 
 local Attention = module.define("Attention")
 
-function Attention:init(config, slides, rotates)
+function Attention:init(config, slides, rotates, chunk)
   local head_dim = config.head_dim
   self._config, self.heads, self.kv_heads, self.head_dim = config, config.heads, config.kv_heads, head_dim
-  self._window = slides and config.window or nil
+  self._window, self._chunk = slides and config.window or nil, chunk
   local local_theta = slides and config.window_rope_theta
   self._theta, self._scaling = local_theta or config.rope_theta, not local_theta and config.rope_scaling
   self._rotates = rotates
@@ -71,7 +75,7 @@ function Attention:init(config, slides, rotates)
   self.wv = linear(config.dim, config.kv_heads * head_dim, config.qkv_bias)
   self.wo = linear(config.heads * head_dim, config.dim, config.out_bias, residual_law(config))
   if config.sinks then self.sinks = parameter.new({ config.heads, init = initializers.normal(0, 0.02) }) end
-  if config.qk_norm then
+  if config.qk_norm and config.qk_norm ~= "l2" then
     self.q_norm, self.k_norm = norm_of_heads(config, config.heads), norm_of_heads(config, config.kv_heads)
   end
 end
@@ -83,23 +87,34 @@ local function project(self, x, weights, heads, normalise)
   return y:reshape(x.shape[1], x.shape[2], heads, self.head_dim)
 end
 
+-- Norms behind the rotation, without weights.
+local function l2_norm(config, x)
+  local ones = constants.get(("filled 1 %d"):format(config.head_dim), { config.head_dim }, function(data)
+    for i = 0, config.head_dim - 1 do data[i] = 1 end
+  end)
+  return ops.rms_norm(x, ones:cast(x.dtype), { eps = config.eps })
+end
+
 local function rotate(self, x, normalise, cache)
   local config = self._config
   if normalise and config.qk_norm ~= "all" then x = normalise(x) end
   if not self._rotates then return x end
   local is_long = rope.is_long(config, cache and cache.longest or x.shape[2])
   local rotation = rope.rotation(config, self._theta, self._scaling, is_long)
-  return cache and cache:rotate(x, rotation) or rope.rotate(x, rotation)
+  x = cache and cache:rotate(x, rotation) or rope.rotate(x, rotation)
+  return config.qk_norm == "l2" and l2_norm(config, x) or x
 end
 
 -- A window as long as the sequence hides nothing.
 local function attend(self, q, k, v, tokens, sinks)
-  local window = self._window
+  local window, chunk = self._window, self._chunk
   if window and window >= q.shape[2] then window = nil end
-  return language.attend(self._config, q, k, v, tokens, window, sinks, {
+  local config, start = self._config, nil
+  if chunk and chunk < q.shape[2] then tokens, start = marks_of_chunks(config, chunk, tokens), 1 end
+  return language.attend(config, q, k, v, tokens, window, sinks, {
     query = language.rows_of(self.wq), key = language.rows_of(self.wk),
-    refused = self.q_norm and "queries and keys are normalised" or nil,
-  })
+    refused = config.qk_norm and "queries and keys are normalised" or nil,
+  }, start)
 end
 
 -- x [B,T,D], tokens i32 [B,T] -> [B,T,D]
@@ -109,11 +124,12 @@ function Attention:forward(x, tokens, cache)
   local k = project(self, x, self.wk, self.kv_heads, self.k_norm)
   local v = project(self, x, self.wv, self.kv_heads)
   q, k = rotate(self, q, self.q_norm, cache), rotate(self, k, self.k_norm, cache)
+  local config = self._config
+  if config.attn_scale and not self._rotates then q = temperature.scale(config, q, tokens, cache) end
   local sinks = self.sinks and value_of(self, "sinks")
   local function whole() return attend(self, q, k, v, tokens, sinks) end
-  local config = self._config
-  local y = cache and cache:attend(q, k, v, { window = self._window, softcap = config.attention_softcap,
-    scale = config.attention_scale, sinks = sinks }, whole) or whole()
+  local y = cache and cache:attend(q, k, v, { window = self._window, chunk = self._chunk, sinks = sinks,
+    softcap = config.attention_softcap, scale = config.attention_scale }, whole) or whole()
   return self.wo(y:reshape(batch, length, self.heads * self.head_dim))
 end
 
@@ -141,6 +157,7 @@ local function experts_of(config)
     n_group = config.n_group, topk_group = config.topk_group, group_score = config.group_score,
     aux_loss = config.aux_loss, route_bias = config.route_bias, bias_rate = config.bias_rate,
     activation = config.activation, bias = config.expert_bias, fused = config.expert_fused,
+    score_before_experts = config.score_before_experts,
     shared = config.shared_ffn and MLP(config, config.shared_ffn) or nil,
     shared_gate = config.shared_ffn and config.shared_gate,
     init = "gpt2", down_init = residual_law(config),
@@ -149,11 +166,11 @@ end
 
 local Block = module.define("Block")
 
-function Block:init(config, slides, rotates, sparse)
+function Block:init(config, slides, rotates, sparse, chunk)
   local before, behind = config.norms ~= "behind", config.norms ~= "before"
   self.attn_norm = before and norm(config) or nil
   self.attn = config.kv_lora_rank and latent_attention(config, slides, rotates, residual_law(config))
-    or Attention(config, slides, rotates)
+    or Attention(config, slides, rotates, chunk)
   self.attn_norm_behind = behind and norm(config) or nil
   self.ffn_norm = before and config.parallel ~= "one" and norm(config) or nil
   self.mlp = sparse and experts_of(config) or MLP(config, config.ffn)
@@ -192,7 +209,8 @@ function Decoder:init(config)
   for i = 1, config.layers do
     local slides = config.window and (not config.slides or config.slides[i])
     local sparse = config.experts and (not config.sparse or config.sparse[i])
-    self.layers[i] = Block(config, slides, not config.rotates or config.rotates[i], sparse)
+    local chunk = (not config.chunked or config.chunked[i]) and config.attention_chunk_size or nil
+    self.layers[i] = Block(config, slides, not config.rotates or config.rotates[i], sparse, chunk)
   end
   self.norm = norm(config)
   language.add_head(self, config)

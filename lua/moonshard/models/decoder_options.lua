@@ -48,6 +48,10 @@ local SPECS = {
   window_rope_theta = { "number" },
   rotates = { "table" },
   sinks = { "boolean", default = false },
+  attention_chunk_size = { "positive" },
+  chunked = { "table" },
+  attn_scale = { "number" },
+  floor_scale = { "positive" },
   experts = { "positive" },
   experts_per_token = { "positive" },
   expert_ffn = { "positive" },
@@ -60,6 +64,7 @@ local SPECS = {
   topk_group = { "positive" },
   group_score = { "string" },
   route_bias = { "boolean" },
+  score_before_experts = { "boolean" },
   shared_ffn = { "positive" },
   shared_gate = { "boolean" },
   aux_loss = { "number" },
@@ -79,7 +84,7 @@ for name, spec in pairs(SPECS) do WITH_SIZES[name] = spec end
 local CHOICES = {
   activation = { "silu", "gelu_tanh", "gelu", "relu", "swiglu_oai" },
   parallel = { "each", "one", false },
-  qk_norm = { "head", "each", "all", false },
+  qk_norm = { "head", "each", "all", "l2", false },
   norms = { "before", "behind", "around" },
 }
 
@@ -165,8 +170,11 @@ local function check_numbers(who, config)
     if config[name] == true then errors.invalid("%s: %s must be a number above 0, or false, not true", who, name) end
     config[name] = config[name] or nil
   end
+  if (config.attn_scale ~= nil) ~= (config.floor_scale ~= nil) then
+    errors.invalid("%s: attn_scale and floor_scale say together how queries grow: give both or none", who)
+  end
   for _, name in ipairs({ "attention_scale", "attention_softcap", "logit_softcap", "embedding_scale", "residual_scale",
-    "logit_scale", "eps", "rope_theta", "window_rope_theta" }) do
+    "logit_scale", "attn_scale", "eps", "rope_theta", "window_rope_theta" }) do
     if config[name] and config[name] <= 0 then
       errors.invalid("%s: %s must be above 0, not %s", who, name, options.describe(config[name]))
     end
@@ -179,13 +187,20 @@ local function check_window(who, config)
       errors.invalid("%s: %s says something of layers with a sliding window: give window, its length", who, name)
     end
   end
+  if config.chunked and not config.attention_chunk_size then
+    errors.invalid("%s: chunked says which layers attend in chunks: give attention_chunk_size, their length", who)
+  elseif config.kv_lora_rank and (config.attention_chunk_size or config.attn_scale) then
+    errors.invalid("%s: attention_chunk_size and attn_scale are not built with latent keys and values (kv_lora_rank)", who)
+  elseif config.attention_chunk_size and config.window then
+    errors.invalid("%s: attention_chunk_size and window say both which keys a query sees: give one of them", who)
+  end
 end
 
 -- Options of mixtures of experts, and what they are if they are not given.
 local OF_EXPERTS = {
   experts_per_token = 2, expert_ffn = false, expert_score = "softmax", expert_bias = false, expert_fused = false,
   renormalise = true, route_scale = false, n_group = false, topk_group = false, group_score = false,
-  route_bias = false, shared_ffn = false, shared_gate = true,
+  route_bias = false, score_before_experts = false, shared_ffn = false, shared_gate = true,
   aux_loss = 0, bias_rate = 0, sparse = false,
 }
 
@@ -213,7 +228,7 @@ end
 
 -- Options that have true or false for each layer.
 local function check_by_layer(who, config)
-  for _, name in ipairs({ "slides", "rotates", "sparse" }) do
+  for _, name in ipairs({ "slides", "rotates", "chunked", "sparse" }) do
     for i = 1, config[name] and config.layers or 0 do
       if type(config[name][i]) ~= "boolean" then
         errors.invalid("%s: %s must have true or false for each of the %d layers; that of layer %d is %s", who, name,
@@ -247,8 +262,9 @@ end
 ---@field qkv_bias? boolean default false
 ---@field out_bias? boolean of the attention's output; default false
 ---@field mlp_bias? boolean default false
----@field qk_norm? "head"|"each"|"all"|false norms of queries and keys: of each head, with weights that all heads share
----  or with its own (and without biases), or of all heads together; default false
+---@field qk_norm? "head"|"each"|"all"|"l2"|false norms of queries and keys: of each head, with weights that all heads
+---  share or with its own (and without biases), or of all heads together; "l2": of each head, without weights, behind
+---  the rotation, in the layers that have one; default false
 ---@field norms? "before"|"behind"|"around" where the norms of a branch are; default "before"
 ---@field norm_from_one? boolean factors of norms are 1 + weight; default false
 ---@field layer_norm? boolean norms are layer norms instead of RMS norms; default false
@@ -265,6 +281,11 @@ end
 ---@field slides? boolean[] which layers do; default: all
 ---@field rotates? boolean[] which layers have rotary positions; default: all
 ---@field sinks? boolean a number of each head takes part in its softmax (nn/sink.lua); default false
+---@field attention_chunk_size? integer a query sees the keys before it of its own chunk alone, which has so many
+---  tokens, in the layers that `chunked` marks
+---@field chunked? boolean[] which layers do; default: all
+---@field attn_scale? number queries of layers without rotary positions grow with the position (models/temperature.lua)
+---@field floor_scale? integer in steps of so many tokens
 ---@field experts? integer in place of an MLP, layers have so many experts (nn/mixture_of_experts.lua)
 ---@field experts_per_token? integer default 2
 ---@field expert_ffn? integer width of an expert; default ffn
@@ -278,6 +299,7 @@ end
 ---@field group_score? "max"|"top2" a group's score: its best expert's, or the sum of its two best; default "max"
 ---@field route_bias? boolean biases choose experts with the scores; they move by bias_rate, and with 0 stay as they
 ---  are; default: whether bias_rate is above 0
+---@field score_before_experts? boolean weights multiply what experts read, and not what they return; default false
 ---@field shared_ffn? integer width of a shared expert; default: none
 ---@field shared_gate? boolean a sigmoid weighs the shared expert; default true
 ---@field aux_loss? number factor of the routers' auxiliary loss; default 0

@@ -81,6 +81,13 @@ families.rows = {
     name = "Cohere2", usual = { tied = true },
     traits = { layer_norm = true, norm_bias = false, parallel = "one", rope_interleaved = true },
   },
+  llama4_text = {
+    name = "Llama4", traits = {
+      rope_interleaved = true, expert_score = "sigmoid", renormalise = false, score_before_experts = true,
+      shared_gate = false,
+    },
+    usual = { experts = 16, experts_per_token = 1, qk_norm = "l2", rope_theta = 500000 },
+  },
   granite = { name = "Granite", usual = { eps = 1e-6 } },
   glm = { name = "Glm", traits = { rope_interleaved = true }, usual = { qkv_bias = true, eps = 1.5625e-7 } },
   glm4 = {

@@ -24,6 +24,7 @@
 ---@field gpt_oss fun(config: moonshard.DecoderOptions): moonshard.Module
 ---@field granite fun(config: moonshard.DecoderOptions): moonshard.Module
 ---@field kimi_k2 fun(config: moonshard.DecoderOptions): moonshard.Module
+---@field llama4_text fun(config: moonshard.DecoderOptions): moonshard.Module
 ---@field ministral fun(config: moonshard.DecoderOptions): moonshard.Module
 ---@field mistral fun(config: moonshard.DecoderOptions): moonshard.Module
 ---@field mixtral fun(config: moonshard.DecoderOptions): moonshard.Module

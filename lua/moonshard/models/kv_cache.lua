@@ -24,14 +24,16 @@ KVCache.__index = KVCache
 ---@field value_dim integer
 ---@field dtype string
 ---@field window integer? of keys that a query sees
+---@field chunk integer? it sees those of its own chunk alone
 
 local kv_cache = {}
 
----The name of the mask of layers with a window, among the inputs.
----@param window integer?
+---The name of the mask of layers with a window or chunks, among the inputs.
+---@param layer { window: integer?, chunk: integer? }
 ---@return string
-function kv_cache.mask_name(window)
-  return window and "seen within " .. window or "seen"
+function kv_cache.mask_name(layer)
+  if layer.chunk then return "seen in chunks of " .. layer.chunk end
+  return layer.window and "seen within " .. layer.window or "seen"
 end
 
 ---The cache of a first pass.
@@ -117,7 +119,7 @@ local function attend_to_kept(self, layer, q, k, v, o)
   local function scores_of(these) return ops.matmul(query, these, { trans_b = 1 }):cast("f32") end
   local scores = ops.concat(scores_of(keys), scores_of(key), { axis = -1 }) * (o.scale or 1 / math.sqrt(dim))
   if o.softcap then scores = (scores * (1 / o.softcap)):tanh() * o.softcap end
-  local seen = ops.where(self.inputs[kv_cache.mask_name(o.window)], scores, -math.huge)
+  local seen = ops.where(self.inputs[kv_cache.mask_name(o)], scores, -math.huge)
   local weights = (o.sinks and sink.softmax(seen, o.sinks:reshape(1, groups, heads / groups, 1)) or ops.softmax(seen))
     :cast(v.dtype)
   local y = ops.matmul(weights:slice(-1, 0, rows), values)
@@ -129,13 +131,13 @@ end
 ---@param q moonshard.Tensor [B,T,H,D]
 ---@param k moonshard.Tensor [B,T,G,D]
 ---@param v moonshard.Tensor [B,T,G,E]
----@param o { window: integer?, softcap: number?, scale: number?, sinks: moonshard.Tensor? }
+---@param o { window: integer?, chunk: integer?, softcap: number?, scale: number?, sinks: moonshard.Tensor? }
 ---@param whole fun(): moonshard.Tensor attention among the tokens of the first pass
 ---@return moonshard.Tensor [B,T,H,E]
 function KVCache:attend(q, k, v, o, whole)
   local layer = #self.layers + 1
   self.layers[layer] = { heads = k.shape[3], key_dim = k.shape[4], value_dim = v.shape[4], dtype = k.dtype,
-    window = o.window }
+    window = o.window, chunk = o.chunk }
   self.outputs["keys " .. layer], self.outputs["values " .. layer] = k, v
   if self.is_first then return whole() end
   return attend_to_kept(self, layer, q, k, v, o)

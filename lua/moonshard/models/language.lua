@@ -25,16 +25,17 @@ function language.rows_of(layer) return { layer.weight, layer.bias } end
 ---@param window integer? of keys that a query sees, itself included
 ---@param sinks moonshard.Tensor? [H] see nn/sink.lua
 ---@param projections { query: table, key: table, refused: string? } which QK-clip scales, as of ms.nn.attention_logits
+---@param start integer? the token that begins what a query sees; default config.document_start
 ---@return moonshard.Tensor [B,T,H,D]
-function language.attend(config, q, k, v, tokens, window, sinks, projections)
+function language.attend(config, q, k, v, tokens, window, sinks, projections, start)
+  start = start or config.document_start
   local o = { window = window, scale = config.attention_scale, softcap = config.attention_softcap }
   attention_logits.declare(q, k, {
     query = projections.query, key = projections.key, refused = projections.refused,
-    window = o.window, scale = o.scale, softcap = o.softcap, start = config.document_start,
-    tokens = config.document_start and tokens,
+    window = o.window, scale = o.scale, softcap = o.softcap, start = start, tokens = start and tokens,
   })
-  if config.document_start then
-    o.start = config.document_start
+  if start then
+    o.start = start
     return sink.document_attention(q, k, v, tokens, sinks, o)
   end
   o.causal = true

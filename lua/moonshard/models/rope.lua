@@ -79,8 +79,8 @@ function rope.read_scaling(name, given, pairs_rotated)
       errors.invalid("%s: %s %g must be above 0", name, field, value)
     end
   end
-  if kind == "llama3" and scaled.high_freq_factor <= scaled.low_freq_factor then
-    errors.invalid("%s: low_freq_factor %g and high_freq_factor %g: the high one must be above the low one", name,
+  if kind == "llama3" and scaled.high_freq_factor < scaled.low_freq_factor then
+    errors.invalid("%s: low_freq_factor %g and high_freq_factor %g: the high one must be at least the low one", name,
       scaled.low_freq_factor, scaled.high_freq_factor)
   end
   return given
@@ -95,7 +95,7 @@ local function llama3_frequency(frequency, scaled)
   local original, low, high = scaled.original_max_position_embeddings, scaled.low_freq_factor, scaled.high_freq_factor
   local wave = f32(f32(2 * math.pi) / frequency)
   if wave > f32(original / low) then return f32(frequency / scaled.factor) end
-  if wave < f32(original / high) then return frequency end
+  if wave < f32(original / high) or high == low then return frequency end
   local share = f32(f32(f32(original / wave) - low) / f32(high - low))
   return f32(f32(f32(f32(1 - share) * frequency) / scaled.factor) + f32(share * frequency))
 end

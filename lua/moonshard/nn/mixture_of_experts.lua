@@ -33,6 +33,7 @@ local MIXTURE = layer_options.declare(WHO, {
   bias = { "boolean", default = false, resume = "free" }, fused = { "boolean", default = false, resume = "free" },
   shared = { "table", resume = "free" },
   shared_gate = { "boolean", default = false, resume = "free" },
+  score_before_experts = { "boolean", default = false, resume = "refused" },
   init = { "string|number|table", default = "pytorch", resume = "free" },
   down_init = { "string|number|table", resume = "free" },
 })
@@ -156,6 +157,9 @@ local function check(config)
     errors.invalid("%s: shared must be a module that maps [T,dim] to [T,dim], not %s", WHO,
       options.describe(config.shared))
   end
+  if config.score_before_experts and config.bias then
+    errors.invalid("%s: score_before_experts is not built with bias, of experts", WHO)
+  end
   if config.shared_gate and not config.shared then
     errors.invalid("%s: shared_gate weighs the module `shared`, which is not given", WHO)
   end
@@ -235,8 +239,11 @@ function Mixture:forward(x)
   local weights, index = choose(config, scores, bias)
   local order, places, offsets = unpack(ops.apply("expert_order", { index }, { experts = config.experts }))
   note(config, bias, scores, offsets)
-  local results = self.experts(ops.expert_dispatch(rows, order, places), offsets)
-  local y = ops.expert_combine(results, order, places, weights)
+  local before = config.score_before_experts
+  local read = before and ops.expert_dispatch(rows, order, places, weights) or ops.expert_dispatch(rows, order, places)
+  local results = self.experts(read, offsets)
+  local y = before and ops.expert_combine(results, order, places)
+    or ops.expert_combine(results, order, places, weights)
   if config.bias then y = y + weighted_bias(self.experts, scores, index, weights) end
   if self.shared then
     local every = self.shared(rows)
@@ -275,6 +282,8 @@ end
 ---  (gpt-oss); default false
 ---@field shared? moonshard.Module that every token passes, [T, dim] to [T, dim]; its result is added
 ---@field shared_gate? boolean weigh that by the sigmoid of a product of the token; default false
+---@field score_before_experts? boolean a token's weights multiply what its experts read, and not what they return;
+---  default false
 ---@field init? string|number|moonshard.Initializer of weights: "pytorch" (default), "gpt2", or one of ms.init
 ---@field down_init? string|number|moonshard.Initializer of the experts' second weights; default: init
 

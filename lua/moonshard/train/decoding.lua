@@ -190,12 +190,13 @@ local function follow_documents(self, text)
 end
 
 -- u8 [B,1,1,rows+1]: the kept tokens that the new one, the last column, sees.
-local function mask_of(self, window)
-  local columns = self.rows + 1
+local function mask_of(self, layer)
+  local columns, window, chunk = self.rows + 1, layer.window, layer.chunk
   local array = array_of("u8", #self.texts * columns)
   for i, text in ipairs(self.texts) do
     local row, at = array.data + (i - 1) * columns, #text.ids - 1
-    for t = math.max(text.document, window and at - window + 1 or 0), at - 1 do row[t] = 1 end
+    local first = window and at - window + 1 or chunk and at - (at - text.document) % chunk or 0
+    for t = math.max(text.document, first), at - 1 do row[t] = 1 end
     row[columns - 1] = 1
   end
   return array
@@ -211,8 +212,8 @@ local function inputs_of(self)
   add("positions", of_each(self, function(text) return #text.ids - 1 end), 1)
   add("positions_in_documents", of_each(self, function(text) return #text.ids - 1 - text.document end), 1)
   for _, layer in ipairs(self.layers) do
-    local name = kv_cache.mask_name(layer.window)
-    if not inputs[name] then add(name, mask_of(self, layer.window), 1, 1, self.rows + 1) end
+    local name = kv_cache.mask_name(layer)
+    if not inputs[name] then add(name, mask_of(self, layer), 1, 1, self.rows + 1) end
   end
   for i, layer in ipairs(self.layers) do
     add("keys " .. i, self.arrays["keys " .. i], layer.heads, self.rows, layer.key_dim)

@@ -177,8 +177,8 @@ int ms_infer_rope(const ms_node *node, const ms_value_info *in, ms_value_info *o
     return MS_FAIL(MS_EINVAL,
                    "rope: original %" PRId64 "; it must be the context length of the original training, or 0",
                    attrs->rope.original);
-  if (attrs->rope.original && !(attrs->rope.factor > 0 && attrs->rope.low > 0 && attrs->rope.high > attrs->rope.low))
-    return MS_FAIL(MS_EINVAL, "rope: factor %g, low %g, high %g; they must be positive, and high must exceed low",
+  if (attrs->rope.original && !(attrs->rope.factor > 0 && attrs->rope.low > 0 && attrs->rope.high >= attrs->rope.low))
+    return MS_FAIL(MS_EINVAL, "rope: factor %g, low %g, high %g; they must be positive, and high at least low",
                    attrs->rope.factor, attrs->rope.low, attrs->rope.high);
   out[0] = in[0];
   return MS_OK;

@@ -19,17 +19,17 @@ local FAMILIES = {
   "cohere", "cohere2", "exaone4", "glm", "glm4", "gpt_neox", "gpt_neox_sequential", "granite", "llama_dynamic",
   "llama_yarn", "olmo3", "olmoe", "phi", "phi3_long", "phi3_short", "seed_oss", "stablelm", "stablelm_parallel",
   "starcoder2", "falcon", "falcon_new", "falcon_sequential", "ministral",
-  "cohere_norms", "phi_norms", "stablelm_norms",
+  "cohere_norms", "phi_norms", "stablelm_norms", "llama4", "llama4_tied",
 }
 local tried, all = huggingface.tried(FAMILIES, "gemma3")
 -- Where not all cases run, one for each way in which a family's layers are divided: norms of heads and of all queries,
 -- products that are one matrix, experts with a shared one; and for masks, windows, and rows of experts.
 local DIVIDED = breadth.all and { "gemma2", "gemma3", "llama_biased", "olmo2", "phi3", "qwen2_window", "qwen3",
   "smollm3", "mixtral", "qwen2_moe", "qwen3_moe", "cohere2", "glm4", "gpt_neox", "granite", "olmo3", "olmoe", "phi",
-  "phi3_long", "stablelm", "starcoder2", "cohere_norms", "stablelm_norms" }
-  or { "gemma3", "olmo2", "phi3", "qwen2_moe", "glm4", "phi", "cohere_norms" }
+  "phi3_long", "stablelm", "starcoder2", "cohere_norms", "stablelm_norms", "llama4" }
+  or { "gemma3", "olmo2", "phi3", "qwen2_moe", "glm4", "phi", "cohere_norms", "llama4" }
 local IN_CONTEXT = breadth.all and { "mistral", "gemma2", "gemma3", "qwen3", "smollm3", "qwen2_moe", "cohere2", "glm",
-  "gpt_neox", "llama_yarn", "phi3_short" } or { "gemma3", "qwen2_moe", "glm" }
+  "gpt_neox", "llama_yarn", "phi3_short", "llama4" } or { "gemma3", "qwen2_moe", "glm", "llama4" }
 
 describe("a family", function()
   for _, name in ipairs(tried) do
@@ -196,6 +196,9 @@ describe("ms.models", function()
       exaone4 = { window = 4, slides = { false, true }, rotates = { false, true } },
       seed_oss = { out_bias = true, mlp_bias = true }, ministral = { window = 4, slides = { false, true } },
       falcon = { kv_heads = 1, qkv_bias = true, out_bias = true, mlp_bias = true },
+      llama4_text = { experts = 3, experts_per_token = 2, expert_ffn = 7, shared_ffn = 7, sparse = { false, true },
+        rotates = { false, true }, chunked = { false, true }, attention_chunk_size = 3, attn_scale = 0.5,
+        floor_scale = 2 },
       olmoe = { experts = 4, experts_per_token = 3, expert_ffn = 12, aux_loss = 0.25 },
     }
     local tokens = ms.tensor({ { 3, 1, 16, 7, 2, 5, 9, 4 } }, { dtype = "i32" })
@@ -226,6 +229,13 @@ describe("ms.models", function()
     refused("qwen3", { experts = 4 }, "experts")
     refused("olmo2", { norms = "before" }, "norms")
     refused("gemma", { embedding_scale = 1 }, "embedding_scale")
+    refused("llama4_text", { experts = 3 }, "shared_ffn | wide")
+    refused("llama4_text", { experts = 3, expert_ffn = 8, shared_ffn = 8, expert_score = "softmax" }, "expert_score")
+    refused("mixtral", { score_before_experts = true }, "score_before_experts")
+    refused("qwen2_moe", { shared_ffn = 8, shared_gate = false }, "shared_gate")
+    refused("llama", { attention_chunk_size = 4 }, "attention_chunk_size")
+    refused("llama", { qk_norm = "l2" }, "qk_norm")
+    refused("llama", { attn_scale = 0.1, floor_scale = 4, rotates = { true, false } }, "attn_scale")
     refused("llama", { out_bias = true }, "out_bias")
     -- What their config classes do not take.
     refused("phi3", { rope_scaling = { factor = 8, low_freq_factor = 1, high_freq_factor = 4,
@@ -272,7 +282,11 @@ describe("ms.models", function()
   it("G1 refuses options of a decoder that make no sense", function()
     local function refused(more) return message(ms.models.decoder, with(more)) end
     has(refused { norms = "after" }, 'norms | "before" or "behind" or "around" | "after"')
-    has(refused { qk_norm = true }, 'qk_norm | "head" or "each" or "all" or false | true')
+    has(refused { qk_norm = true }, 'qk_norm | "head" or "each" or "all" or "l2" or false | true')
+    has(refused { chunked = { true, true } }, "chunked | attention_chunk_size")
+    has(refused { attention_chunk_size = 2, window = 2 }, "attention_chunk_size | window")
+    has(refused { attn_scale = 0.1 }, "attn_scale | floor_scale")
+    has(refused { shared_gate = false }, "shared_gate | experts")
     has(refused { qk_norm = "each", norm_from_one = true }, "norm_from_one | qk_norm")
     has(refused { activation = "tanh" }, 'activation | "silu" or "gelu_tanh" or "gelu" or "relu" | "tanh"')
     has(refused { slides = { true, true } }, "slides | window")

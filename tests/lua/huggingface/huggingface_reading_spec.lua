@@ -150,6 +150,13 @@ describe("a config.json", function()
     ["more than all elements rotated"] = { "glm", function(c) c.rope_parameters.partial_rotary_factor = 1.5 end,
       "partial_rotary_factor | at most 1 | 1.5" },
     ["queries cut to a range"] = { "olmoe", set("clip_qkv", 8), "clip_qkv is 8 | not built" },
+    ["a layer of Llama 4 that slides"] = { "llama4", set("layer_types", { "chunked_attention", "sliding_attention" }),
+      'layer_types of layer 2 | "sliding_attention"' },
+    ["chunks without a length"] = { "llama4", set("attention_chunk_size", cjson.null), "attention_chunk_size is null" },
+    ["a layer with experts that is not there"] = { "llama4", set("moe_layers", { 2 }),
+      "moe_layers has 2 | layer is 1" },
+    ["positions in a layer by another number"] = { "llama4", set("no_rope_layers", { 1, 2 }),
+      "no_rope_layers of layer 2 is 2" },
     ["another pattern of layers"] = { "exaone4", function(c)
       c.layer_types, c.sliding_window_pattern = nil, "LLXG"
     end, 'sliding_window_pattern | "LLLG" | "LLXG"' },

@@ -13,7 +13,7 @@ local scratch = require("lua.support.scratch")
 teardown(scratch.clear)
 
 local FIXTURES, set = huggingface.FIXTURES, huggingface.set
-local MODELS = { "llava", "gemma3_images", "mistral3" }
+local MODELS = { "llava", "gemma3_images", "llama4_images", "mistral3" }
 
 -- A change of the decoder's config.
 local function inside(name, value)

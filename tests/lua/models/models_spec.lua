@@ -184,7 +184,7 @@ describe("llama", function()
     has(message(llama, { dim = 18 }), "dim 18 | heads 4 | head_dim")
     has(message(llama, { head_dim = 5 }), "5 | even")
     has(message(llama, { rope_scaling = { factor = 8 } }), "rope_scaling: ")
-    has(message(llama, { rope_scaling = { factor = 8, low_freq_factor = 4, high_freq_factor = 4,
+    has(message(llama, { rope_scaling = { factor = 8, low_freq_factor = 5, high_freq_factor = 4,
       original_max_position_embeddings = 8192 } }), "high | low")
   end)
 end)

@@ -45,7 +45,7 @@ local ROWS = {
   { any = true, fields = [[
     _commit_hash _name_or_path base_model finetuning_task internal_version is_llama_config language license
     model_name model_type name name_or_path task_specific_params transformers.js_config transformers_version
-    unsloth_fixed unsloth_version _num_labels problem_type
+    unsloth_fixed unsloth_version _num_labels for_llm_compressor problem_type
   ]] },
   -- Code of the folder's own, for the reference library alone.
   { any = true, fields = "auto_map",
@@ -130,6 +130,8 @@ local ROWS = {
     aux_loss_alpha ep_size num_mtp_layers num_nextn_predict_layers output_router_logits seq_aux
   ]] },
   { any = true, families = "gpt_oss", fields = "initial_context_length" },
+  -- Its class has no auxiliary loss and no noise.
+  { any = true, families = "llama4_text", fields = "output_router_logits router_aux_loss_coef router_jitter_noise" },
   { any = true, families = "bert", fields = [[
     directionality pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers pooler_size_per_head pooler_type
   ]] },

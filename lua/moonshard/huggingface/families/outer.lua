@@ -34,6 +34,10 @@ local families = {
       image_token_index multimodal_projector_bias projector_hidden_act spatial_merge_size vision_feature_layer
     ]],
   },
+  llama4 = {
+    architecture = "Llama4ForConditionalGeneration", text = "llama4_text", nestings = { INSIDE },
+    parts = { "vision_model.", "multi_modal_projector." }, fields = "boi_token_index eoi_token_index image_token_index",
+  },
   llava = {
     architecture = "LlavaForConditionalGeneration", text = "llama", nestings = { BESIDE, INSIDE }, parts = VISION,
     fields = [[

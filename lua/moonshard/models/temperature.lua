@@ -1,0 +1,44 @@
+-- Temperature tuning of layers without positions (Llama 4): their queries grow with the logarithm of the position, so
+-- that attention over long texts stays as sharp as over short ones. At position p, from 0, the factor is
+-- 1 + attn_scale log(1 + floor((p + 1) / floor_scale)).
+
+local constants = require("moonshard.tensor.constants")
+local nn = require("moonshard.nn")
+local ops = require("moonshard.tensor.ops")
+
+local temperature = {}
+
+-- The factors of the first positions, f32 [length,1].
+local function factors(config, length)
+  local scale, floor = config.attn_scale, config.floor_scale
+  return constants.get(("temperatures %.17g %d %d"):format(scale, floor, length), { length, 1 }, function(data)
+    for p = 0, length - 1 do data[p] = 1 + scale * math.log(1 + math.floor((p + 1) / floor)) end
+  end)
+end
+
+-- Positions are those in documents where these share a row, so that a document has the same logits as alone.
+local function factors_of(config, tokens, cache)
+  local batch, length = unpack(tokens.shape)
+  if cache and not cache.is_first then
+    local rows = cache.inputs["keys 1"].shape[3] + 1
+    return ops.embedding(factors(config, rows), cache.inputs.positions_in_documents):reshape(batch, length, 1, 1)
+  elseif config.document_start then
+    local positions = nn.document_positions(tokens, config.document_start)
+    return ops.embedding(factors(config, length), positions):reshape(batch, length, 1, 1)
+  end
+  return factors(config, length):reshape(1, length, 1, 1)
+end
+
+---Scales queries, in f32.
+---@param config moonshard.DecoderConfig
+---@param q moonshard.Tensor [B,T,H,D]
+---@param tokens moonshard.Tensor i32 [B,T]
+---@param cache moonshard.KVCache?
+---@return moonshard.Tensor
+function temperature.scale(config, q, tokens, cache)
+  local longest = cache and not cache.is_first and cache.inputs["keys 1"].shape[3] + 1 or tokens.shape[2]
+  if longest < config.floor_scale then return q end -- all factors are 1
+  return (q:cast("f32") * factors_of(config, tokens, cache)):cast(q.dtype)
+end
+
+return temperature
