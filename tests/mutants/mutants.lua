@@ -280,7 +280,7 @@ return {
   { "chunks of a generated text begin with its row", "lua/moonshard/train/decoding.lua",
     "chunk and at - (at - text.document) % chunk or 0", "chunk and at - at % chunk or 0", "models/llama4_spec" },
   { "queries of late positions have the temperature of early ones", "lua/moonshard/models/temperature.lua",
-    "data[p] = 1 + scale * math.log(1 + math.floor((p + 1) / floor))", "data[p] = 1 + scale * 0 * floor",
+    "data[p] = 1 + scale * math.log(1 + math.floor((p + first) / floor))", "data[p] = 1 + scale * 0 * floor * first",
     "huggingface/families_spec" },
   { "experts read tokens without their weights", "lua/moonshard/nn/mixture_of_experts.lua",
     "local before = config.score_before_experts", "local before = false", "huggingface/families_spec" },

@@ -199,7 +199,8 @@ local CHECKED = {
   { "expert_ffn", false }, { "expert_score", "softmax" }, { "renormalise", true }, { "route_scale", 1 },
   { "n_group", 1 }, { "topk_group", 1 }, { "score_before_experts", false }, { "shared_ffn", false },
   { "shared_gate", true }, { "expert_bias", false }, { "expert_fused", false }, { "attention_chunk_size", false },
-  { "attn_scale", false }, { "floor_scale", false }, { "gated", true }, { "head_bias", false },
+  { "attn_scale", false }, { "floor_scale", false }, { "attn_scale_layers", "nope" }, { "gated", true },
+  { "head_bias", false },
   { "layer_norm", false }, { "norm_bias", true }, { "parallel", false }, { "rotary_dim", false },
   { "rope_interleaved", false }, { "residual_scale", 1 }, { "logit_scale", 1 }, { "head_dim" }, { "kv_heads" },
 }

@@ -57,7 +57,7 @@ end
 local TOLD = set_of([[
   attention_scale attention_softcap aux_loss bias_rate document_start dropout embedding_scale eps logit_softcap padding
   logit_scale residual_scale rope_scaling rope_theta slides vocab window window_rope_theta
-  attention_chunk_size attn_scale chunked floor_scale
+  attention_chunk_size attn_scale attn_scale_layers chunked floor_scale
 ]])
 
 -- Names and shapes of parameters say so, or nothing that is computed depends on it.

@@ -125,7 +125,7 @@ function Attention:forward(x, tokens, cache)
   local v = project(self, x, self.wv, self.kv_heads)
   q, k = rotate(self, q, self.q_norm, cache), rotate(self, k, self.k_norm, cache)
   local config = self._config
-  if config.attn_scale and not self._rotates then q = temperature.scale(config, q, tokens, cache) end
+  if temperature.is_on(config, self._rotates) then q = temperature.scale(config, q, tokens, cache) end
   local sinks = self.sinks and value_of(self, "sinks")
   local function whole() return attend(self, q, k, v, tokens, sinks) end
   local y = cache and cache:attend(q, k, v, { window = self._window, chunk = self._chunk, sinks = sinks,

@@ -52,6 +52,7 @@ local SPECS = {
   chunked = { "table" },
   attn_scale = { "number" },
   floor_scale = { "positive" },
+  attn_scale_layers = { "string" },
   experts = { "positive" },
   experts_per_token = { "positive" },
   expert_ffn = { "positive" },
@@ -173,6 +174,10 @@ local function check_numbers(who, config)
   if (config.attn_scale ~= nil) ~= (config.floor_scale ~= nil) then
     errors.invalid("%s: attn_scale and floor_scale say together how queries grow: give both or none", who)
   end
+  local layers = config.attn_scale_layers
+  if layers and layers ~= "nope" and layers ~= "all" then
+    errors.raise("MS_ENAME", '%s: attn_scale_layers must be "nope" or "all", not %s', who, options.describe(layers))
+  end
   for _, name in ipairs({ "attention_scale", "attention_softcap", "logit_softcap", "embedding_scale", "residual_scale",
     "logit_scale", "attn_scale", "eps", "rope_theta", "window_rope_theta" }) do
     if config[name] and config[name] <= 0 then
@@ -284,8 +289,9 @@ end
 ---@field attention_chunk_size? integer a query sees the keys before it of its own chunk alone, which has so many
 ---  tokens, in the layers that `chunked` marks
 ---@field chunked? boolean[] which layers do; default: all
----@field attn_scale? number queries of layers without rotary positions grow with the position (models/temperature.lua)
+---@field attn_scale? number queries grow with the position (models/temperature.lua)
 ---@field floor_scale? integer in steps of so many tokens
+---@field attn_scale_layers? "nope"|"all" in layers without rotary positions, or in all; default "nope"
 ---@field experts? integer in place of an MLP, layers have so many experts (nn/mixture_of_experts.lua)
 ---@field experts_per_token? integer default 2
 ---@field expert_ffn? integer width of an expert; default ffn

@@ -24,6 +24,7 @@ families.rows = {
   decoder = { name = "Decoder" },
   mistral = { name = "Mistral", usual = { eps = 1e-6 } },
   ministral = { name = "Ministral", usual = { eps = 1e-6 } },
+  ministral3 = { name = "Ministral3", traits = { attn_scale_layers = "all" }, usual = { rope_theta = 1e6 } },
   phi3 = { name = "Phi3" },
   qwen2 = { name = "Qwen2", traits = { qkv_bias = true }, usual = { eps = 1e-6 } },
   qwen3 = { name = "Qwen3", traits = { qk_norm = "head" }, usual = { eps = 1e-6 } },

@@ -26,6 +26,7 @@
 ---@field kimi_k2 fun(config: moonshard.DecoderOptions): moonshard.Module
 ---@field llama4_text fun(config: moonshard.DecoderOptions): moonshard.Module
 ---@field ministral fun(config: moonshard.DecoderOptions): moonshard.Module
+---@field ministral3 fun(config: moonshard.DecoderOptions): moonshard.Module
 ---@field mistral fun(config: moonshard.DecoderOptions): moonshard.Module
 ---@field mixtral fun(config: moonshard.DecoderOptions): moonshard.Module
 ---@field olmo2 fun(config: moonshard.DecoderOptions): moonshard.Module

@@ -1,6 +1,7 @@
--- Temperature tuning of layers without positions (Llama 4): their queries grow with the logarithm of the position, so
--- that attention over long texts stays as sharp as over short ones. At position p, from 0, the factor is
--- 1 + attn_scale log(1 + floor((p + 1) / floor_scale)).
+-- Temperature tuning: queries grow with the logarithm of the position, so that attention over long texts stays as
+-- sharp as over short ones. At position p, from 0, the factor is 1 + attn_scale log(1 + floor((p + 1) / floor_scale))
+-- in the layers without positions of Llama 4 ("nope"), and with p in place of p + 1 in all layers of Ministral 3
+-- ("all").
 
 local constants = require("moonshard.tensor.constants")
 local nn = require("moonshard.nn")
@@ -10,9 +11,10 @@ local temperature = {}
 
 -- The factors of the first positions, f32 [length,1].
 local function factors(config, length)
-  local scale, floor = config.attn_scale, config.floor_scale
-  return constants.get(("temperatures %.17g %d %d"):format(scale, floor, length), { length, 1 }, function(data)
-    for p = 0, length - 1 do data[p] = 1 + scale * math.log(1 + math.floor((p + 1) / floor)) end
+  local scale, floor, first = config.attn_scale, config.floor_scale, config.attn_scale_layers == "all" and 0 or 1
+  local key = ("temperatures %.17g %d %d %d"):format(scale, floor, first, length)
+  return constants.get(key, { length, 1 }, function(data)
+    for p = 0, length - 1 do data[p] = 1 + scale * math.log(1 + math.floor((p + first) / floor)) end
   end)
 end
 
@@ -27,6 +29,14 @@ local function factors_of(config, tokens, cache)
     return ops.embedding(factors(config, length), positions):reshape(batch, length, 1, 1)
   end
   return factors(config, length):reshape(1, length, 1, 1)
+end
+
+---Whether the queries of a layer are scaled.
+---@param config moonshard.DecoderConfig
+---@param rotates boolean the layer's
+---@return boolean
+function temperature.is_on(config, rotates)
+  return config.attn_scale ~= nil and (config.attn_scale_layers == "all" or not rotates)
 end
 
 ---Scales queries, in f32.

@@ -66,11 +66,14 @@ local function part_of(family, name, usual)
   return part
 end
 
+-- Families that version 4 of the reference library, which wrote the list, does not have.
+local NEWER = { ministral3 = true }
+
 describe("the fields of a class of the reference library", function()
   it("K6 are listed for all families", function()
     local lacking = {}
     for name in config.supported():gmatch("[%w_]+") do
-      if name ~= "and" and not FIELDS[name] then lacking[#lacking + 1] = name end
+      if name ~= "and" and not FIELDS[name] and not NEWER[name] then lacking[#lacking + 1] = name end
     end
     assert.same({}, lacking, "run tests/fixtures/huggingface/config_fields.py for these")
   end)

@@ -19,7 +19,7 @@ local FAMILIES = {
   "cohere", "cohere2", "exaone4", "glm", "glm4", "gpt_neox", "gpt_neox_sequential", "granite", "llama_dynamic",
   "llama_yarn", "olmo3", "olmoe", "phi", "phi3_long", "phi3_short", "seed_oss", "stablelm", "stablelm_parallel",
   "starcoder2", "falcon", "falcon_new", "falcon_sequential", "ministral",
-  "cohere_norms", "phi_norms", "stablelm_norms", "llama4", "llama4_tied",
+  "cohere_norms", "phi_norms", "stablelm_norms", "llama4", "llama4_tied", "ministral3",
 }
 local tried, all = huggingface.tried(FAMILIES, "gemma3")
 -- Where not all cases run, one for each way in which a family's layers are divided: norms of heads and of all queries,
@@ -195,6 +195,8 @@ describe("ms.models", function()
         rope_scaling = { type = "yarn", factor = 4, original_max_position_embeddings = 4, attention_factor = 2 } },
       exaone4 = { window = 4, slides = { false, true }, rotates = { false, true } },
       seed_oss = { out_bias = true, mlp_bias = true }, ministral = { window = 4, slides = { false, true } },
+      ministral3 = { attn_scale = 0.5, floor_scale = 3, window = 4,
+        rope_scaling = { type = "yarn", factor = 4, original_max_position_embeddings = 3 } },
       falcon = { kv_heads = 1, qkv_bias = true, out_bias = true, mlp_bias = true },
       llama4_text = { experts = 3, experts_per_token = 2, expert_ffn = 7, shared_ffn = 7, sparse = { false, true },
         rotates = { false, true }, chunked = { false, true }, attention_chunk_size = 3, attn_scale = 0.5,
@@ -235,6 +237,8 @@ describe("ms.models", function()
     refused("qwen2_moe", { shared_ffn = 8, shared_gate = false }, "shared_gate")
     refused("llama", { attention_chunk_size = 4 }, "attention_chunk_size")
     refused("llama", { qk_norm = "l2" }, "qk_norm")
+    refused("ministral3", { attn_scale = 0.5, floor_scale = 4,
+      rope_scaling = { type = "yarn", factor = 4, original_max_position_embeddings = 8 } }, "floor_scale")
     refused("llama", { attn_scale = 0.1, floor_scale = 4, rotates = { true, false } }, "attn_scale")
     refused("llama", { out_bias = true }, "out_bias")
     -- What their config classes do not take.
@@ -286,6 +290,7 @@ describe("ms.models", function()
     has(refused { chunked = { true, true } }, "chunked | attention_chunk_size")
     has(refused { attention_chunk_size = 2, window = 2 }, "attention_chunk_size | window")
     has(refused { attn_scale = 0.1 }, "attn_scale | floor_scale")
+    has(refused { attn_scale_layers = "some" }, 'attn_scale_layers | "nope" or "all" | "some"')
     has(refused { shared_gate = false }, "shared_gate | experts")
     has(refused { qk_norm = "each", norm_from_one = true }, "norm_from_one | qk_norm")
     has(refused { activation = "tanh" }, 'activation | "silu" or "gelu_tanh" or "gelu" or "relu" | "tanh"')

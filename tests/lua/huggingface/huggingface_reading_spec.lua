@@ -150,6 +150,9 @@ describe("a config.json", function()
     ["more than all elements rotated"] = { "glm", function(c) c.rope_parameters.partial_rotary_factor = 1.5 end,
       "partial_rotary_factor | at most 1 | 1.5" },
     ["queries cut to a range"] = { "olmoe", set("clip_qkv", 8), "clip_qkv is 8 | not built" },
+    ["queries that grow by an unknown factor"] = { "ministral3", function(c)
+      c.rope_parameters.llama_4_scaling_beta = nil
+    end, "llama_4_scaling_beta | nil" },
     ["a layer of Llama 4 that slides"] = { "llama4", set("layer_types", { "chunked_attention", "sliding_attention" }),
       'layer_types of layer 2 | "sliding_attention"' },
     ["chunks without a length"] = { "llama4", set("attention_chunk_size", cjson.null), "attention_chunk_size is null" },
