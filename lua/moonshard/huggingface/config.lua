@@ -6,7 +6,7 @@ local faults = require("moonshard.huggingface.folder.faults")
 local file_status = require("moonshard.base.files.file_status")
 local input_file = require("moonshard.base.files.input_file")
 local options = require("moonshard.base.checks.options")
-local outer = require("moonshard.huggingface.outer")
+local outer = require("moonshard.huggingface.folder.outer")
 
 local config = {}
 
@@ -15,8 +15,8 @@ local config = {}
 ---@field column integer?
 ---@field columns integer?
 ---@field transposed boolean? stored as [columns, rows]
----@field matrix integer? the transposed matrix of this number, from 0, of a tensor [matrices, inputs, outputs]: `columns`
----  of its outputs, from `column` on
+---@field matrix integer? the transposed matrix of this number, from 0, of a tensor [matrices, inputs, outputs]:
+---  `columns` of its outputs, from `column` on
 ---@field first integer? element of the parameter with which a tensor that has a part of it begins
 ---@field parts integer? so many slices of equal size make up the parameter
 ---@field blocks integer? in so many equal blocks of its rows, `columns` of each from `column` on

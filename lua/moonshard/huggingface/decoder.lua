@@ -50,8 +50,8 @@ local ACTIVATION_NAMES = { silu = "silu", gelu_tanh = "gelu_pytorch_tanh", gelu 
 ---@field layer string? what the names of a layer's tensors begin with; default "layers.%d."
 ---@field buffers string[]? patterns of names to skip; default: old versions' frequencies of positions
 ---@field absent string[]? fields that all have, but not this family: dim and heads say them
----@field experts table? their names of a layer's mixture: block, w1, w3, w2; shared: default "shared_expert"; bias: of the
----  router's choices, if the family has them; stacked: all experts' matrices are one tensor
+---@field experts table? their names of a layer's mixture: block, w1, w3, w2; shared: default "shared_expert"; bias: of
+---  the router's choices, if the family has them; stacked: all experts' matrices are one tensor
 ---@field skipped (fun(config: table, o: table): string[], string)? patterns of names of tensors that a folder with this
 ---  config can have and that are not read, and what to say of those that are there: a format that takes their number
 ---@field fused { qkv: string?, gate_up: string?, by_head: boolean? }? names of tensors of several products, with rows

@@ -195,7 +195,8 @@ local function check_window(who, config)
   if config.chunked and not config.attention_chunk_size then
     errors.invalid("%s: chunked says which layers attend in chunks: give attention_chunk_size, their length", who)
   elseif config.kv_lora_rank and (config.attention_chunk_size or config.attn_scale) then
-    errors.invalid("%s: attention_chunk_size and attn_scale are not built with latent keys and values (kv_lora_rank)", who)
+    errors.invalid("%s: attention_chunk_size and attn_scale are not built with latent keys and values, kv_lora_rank",
+      who)
   elseif config.attention_chunk_size and config.window then
     errors.invalid("%s: attention_chunk_size and window say both which keys a query sees: give one of them", who)
   end

@@ -5,7 +5,7 @@ local config = require("moonshard.huggingface.config")
 local has = require("lua.support.message").has
 local json = require("moonshard.base.text.json")
 local message = require("lua.support.fixture").message
-local outer = require("moonshard.huggingface.outer")
+local outer = require("moonshard.huggingface.folder.outer")
 local scratch = require("lua.support.scratch")
 local without_effect = require("moonshard.huggingface.config.without_effect")
 

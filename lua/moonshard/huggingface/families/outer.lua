@@ -1,6 +1,6 @@
 -- Models that also read images, around a decoder whose config is text_config: which tensors are the decoder's, and
 -- which parts besides it a folder has. The decoder is of a family of its own. What all of them share is in
--- huggingface/outer.lua.
+-- huggingface/folder/outer.lua.
 
 ---@class moonshard.OuterFamily
 ---@field architecture string
