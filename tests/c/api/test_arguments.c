@@ -171,7 +171,7 @@ static void wrong_rates_of_a_sharded_model_are_refused(void **state) {
   (void)state;
   mlp_config c = mlp_default(1, 1, 0);
   mlp m = mlp_make(&c);
-  const ms_param_group right = {.lr_scale = 1, .beta1 = -1, .beta2 = -1, .eps = -1, .momentum = -1};
+  const ms_param_group right = {.lr_scale = 1, .beta1 = -1, .beta2 = -1, .eps = -1, .momentum = -1, .heads = -1};
   const struct {
     size_t field;
     double value;
@@ -214,7 +214,7 @@ static void settings_that_an_optimizer_does_not_have_are_refused(void **state) {
                {MS_OPT_SGD, offsetof(ms_param_group, momentum), 0, NULL},
                {MS_OPT_ADAM, offsetof(ms_param_group, eps), 1e-6, NULL},
                {MS_OPT_LION, offsetof(ms_param_group, beta2), 0.5, NULL}};
-  const ms_param_group none = {.lr_scale = 1, .beta1 = -1, .beta2 = -1, .eps = -1, .momentum = -1};
+  const ms_param_group none = {.lr_scale = 1, .beta1 = -1, .beta2 = -1, .eps = -1, .momentum = -1, .heads = -1};
   ms_param_group group[64];
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     ms_plan_config config;

@@ -210,7 +210,7 @@ static void groups_are_read_at_their_distance(void **state) {
   } group[MOST];
   memset(group, 0, sizeof group);
   for (int p = 0; p < MOST; p++) {
-    group[p].known = (ms_param_group){.beta1 = -1, .beta2 = -1, .eps = -1, .momentum = -1};
+    group[p].known = (ms_param_group){.beta1 = -1, .beta2 = -1, .eps = -1, .momentum = -1, .heads = -1};
     group[p].known.lr_scale = 1 + p;
   }
   must(ms_model_set_groups(m.model, &group->known, sizeof *group));

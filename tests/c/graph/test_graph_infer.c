@@ -241,8 +241,8 @@ static void model_shapes(void **state) {
   REFUSED(MS_OP_rope, NULL, MS_ESHAPE, "rope | x | [2,6,100] | [B,T,H,D]", logits);
   REFUSED(MS_OP_rope, ATTRS(.rope = {.theta = 0}), MS_EINVAL, "rope | theta | 0", q);
   REFUSED(MS_OP_rope, ATTRS(.rope = {.original = -8, .theta = 100}), MS_EINVAL, "rope | original | -8", q);
-  REFUSED(MS_OP_rope, ATTRS(.rope = {.original = 8, .theta = 100, .factor = 8, .low = 4, .high = 4}), MS_EINVAL,
-          "rope | factor | 8 | low | high | 4", q);
+  REFUSED(MS_OP_rope, ATTRS(.rope = {.original = 8, .theta = 100, .factor = 8, .low = 5, .high = 4}), MS_EINVAL,
+          "rope | factor | 8 | low | 5 | high | 4", q);
   const int turns = input(&f, "turns", MS_F32, SHAPE(2, 4)), many = input(&f, "many", MS_F32, SHAPE(2, 5));
   assert_value(op2(&f, MS_OP_rope, q, turns, NULL), MS_BF16, "[2,6,4,8]");
   REFUSED(MS_OP_rope, NULL, MS_ESHAPE, "turns | [2,5] | [2,6,4,8] | 4 pairs", q, many);

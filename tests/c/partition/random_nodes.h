@@ -222,6 +222,13 @@ static inline int attention_node(draw *d) {
                                            .window = window,
                                            .prefix = !documents && causal && !window ? below(d, 4) : 0,
                                            .softcap = softcap}};
+  if (below(d, 4) == 0) {
+    const int scored[] = {op1(f, MS_OP_detach, in[0], NULL), op1(f, MS_OP_detach, in[1], NULL), d->tokens};
+    ms_op_attrs uncapped = attrs;
+    uncapped.attention.softcap = 0;
+    apply(f, documents ? MS_OP_document_attention_max : MS_OP_attention_max, 2 + documents, scored, &uncapped, out);
+    return out[0];
+  }
   apply(f, documents ? MS_OP_document_attention : MS_OP_attention, 3 + documents, in, &attrs, out);
   if (below(d, 2)) {
     const int with[] = {in[0], in[1], in[2], out[0], out[1], some_param(d, SHAPE(heads)), d->tokens};

@@ -16,6 +16,7 @@ teardown(scratch.clear)
 -- Functions of ms.nn whose result is no layer with options.
 local WITHOUT = {
   masked_attention = true, sinusoidal = true, alibi = true, document_positions = true, sequential = true,
+  attention_logits = true,
 }
 
 local function experts(o)
@@ -60,7 +61,8 @@ local CASES = {
     scale_factor = { 2, 3 }, mode = { "nearest", "bilinear" } },
   ["ms.nn.mixture_of_experts"] = { make = experts, top_k = { 2, 1 }, score = { "softmax", "sigmoid" },
     renormalise = { true, false }, route_scale = { 1, 2.5 }, bias_rate = { 0.5, 0.25 }, aux_loss = { 0, 0.01 },
-    activation = { "silu", "gelu" }, n_group = { 2, 1 }, topk_group = { 1, 2 }, group_score = { "max", "top2" } },
+    activation = { "silu", "gelu" }, n_group = { 2, 1 }, topk_group = { 1, 2 }, group_score = { "max", "top2" },
+    score_before_experts = { false, true } },
   ["ms.lora"] = { make = adapted, dropout = { 0, 0.1 } },
   ["ms.lora: trainable_token_indices"] = { make = with_rows, trainable_token_indices = { "1", "2" } },
 }

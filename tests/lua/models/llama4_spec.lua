@@ -2,6 +2,7 @@
 -- that share a row and of texts that grow, temperatures, and weights of experts that multiply what these read.
 
 local assert_close = require("lua.support.fixture").assert_close
+local language = require("moonshard.models.language")
 local masked = require("moonshard.nn.masked_attention")
 local ms = require("moonshard")
 
@@ -23,7 +24,7 @@ local function logits(of, tokens) return of(ms.tensor({ tokens }, { dtype = "i32
 
 describe("Llama 4", function()
   it("G1 attends within chunks, the last of which can be shorter", function()
-    local attend = require("moonshard.models.chunked_attention")
+    local marks_of_chunks = require("moonshard.models.chunked_attention")
     local length = 11
     local q, k, v = ms.randn(1, length, 2, 4), ms.randn(1, length, 1, 4), ms.randn(1, length, 1, 4)
     local rows = {}
@@ -36,7 +37,8 @@ describe("Llama 4", function()
     local mask = ms.tensor({ { rows } }, { dtype = "u8" })
     local expected = masked(q, k, v, { causal = false, mask = mask })
     local tokens = ms.zeros({ 1, length }, { dtype = "i32" })
-    local found = attend({}, q, k, v, tokens, CHUNK)
+    local marks = marks_of_chunks({}, CHUNK, tokens)
+    local found = language.attend({}, q, k, v, marks, nil, nil, { query = {}, key = {} }, 1)
     assert_close(expected:reshape(-1):tolist(), found:reshape(-1):tolist(), 1e-6, "chunks")
   end)
 
