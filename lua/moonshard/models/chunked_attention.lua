@@ -17,7 +17,7 @@ end
 ---@param config moonshard.DecoderConfig
 ---@param chunk integer
 ---@param tokens moonshard.Tensor i32 [B,T]
----@return moonshard.Tensor marks i32 [B,T] 1 where a chunk begins: what language.attend takes for tokens, with start = 1
+---@return moonshard.Tensor marks i32 [B,T] 1 where a chunk begins: tokens of language.attend with start = 1
 return function(config, chunk, tokens)
   local batch, length = unpack(tokens.shape)
   local marks = beginnings(chunk, length)
