@@ -15,7 +15,7 @@
   #define MS_WINDOW_FUNCTION static inline
 #endif
 
-enum { MS_MOST_WINDOW = INT32_MAX }; /* of sizes, strides, padding and dilation */
+enum { MS_MAX_WINDOW = INT32_MAX }; /* of sizes, strides, padding and dilation */
 
 typedef struct ms_window {
   int64_t in, out, size, stride, pad, dilation;

@@ -15,7 +15,7 @@
 
 #include "base/clock.h"
 
-enum { MOST_PARTS = 1 << 10, TURN = MOST_PARTS, CACHE_LINE = 64 };
+enum { MAX_PARTS = 1 << 10, TURN = MAX_PARTS, CACHE_LINE = 64 };
 
 /* Longer than the time between two kernels of a step, and shorter than the cost of a sleep and a wake-up. */
 static const double SPIN_SECONDS = 50e-6;
@@ -117,7 +117,7 @@ static int start_worker(int part) {
 /* Returns 1 if the caller now owns the team and it has parts - 1 workers, otherwise 0. */
 static int take_team(int parts) {
   int free_team = 0;
-  if (parts > MOST_PARTS || !atomic_compare_exchange_strong(&team.busy, &free_team, 1)) return 0;
+  if (parts > MAX_PARTS || !atomic_compare_exchange_strong(&team.busy, &free_team, 1)) return 0;
   pthread_once(&fork_once, watch_forks);
   while (team.workers < parts - 1 && start_worker(team.workers + 1)) team.workers++;
   if (team.workers >= parts - 1) return 1;

@@ -9,7 +9,7 @@
 #include "kernels/formats/quantise_code.h"
 
 /* Bits of 2^-100, infinity, NaN, and the sign. */
-#define MS_MOMENT_LEAST 0x0d800000u
+#define MS_MIN_MOMENT 0x0d800000u
 #define MS_MOMENT_INFINITE 0x7f800000u
 #define MS_MOMENT_NAN 0x7fc00000u
 #define MS_MOMENT_SIGN 0x80000000u
@@ -23,7 +23,7 @@ MS_QUANTISE_FUNCTION uint32_t ms_moment_positive(float x) {
 /* The scale of elements with these largest magnitudes: of all, and of those that are not negative. */
 MS_QUANTISE_FUNCTION float ms_moment_scale(uint32_t most, uint32_t positive) {
   const uint32_t bits = positive == most ? most : most | MS_MOMENT_SIGN;
-  return ms_float8_value(most >= MS_MOMENT_INFINITE ? MS_MOMENT_NAN : most < MS_MOMENT_LEAST ? 0u : bits);
+  return ms_float8_value(most >= MS_MOMENT_INFINITE ? MS_MOMENT_NAN : most < MS_MIN_MOMENT ? 0u : bits);
 }
 
 MS_QUANTISE_FUNCTION float ms_moment_number(int map, int code) {

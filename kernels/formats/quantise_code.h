@@ -24,7 +24,7 @@
   #define MS_QUANTISE_CONSTANT MS_QUANTISE_FUNCTION
 #endif
 
-#define MS_LEAST_AMAX 1e-12
+#define MS_MIN_AMAX 1e-12
 
 MS_QUANTISE_FUNCTION uint32_t ms_magnitude(float x) { return ms_float8_bits(x) & 0x7fffffffu; }
 
@@ -50,7 +50,7 @@ MS_QUANTISE_FUNCTION int ms_top_of(int dtype) {
 
 MS_QUANTISE_FUNCTION float ms_tensor_scale(uint32_t magnitude, int dtype) {
   const double amax = (double)ms_float8_value(magnitude);
-  return (float)((double)ms_largest_code(dtype) / (amax < MS_LEAST_AMAX ? MS_LEAST_AMAX : amax));
+  return (float)((double)ms_largest_code(dtype) / (amax < MS_MIN_AMAX ? MS_MIN_AMAX : amax));
 }
 
 /* The largest power of two that is not above a scale; NaN, infinity and 0 stay. */

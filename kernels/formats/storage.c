@@ -16,7 +16,7 @@ static const struct {
 };
 
 #define MS_RECORDS(NAME, elements, block, scales) \
-  _Static_assert((elements) <= MS_STORED_MOST && (block) <= MS_STORED_BLOCK, "buffers have room for " #NAME);
+  _Static_assert((elements) <= MS_MAX_STORED && (block) <= MS_STORED_BLOCK, "buffers have room for " #NAME);
 #include "base/numbers/formats.def"
 
 enum { STORAGES = sizeof longest / sizeof *longest };

@@ -31,7 +31,7 @@
 #include "kernels/op.h"
 
 /* The most elements of a block and of a record. */
-enum { MS_STORED_BLOCK = 256, MS_STORED_MOST = 16384 };
+enum { MS_STORED_BLOCK = 256, MS_MAX_STORED = 16384 };
 enum ms_storage_scales { MS_SCALES_NONE, MS_SCALES_F32, MS_SCALES_MAPPED };
 
 typedef struct ms_storage {
@@ -68,7 +68,7 @@ int ms_storage_encode(const ms_storage *storage, const float *x, int64_t n, void
 void ms_storage_set_scales(const ms_storage *storage, void *record, const float *scales, int64_t n, float offset,
                            uint32_t most);
 /* The bits of the largest magnitude that is left of n late scales: as integers, these are in the order of numbers. */
-uint32_t ms_storage_most(const float *scales, int64_t n, float offset);
+uint32_t ms_storage_max(const float *scales, int64_t n, float offset);
 /* Elements [first, first + n) of an array of records. */
 void ms_storage_decode(const ms_storage *storage, const void *records, int64_t first, int64_t n, float *x);
 /* Copies n elements, whole blocks or the end of a parameter, with their scales from element `first` of an array of

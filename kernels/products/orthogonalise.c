@@ -10,7 +10,7 @@
 enum { ALIGNMENT = 64 };
 
 /* torch.optim.Muon's ns_coefficients and eps. */
-static const double a = 3.4445, b = -4.7750, c = 2.0315, least_norm = 1e-7;
+static const double a = 3.4445, b = -4.7750, c = 2.0315, min_norm = 1e-7;
 
 /* ---- the kernels ------------------------------------------------------------------------------------------------- */
 
@@ -59,9 +59,9 @@ static void make(ms_orthogonalise *o, const ms_kernel_call *call) {
   ms_kernel_call *k = o->call;
   k[MS_NS_SQUARES] = unary(MS_OP_sum_squares, 0, flat, number);
   k[MS_NS_ROOT] = unary(MS_OP_sqrt, 0, number, number);
-  k[MS_NS_LEAST] = unary(MS_OP_clamp, 0, number, number);
-  k[MS_NS_LEAST].attrs.clamp.min = least_norm;
-  k[MS_NS_LEAST].attrs.clamp.max = HUGE_VAL;
+  k[MS_NS_MIN] = unary(MS_OP_clamp, 0, number, number);
+  k[MS_NS_MIN].attrs.clamp.min = min_norm;
+  k[MS_NS_MIN].attrs.clamp.max = HUGE_VAL;
   k[MS_NS_NORMALISE] = product(MS_OP_div, 0, 0, u, number, x);
   k[MS_NS_GRAM] = product(MS_OP_matmul, tall, !tall, read_x, read_x, g);
   k[MS_NS_GRAM].attrs.out_dtype = 1 + MS_F32;
@@ -184,7 +184,7 @@ static int one_matrix(const sequence *s, const float *u, float *out) {
   int64_t left = steps_of(s->call);
   MS_TRY(step(s, MS_NS_SQUARES, u, NULL, norm));
   MS_TRY(step(s, MS_NS_ROOT, norm, NULL, norm));
-  MS_TRY(step(s, MS_NS_LEAST, norm, NULL, norm));
+  MS_TRY(step(s, MS_NS_MIN, norm, NULL, norm));
   /* Steps alternate between two places, so that the last one writes the output. */
   MS_TRY(step(s, MS_NS_NORMALISE, u, norm, place[left % 2]));
   for (; left > 0; left--) MS_TRY(iterate(s, place[left % 2], place[(left - 1) % 2]));

@@ -22,7 +22,7 @@ enum ms_orthogonalise_dtype { MS_ORTHOGONALISE_F32 = 0, MS_ORTHOGONALISE_BF16 = 
 enum ms_orthogonalise_kernel {
   MS_NS_SQUARES, /* |u|^2 */
   MS_NS_ROOT,
-  MS_NS_LEAST,     /* max(|u|, 1e-7) */
+  MS_NS_MIN,       /* max(|u|, 1e-7) */
   MS_NS_NORMALISE, /* x */
   MS_NS_ROUND_X,   /* x in bf16, if products are; also of the other places of x */
   MS_NS_GRAM,      /* g */

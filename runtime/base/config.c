@@ -3,10 +3,10 @@
 
 #include <string.h>
 
-enum { MOST_BYTES = 65536 }; /* no struct will be larger: a size that is was never set */
+enum { MAX_BYTES = 65536 }; /* no struct will be larger: a size that is was never set */
 
 int ms_config_give(void *to, int size, const void *defaults, int known, const char *type) {
-  if (size < (int)sizeof size || size > MOST_BYTES)
+  if (size < (int)sizeof size || size > MAX_BYTES)
     return MS_FAIL(MS_EINVAL, "ms_config_default: size is %d: give the sizeof of the %s", size, type);
   memset(to, 0, (size_t)size);
   memcpy(to, defaults, (size_t)(size < known ? size : known));
@@ -18,7 +18,7 @@ int ms_config_take(void *own, int known, const void *given, const char *type) {
   int size;
   if (!given) return MS_FAIL(MS_EINVAL, "the %s is NULL: fill one with ms_config_default first", type);
   memcpy(&size, given, sizeof size);
-  if (size < (int)sizeof size || size > MOST_BYTES)
+  if (size < (int)sizeof size || size > MAX_BYTES)
     return MS_FAIL(MS_EINVAL, "the struct_size of a %s is %d: call ms_config_default first", type, size);
   for (int i = known; i < size; i++)
     if (((const char *)given)[i])
@@ -32,7 +32,7 @@ int ms_config_take(void *own, int known, const void *given, const char *type) {
 }
 
 int ms_info_check(int size, const char *function) {
-  if (size >= 1 && size <= MOST_BYTES) return MS_OK;
+  if (size >= 1 && size <= MAX_BYTES) return MS_OK;
   return MS_FAIL(MS_EINVAL, "%s: size is %d: give the sizeof of the struct that it takes or fills", function, size);
 }
 

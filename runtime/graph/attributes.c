@@ -39,9 +39,9 @@ static const struct {
 
 /* ---- the rows' words --------------------------------------------------------------------------------------------- */
 
-enum { MOST_ATTRIBUTES = 1024 };
-static ms_attribute attributes[MOST_ATTRIBUTES]; /* row by row */
-static int first_of[MS_OP_COUNT + 1];            /* of a row that does not parse there are none */
+enum { MAX_ATTRIBUTES = 1024 };
+static ms_attribute attributes[MAX_ATTRIBUTES]; /* row by row */
+static int first_of[MS_OP_COUNT + 1];           /* of a row that does not parse there are none */
 static unsigned char malformed[MS_OP_COUNT];
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
@@ -80,7 +80,7 @@ static void read_rows(void) {
   for (int op = 0; op < MS_OP_COUNT; op++) {
     first_of[op] = n;
     for (const char *text = rows[op].attrs; text && *text;) {
-      text = n < MOST_ATTRIBUTES ? read_word(text, rows[op].members, &attributes[n]) : NULL;
+      text = n < MAX_ATTRIBUTES ? read_word(text, rows[op].members, &attributes[n]) : NULL;
       n += text != NULL;
       if (text) continue;
       malformed[op] = 1;

@@ -22,10 +22,10 @@
 #include "base/error.h"
 #include "comm/diagnose/report.h"
 
-enum { PATH_BYTES = 320, MOST_RUNS = 1024, TMPFS = 0x01021994 /* as in linux/magic.h: where memfds are */ };
+enum { PATH_BYTES = 320, MAX_RUNS = 1024, TMPFS = 0x01021994 /* as in linux/magic.h: where memfds are */ };
 
 typedef struct seen_runs {
-  ino_t inode[MOST_RUNS];
+  ino_t inode[MAX_RUNS];
   int n;
 } seen_runs;
 
@@ -38,7 +38,7 @@ static int is_number(const char *name) {
 static int add_unseen(seen_runs *seen, ino_t inode) {
   for (int i = 0; i < seen->n; i++)
     if (seen->inode[i] == inode) return 0;
-  if (seen->n == MOST_RUNS) return 0;
+  if (seen->n == MAX_RUNS) return 0;
   seen->inode[seen->n++] = inode;
   return 1;
 }

@@ -101,7 +101,7 @@ typedef struct ms_plan_summary {
     /* A lower bound for any placement of the buffers: the state, plus the most that is in use at one instruction of
      * each kind of memory (the rank's own, its group's, that of smaller groups). Gradient chunks always exist; until
      * they are written, activations that are not larger than all of them together can use their memory. */
-    int64_t least_bytes;
+    int64_t min_bytes;
   } peak;
 } ms_plan_summary;
 
@@ -164,7 +164,7 @@ enum ms_plan_rows {
   MS_PLAN_CHUNKED_LOSSES = 2, /* ms_chunked_loss: of a training step, in program order */
   MS_PLAN_PEAK = 3,           /* ms_peak_buffer: those in use at ms_plan_summary.peak */
   /* struct ms_peak: what is in use from an instruction on, until that of the next row, in program order: of the first
-   * instruction of each phase, and of those at which a category changes. least_bytes is 0. */
+   * instruction of each phase, and of those at which a category changes. min_bytes is 0. */
   MS_PLAN_MEMORY = 4
 };
 

@@ -114,7 +114,7 @@ typedef struct ms_cluster {
   struct ms_link {
     int algorithm;        /* enum ms_link_algorithm */
     int kinds;            /* flags MS_LINK_ALL_GATHER ...: collectives that can take it */
-    int nodes_most;       /* the most nodes that it can span; 0: any number */
+    int max_nodes;        /* the most nodes that it can span; 0: any number */
     double start;         /* of a collective */
     double start_between; /* more, if it spans several nodes */
     double step_inside;   /* from a rank to one of the same node */
@@ -122,7 +122,7 @@ typedef struct ms_cluster {
     double hidden;      /* how far steps and transfer overlap: 0: they add up; towards 1: the longer one alone counts */
     double inside;      /* bytes/s of a rank, inside a node */
     double inside_pair; /* where each two ranks of a node have their own wires, bytes/s of those; 0: no limit */
-    double between;     /* bytes/s of a node, in each direction: of all its ranks together; unused if nodes_most is 1 */
+    double between;     /* bytes/s of a node, in each direction: of all its ranks together; unused if max_nodes is 1 */
     double between_rank; /* the most that one of its ranks can use; 0: all of it */
     double log_between;  /* what each doubling of the nodes beyond two adds to the transfer between them, as a part */
     double processor;    /* HOSTS: processor time that a byte of the work's `wire` takes of its node, seconds: threads

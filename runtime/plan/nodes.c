@@ -94,7 +94,7 @@ int ms_plan_topology(const ms_model *model, const ms_plan_config *config, ms_top
                    config->node_of ? "with" : "without");
   MS_TRY(ms_topology_make(model->world, config->nodes, config->node_of, topology));
   MS_TRY(check_copies(model, topology));
-  const int most = ms_topology_most_ranks(topology);
+  const int most = ms_topology_max_ranks(topology);
   if (most <= MS_MAX_LOCAL_RANKS) return MS_OK;
   return MS_FAIL(MS_EINVAL, "%d ranks are more than one node supports (%d): set node_of to the node of each rank", most,
                  MS_MAX_LOCAL_RANKS);

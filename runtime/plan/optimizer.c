@@ -73,7 +73,7 @@ ms_optimizer_state ms_optimizer_keeps(const ms_plan_config *config, int chosen) 
 
 /* ---- settings by optimizer, looked up once, because every parameter asks ---- */
 
-enum { MOST_ATTRIBUTES = sizeof(ms_op_attrs) / 8, MOST_STEPS = 8 }; /* each attribute has a word */
+enum { MAX_ATTRIBUTES = sizeof(ms_op_attrs) / 8, MAX_STEPS = 8 }; /* each attribute has a word */
 
 /* An attribute of a step's op, and the setting of the same name: of the parameter's group, or the plan's. */
 typedef struct attribute_source {
@@ -85,7 +85,7 @@ typedef struct attribute_source {
 static const ms_optimizer *const others[] = {&ms_balance, &ms_ema, &ms_outer_difference, &ms_outer_step, &ms_qk_clip};
 enum { OTHERS = sizeof others / sizeof *others };
 
-static attribute_source sources[MS_OPTIMIZER_KINDS + OTHERS][MOST_STEPS][MOST_ATTRIBUTES + 1]; /* NULL after the last */
+static attribute_source sources[MS_OPTIMIZER_KINDS + OTHERS][MAX_STEPS][MAX_ATTRIBUTES + 1]; /* NULL after the last */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static const ms_setting *plan_setting(const char *name) {
@@ -111,7 +111,7 @@ static attribute_source source_of(const ms_optimizer *optimizer, const ms_attrib
   return (attribute_source){attribute, of_group ? of_group : own_setting(optimizer, name), of_group != NULL};
 }
 
-static void find_sources(const ms_optimizer *optimizer, attribute_source list[][MOST_ATTRIBUTES + 1]) {
+static void find_sources(const ms_optimizer *optimizer, attribute_source list[][MAX_ATTRIBUTES + 1]) {
   for (int s = 0; optimizer->step[s].kind; s++) {
     int attributes, n = 0;
     const ms_attribute *a = ms_op_attributes(optimizer->step[s].op, &attributes);

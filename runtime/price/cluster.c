@@ -25,35 +25,35 @@ static int check_ranges(const char *what, int n, const range *list) {
 
 /* What is out of these ranges describes nothing, and sums of a step could be infinite. */
 static const double SLOWEST = 1, FASTEST = 1e18; /* bytes/s */
-static const double LEAST_PART = 1e-6, MOST_BYTES = 1e18, MOST_FLOPS = 1e24;
+static const double MIN_PART = 1e-6, MAX_BYTES = 1e18, MAX_FLOPS = 1e24;
 
 static int check_device(const ms_cluster *c) {
-  const range ranges[] = {{"memory", c->memory, 0, MOST_BYTES},
+  const range ranges[] = {{"memory", c->memory, 0, MAX_BYTES},
                           {"ranks_per_node", c->ranks_per_node, 1, MS_MAX_RANKS},
                           {"cores", c->cores, 1e-3, 1e6},
-                          {"clock", c->clock, LEAST_PART, 1},
+                          {"clock", c->clock, MIN_PART, 1},
                           {"memory_rate", c->memory_rate, SLOWEST, FASTEST},
-                          {"memory_half", c->memory_half, 0, MOST_BYTES},
+                          {"memory_half", c->memory_half, 0, MAX_BYTES},
                           {"kernel_start", c->kernel_start, 0, 1e3},
                           {"issue", c->issue, 0, 1e3},
                           {"phase_gap", c->phase_gap, 0, 1e3},
                           {"step_gap", c->step_gap, 0, 1e3},
                           {"overlap", c->overlap, 0, 0.9},
-                          {"product.efficiency", c->product.efficiency, LEAST_PART, 1},
+                          {"product.efficiency", c->product.efficiency, MIN_PART, 1},
                           {"product.tile_m", c->product.tile_m, c->product.tile_m > 0 ? 1 : 0, 1e6},
                           {"product.tile_n", c->product.tile_n, c->product.tile_m > 0 ? 1 : 0, 1e6},
                           {"product.units", c->product.units, c->product.tile_m > 0 ? 1 : 0, 1e6},
-                          {"product.half_tile", c->product.half_tile, LEAST_PART, 1},
+                          {"product.half_tile", c->product.half_tile, MIN_PART, 1},
                           {"product.k_half", c->product.k_half, 0, 1e9},
-                          {"attention.forward", c->attention.forward, LEAST_PART, 1},
-                          {"attention.backward", c->attention.backward, LEAST_PART, 1},
+                          {"attention.forward", c->attention.forward, MIN_PART, 1},
+                          {"attention.backward", c->attention.backward, MIN_PART, 1},
                           {"attention.keys_half", c->attention.keys_half, 0, 1e9},
                           {"attention.causal", c->attention.causal, 0.5, 1}};
   MS_TRY(check_ranges("cluster", COUNT(ranges), ranges));
   for (int dtype = 0; dtype < MS_DTYPES; dtype++)
-    if (c->peak[dtype] != 0 && !(c->peak[dtype] >= 1 && c->peak[dtype] <= MOST_FLOPS))
+    if (c->peak[dtype] != 0 && !(c->peak[dtype] >= 1 && c->peak[dtype] <= MAX_FLOPS))
       return MS_FAIL(MS_EINVAL, "cluster: peak of %s is %g; it must be 0 (it has none) or 1 to %g FLOP/s",
-                     ms_dtype_name(dtype), c->peak[dtype], MOST_FLOPS);
+                     ms_dtype_name(dtype), c->peak[dtype], MAX_FLOPS);
   return MS_OK;
 }
 
@@ -63,7 +63,7 @@ int ms_link_check(const ms_link *link, int number) {
   const int every_kind = MS_LINK_ALL_GATHER | MS_LINK_REDUCE_SCATTER | MS_LINK_ALL_REDUCE;
   const range ranges[] = {{"algorithm", link->algorithm, MS_LINK_RING, MS_LINK_SWITCH},
                           {"kinds", link->kinds, 1, every_kind},
-                          {"nodes_most", link->nodes_most, 0, MS_MAX_RANKS},
+                          {"max_nodes", link->max_nodes, 0, MS_MAX_RANKS},
                           {"start", link->start, 0, LONGEST},
                           {"start_between", link->start_between, 0, LONGEST},
                           {"step_inside", link->step_inside, 0, LONGEST},
@@ -71,7 +71,7 @@ int ms_link_check(const ms_link *link, int number) {
                           {"hidden", link->hidden, 0, 0.95},
                           {"inside", link->inside, SLOWEST, FASTEST},
                           {"inside_pair", link->inside_pair, 0, FASTEST},
-                          {"between", link->between, link->nodes_most == 1 ? 0 : SLOWEST, FASTEST},
+                          {"between", link->between, link->max_nodes == 1 ? 0 : SLOWEST, FASTEST},
                           {"between_rank", link->between_rank, 0, FASTEST},
                           {"log_between", link->log_between, 0, 10},
                           {"processor", link->processor, 0, 1}};

@@ -139,7 +139,7 @@ static ms_collective_time time_on(const ms_link *link, const ms_collective_work 
 
 static int can_carry(const ms_link *link, const ms_collective_work *w) {
   const int kind = w->kind == MS_LINK_ALL_TO_ALL ? MS_LINK_REDUCE_SCATTER : w->kind;
-  return (link->kinds & kind) && (link->nodes_most == 0 || w->nodes <= link->nodes_most);
+  return (link->kinds & kind) && (link->max_nodes == 0 || w->nodes <= link->max_nodes);
 }
 
 int ms_collective_time_of(const ms_cluster *cluster, const ms_collective_work *work, ms_collective_time *time) {
@@ -154,7 +154,7 @@ int ms_collective_time_of(const ms_cluster *cluster, const ms_collective_work *w
   }
   if (time->link < 0)
     return MS_FAIL(MS_EUNSUPPORTED,
-                   "the cluster has no link for %s over %d node%s: add one whose kinds and nodes_most allow it",
+                   "the cluster has no link for %s over %d node%s: add one whose kinds and max_nodes allow it",
                    name_of(work->kind), work->nodes, work->nodes == 1 ? "" : "s");
   return MS_OK;
 }

@@ -158,7 +158,7 @@ int ms_kernel_work_of(const ms_plan *plan, const ms_kernel_call *call, ms_kernel
 }
 
 int ms_kernel_work_check(const ms_kernel_work *work) {
-  static const double MOST = 1e30; /* of operations, bytes and elements */
+  static const double MAX = 1e30; /* of operations, bytes and elements */
   if (!ms_op_row_of(work->op) || work->shape < 0 || work->shape >= MS_SHAPES || work->dtype < 0 ||
       work->dtype >= MS_DTYPES)
     return MS_FAIL(MS_EINVAL, "kernel: there is no op %d, no shape %d, or no dtype %d", work->op, work->shape,
@@ -167,11 +167,11 @@ int ms_kernel_work_check(const ms_kernel_work *work) {
     return MS_FAIL(MS_EINVAL, "kernel: op %s has shape %d, not %d (enum ms_kernel_shape)", ms_op_row_of(work->op)->name,
                    ms_op_kernel_shape(work->op), work->shape);
   if (work->threads < 1) return MS_FAIL(MS_EINVAL, "kernel: threads is %d; it must be at least 1", work->threads);
-  int right = work->flops >= 0 && work->flops <= MOST && work->bytes >= 0 && work->bytes <= MOST;
-  for (int i = 0; i < 4; i++) right &= work->size[i] > 0 && work->size[i] <= MOST;
+  int right = work->flops >= 0 && work->flops <= MAX && work->bytes >= 0 && work->bytes <= MAX;
+  for (int i = 0; i < 4; i++) right &= work->size[i] > 0 && work->size[i] <= MAX;
   if (!right)
     return MS_FAIL(MS_EINVAL, "kernel: flops %g, bytes %g and four sizes: numbers from 0 to %g, sizes above 0",
-                   work->flops, work->bytes, MOST);
+                   work->flops, work->bytes, MAX);
   return MS_OK;
 }
 

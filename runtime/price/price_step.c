@@ -72,9 +72,9 @@ static int check(const ms_plan *plan, const ms_cluster *cluster, int micro_batch
   if (cluster->device != plan->config.device)
     return MS_FAIL(MS_EINVAL, "the plan is for device %s and the cluster has devices %s: compile it for those",
                    ms_device_name(plan->config.device), ms_device_name(cluster->device));
-  if (ms_topology_most_ranks(&plan->topology) > cluster->ranks_per_node)
+  if (ms_topology_max_ranks(&plan->topology) > cluster->ranks_per_node)
     return MS_FAIL(MS_EINVAL, "the plan has %d ranks on a node, and a node of the cluster has %d",
-                   ms_topology_most_ranks(&plan->topology), cluster->ranks_per_node);
+                   ms_topology_max_ranks(&plan->topology), cluster->ranks_per_node);
   if (!plan->phase[MS_PHASE_FIRST].present)
     return MS_FAIL(MS_EINVAL, "the plan only evaluates: only a plan that trains has a step to price");
   if (micro_batches < least)

@@ -14,14 +14,14 @@ int ms_model_check_group(const char *name, const ms_param_group *group) {
 }
 
 /* Counts are reported as doubles, which are exact up to here; the bytes of a few tensors then also fit into 63 bits. */
-static const int64_t most_elements = (int64_t)1 << 53;
+static const int64_t max_elements = (int64_t)1 << 53;
 
 static int check_elements(const ms_model *model, const char *name, int ndim, const int64_t *dims) {
   int64_t elements = 1, all = 0;
   for (int d = 0; d < ndim; d++)
-    if (__builtin_mul_overflow(elements, dims[d], &elements) || elements > most_elements)
+    if (__builtin_mul_overflow(elements, dims[d], &elements) || elements > max_elements)
       return MS_FAIL(MS_ESHAPE, "parameter '%s': its shape has more than 2^53 elements", name);
-  if (__builtin_add_overflow(model->elements, elements, &all) || all > most_elements)
+  if (__builtin_add_overflow(model->elements, elements, &all) || all > max_elements)
     return MS_FAIL(MS_ESHAPE, "parameter '%s': with this parameter the model has more than 2^53 elements", name);
   return MS_OK;
 }

@@ -27,7 +27,7 @@ void ms_fill_initial_values(uint64_t seed, const char *name, int init, double a,
   for (int64_t i = 0; i < n; i++) x[i] = (float)(shift + factor * (double)x[i]);
 }
 
-static const int64_t MOST_ELEMENTS = (int64_t)1 << 53;
+static const int64_t MAX_ELEMENTS = (int64_t)1 << 53;
 
 int ms_initial_values(uint64_t seed, const char *name, int init, double a, double b, int64_t first, int64_t count,
                       float *out) {
@@ -36,7 +36,7 @@ int ms_initial_values(uint64_t seed, const char *name, int init, double a, doubl
   if (init < MS_INIT_ZEROS || init > MS_INIT_CONSTANT)
     return MS_FAIL(MS_EINVAL, "unknown distribution of initial values %d", init);
   if (!isfinite(a) || !isfinite(b)) return MS_FAIL(MS_EINVAL, "a and b must be finite, not %g and %g", a, b);
-  if (first < 0 || count < 0 || first > MOST_ELEMENTS || count > MOST_ELEMENTS - first)
+  if (first < 0 || count < 0 || first > MAX_ELEMENTS || count > MAX_ELEMENTS - first)
     return MS_FAIL(MS_EINVAL, "first element %lld, %lld elements: both must be at least 0, and their sum at most 2^53",
                    (long long)first, (long long)count);
   ms_fill_initial_values(seed, name, init, a, b, first, count, out);

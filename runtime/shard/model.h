@@ -154,7 +154,7 @@ static inline int ms_model_has_whole_units(const ms_model *m) {
     if (ms_unit_is_whole(m, &m->unit[u])) return 1;
   return 0;
 }
-static inline int ms_model_most_segments(const ms_model *m) {
+static inline int ms_model_max_segments(const ms_model *m) {
   int most = 0;
   for (int u = 0; u < m->units; u++)
     if (m->unit[u].segments > most) most = m->unit[u].segments;

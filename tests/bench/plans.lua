@@ -62,7 +62,7 @@ local function packing(name, kind, config, mesh, batch)
     local peak = numbers.peak
     local arenas = plan:summary().peak_bytes
     local label = ("%s %dx%d %s, %d x %d tokens"):format(name, mesh[1], mesh[2], dtype, batch, config.seq)
-    say(label .. "/peak of the least of each memory", "fraction", arenas / tonumber(peak.least_bytes), 1.05)
+    say(label .. "/peak of the least of each memory", "fraction", arenas / tonumber(peak.min_bytes), 1.05)
     say(label .. "/peak of the most in use", "fraction", arenas / tonumber(peak.total_bytes), 1.05)
   end
 end

@@ -6,7 +6,7 @@
 
 local json = require("moonshard.base.text.json")
 
-local RANKS, MOST_CONTEXT, MOST_TENSOR = 2880, 32, 8
+local RANKS, MAX_CONTEXT, MAX_TENSOR = 2880, 32, 8
 local TARGET, TARGET_OF_ONE = 10, 20 -- s for all, on two cores; ms of processor time for one
 local HEADS_OF_KEYS = 8 -- which the ranks of `tensor` divide
 
@@ -19,8 +19,8 @@ local function divisors(number, most)
 end
 
 local meshes = {}
-for _, tensor in ipairs(divisors(RANKS, MOST_TENSOR)) do
-  for _, context in ipairs(HEADS_OF_KEYS % tensor == 0 and divisors(RANKS / tensor, MOST_CONTEXT) or {}) do
+for _, tensor in ipairs(divisors(RANKS, MAX_TENSOR)) do
+  for _, context in ipairs(HEADS_OF_KEYS % tensor == 0 and divisors(RANKS / tensor, MAX_CONTEXT) or {}) do
     local rest = RANKS / tensor / context
     for _, shard in ipairs(divisors(rest, rest)) do
       meshes[#meshes + 1] = ("%dx%dx%dx%d"):format(rest / shard, shard, context, tensor)

@@ -5,7 +5,7 @@ local layers = {}
 
 local WIDTHS = { 1, 2, 3, 4, 5, 7, 8, 9, 13, 16, 17, 24 }
 local ACTIVATIONS = { "relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid" }
-local LEAST_NORM = 4 -- numbers: of fewer, rounding decides signs
+local MIN_NORM = 4 -- numbers: of fewer, rounding decides signs
 
 ---A width that `divisor` divides, mostly.
 ---@param d table of fuzz.draw
@@ -118,7 +118,7 @@ local KINDS = {
     styles = { [""] = { "sequence", "replicate" } },
     draw = function(d) return { law = d:one_of { "layer_norm", "rms_norm" } } end,
     made = function(layer, width)
-      return width >= LEAST_NORM and ("ms.nn.%s { %d }"):format(layer.law, width) or "ms.nn.dropout(0)", width
+      return width >= MIN_NORM and ("ms.nn.%s { %d }"):format(layer.law, width) or "ms.nn.dropout(0)", width
     end,
   },
   mixer = {

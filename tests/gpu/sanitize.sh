@@ -4,11 +4,11 @@
 #
 #   tests/gpu/sanitize.sh SANITIZER TOOL FOLDER
 #
-# FOLDER contains the programs test_kernels_*. Cases of more than MOONSHARD_TEST_MOST elements are skipped, because they
+# FOLDER contains the programs test_kernels_*. Cases of more than MOONSHARD_TEST_MAX elements are skipped, because they
 # would take hours.
 set -u
 sanitizer=$1 tool=$2 folder=$3
-export MOONSHARD_TEST_MOST=${MOONSHARD_TEST_MOST:-20000} CMOCKA_MESSAGE_OUTPUT=TAP
+export MOONSHARD_TEST_MAX=${MOONSHARD_TEST_MAX:-20000} CMOCKA_MESSAGE_OUTPUT=TAP
 ran=0 failed=0
 for program in "$folder"/test_kernels_*; do
   case $program in *.d | *.o | *.real) continue ;; esac

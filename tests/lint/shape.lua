@@ -4,7 +4,7 @@
 --
 --   luajit tests/lint/shape.lua [tests/lint/shape.list] < FILES
 
-local MOST_FILES, MOST_LINES = 20, 400
+local MAX_FILES, MAX_LINES = 20, 400
 
 -- A feature of each kind, by a word that its code has: how many files of the product (no tests, documents or recipes)
 -- name it is what the next one of its kind would touch.
@@ -109,14 +109,14 @@ for _, path in ipairs(matching(".", "^tests/fixtures/")) do
   local folder = path:match("^(.*)/[^/]*$")
   if folder then per_folder[folder] = (per_folder[folder] or 0) + 1 end
 end
-for _, count in pairs(per_folder) do folders = folders + (count > MOST_FILES and 1 or 0) end
-number(("folders of more than %d files"):format(MOST_FILES), folders)
+for _, count in pairs(per_folder) do folders = folders + (count > MAX_FILES and 1 or 0) end
+number(("folders of more than %d files"):format(MAX_FILES), folders)
 
 local long = 0
 for _, path in ipairs(part(".")) do
-  if not path:find("%.def$") then long = long + (lines_of({ path }) > MOST_LINES and 1 or 0) end
+  if not path:find("%.def$") then long = long + (lines_of({ path }) > MAX_LINES and 1 or 0) end
 end
-number(("files of more than %d lines"):format(MOST_LINES), long)
+number(("files of more than %d lines"):format(MAX_LINES), long)
 
 -- Whole thousands, and fewer than the list has are no fault: a limit by the line would make every step edit it.
 local function thousands(name, list)

@@ -19,7 +19,7 @@ MS_TARGET_BEGIN("arch=x86-64-v4")
   #define MS_VECTOR_BYTES 64
   #define ms_vector_max(a, b) ((vector)_mm512_max_ps((__m512)(a), (__m512)(b)))
 
-  #include "base/least.h"
+  #include "base/min.h"
   #include "kernels/cpu/attention/attention_vector.h"
   #include "kernels/cpu/matmul/split_panel.h"
 
@@ -48,19 +48,19 @@ static ms_split_operand head_of(const void *x, int64_t length, int64_t heads, in
 /* Packs keys or values for sums over keys: panels of `width` columns, one stretch of KEYS keys after the other. */
 static void pack_over_keys(const ms_attention *a, char *panels, const ms_split_operand *x, int64_t width) {
   for (int64_t first = 0; first < a->s; first += KEYS)
-    ms_split_pack_b(panels + panels_bytes(width, first), x, 0, width, first, ms_least(KEYS, a->s - first));
+    ms_split_pack_b(panels + panels_bytes(width, first), x, 0, width, first, ms_min(KEYS, a->s - first));
 }
 
 /* Panel j of the stretch that key `key` is in, from that key on. */
 static const char *stretch_panel(const ms_attention *a, const char *panels, int64_t width, int64_t key, int64_t j) {
   const int64_t first = key / KEYS * KEYS;
-  return panels + panels_bytes(width, first) + j * ms_split_panel_bytes(ms_least(KEYS, a->s - first)) +
+  return panels + panels_bytes(width, first) + j * ms_split_panel_bytes(ms_min(KEYS, a->s - first)) +
          panels_bytes(key - first, 1);
 }
 
 /* The keys, whole blocks of them, from `first` to the end of its stretch or of those that are seen. */
 static int64_t keys_of_stretch(int64_t first, int64_t seen) {
-  return padded(ms_least((first / KEYS + 1) * KEYS, seen) - first);
+  return padded(ms_min((first / KEYS + 1) * KEYS, seen) - first);
 }
 
 /* y [rows][padded d] = scale x [rows][d]; the rows of x are `stride` elements apart. */
@@ -150,7 +150,7 @@ static void write_outputs(const ms_attention *a, const ms_kernel_call *call, con
 
 static void forward_block(const ms_attention *a, const ms_kernel_call *call, const forward_scratch *s, int64_t b,
                           int64_t h, int64_t q0) {
-  const int64_t begin = ms_block_first_key(a, q0), seen = ms_block_keys(a, q0), rows = ms_least(QUERIES, a->t - q0),
+  const int64_t begin = ms_block_first_key(a, q0), seen = ms_block_keys(a, q0), rows = ms_min(QUERIES, a->t - q0),
                 d_steps = ms_split_steps(a->d);
   const ms_split_operand q = {s->rows, padded(a->d), 1};
   running_softmax state;
@@ -324,8 +324,8 @@ static void backward_keys(const ms_attention *a, const backward_scratch *s, int6
 static void add_query_gradients(const ms_attention *a, const backward_scratch *s, int64_t q, int64_t first,
                                 int64_t keys, int64_t q0, int64_t rows) {
   const int64_t columns = padded(a->d), begin = ms_block_first_key(a, q0 + q), from = begin > first ? begin : first,
-                end = ms_visible_keys(a, q0 + ms_least(q + GRAIN, rows) - 1);
-  const int64_t seen = ms_least(padded(end - first), keys) - (from - first);
+                end = ms_visible_keys(a, q0 + ms_min(q + GRAIN, rows) - 1);
+  const int64_t seen = ms_min(padded(end - first), keys) - (from - first);
   if (seen <= 0) return;
   for (int64_t j = 0; j < columns; j += GRAIN)
     ms_split_product(s->dq + q * columns + j, columns,
@@ -336,7 +336,7 @@ static void add_query_gradients(const ms_attention *a, const backward_scratch *s
 
 static void backward_block(const ms_attention *a, const ms_kernel_call *call, const backward_scratch *s, int64_t b,
                            int64_t h, int64_t q0) {
-  const int64_t columns = padded(a->d), rows = ms_least(BACKWARD_QUERIES, a->t - q0),
+  const int64_t columns = padded(a->d), rows = ms_min(BACKWARD_QUERIES, a->t - q0),
                 seen = ms_visible_keys(a, q0 + rows - 1);
   expect_writes(a, call->out_data[0], a->t, a->heads, a->d, b, q0, rows, h);
   load_queries(a, call, s, b, h, q0, rows);

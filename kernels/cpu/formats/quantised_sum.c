@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "base/least.h"
+#include "base/min.h"
 #include "kernels/cpu/block.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/formats/quantise.h"
@@ -27,7 +27,7 @@ static place place_of(const ms_pieces *of, int dtype, void *words, int64_t piece
   const int64_t first = block * MS_PIECE_BLOCK;
   return (place){.scale = at + block,
                  .codes = (uint8_t *)(at + of->blocks) + (ms_dtype_size(dtype) ? first : first / 2),
-                 .n = ms_least(MS_PIECE_BLOCK, of->elements - first)};
+                 .n = ms_min(MS_PIECE_BLOCK, of->elements - first)};
 }
 
 static void encode(int dtype, const float *x, place to) {
@@ -84,8 +84,8 @@ MS_CLONES static void quantise_part(const ms_kernel_call *call, int part, int64_
     const int64_t piece = i / of.blocks, within = i % of.blocks * MS_PIECE_BLOCK;
     const int64_t among = ms_piece_place(piece, call->attrs.pieces.pieces, call->attrs.pieces.group);
     const place to = place_of(&of, dtype, call->out_data[0], among, i % of.blocks);
-    const int64_t first = piece * of.stride + within, stop = ms_least(n, (piece + 1) * of.stride);
-    const int64_t here = first < stop ? ms_least(to.n, stop - first) : 0;
+    const int64_t first = piece * of.stride + within, stop = ms_min(n, (piece + 1) * of.stride);
+    const int64_t here = first < stop ? ms_min(to.n, stop - first) : 0;
     ms_widen(call->in_data[0], call->in[0].dtype, first, here, x);
     memset(x + here, 0, (size_t)(to.n - here) * sizeof *x);
     if (call->outputs == 1) encode(dtype, x, to);
@@ -151,7 +151,7 @@ static void total_part(const ms_kernel_call *call, int part, int64_t begin, int6
   const ms_pieces of = ms_pieces_each(dtype, n);
   float sum[MS_PIECE_BLOCK], *y = call->out_data[0];
   for (int64_t block = begin; block < end; block++) {
-    const int64_t first = block * MS_PIECE_BLOCK, here = ms_least(MS_PIECE_BLOCK, n - first);
+    const int64_t first = block * MS_PIECE_BLOCK, here = ms_min(MS_PIECE_BLOCK, n - first);
     sum_block(dtype, &of, (void *)(uintptr_t)call->in_data[0], call->attrs.pieces.pieces, 1, 0, block, sum);
     if (call->attrs.add) add(y + first, sum, here);
     else memcpy(y + first, sum, (size_t)here * sizeof *y);
@@ -177,7 +177,7 @@ MS_CLONES static void restore_part(const ms_kernel_call *call, int part, int64_t
     const int64_t piece = (origin + at) / of.stride, within = (origin + at) % of.stride;
     const place from = place_of(&of, dtype, (void *)(uintptr_t)call->in_data[0], piece, within / MS_PIECE_BLOCK);
     const int64_t skipped = within % MS_PIECE_BLOCK;
-    n = ms_least(end - at, from.n - skipped);
+    n = ms_min(end - at, from.n - skipped);
     decode(dtype, from, x);
     if (call->out[0].dtype != MS_F32) ms_narrow((ms_bf16 *)call->out_data[0] + at, x + skipped, n);
     else if (adds) add(y + at, x + skipped, n);

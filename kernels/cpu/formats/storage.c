@@ -9,7 +9,7 @@
 #include "base/numbers/bf16.h"
 #include "base/numbers/dtype.h"
 #include "base/error.h"
-#include "base/least.h"
+#include "base/min.h"
 #include "kernels/formats/storage_code.h"
 
 /* ---- making a record --------------------------------------------------------------------------------------------- */
@@ -32,7 +32,7 @@ int ms_storage_encode(const ms_storage *s, const float *x, int64_t n, void *reco
   return ms_cpu_quantise(&blocks, last, n - whole + 1, (char *)record + whole / 2, to + whole / s->block);
 }
 
-uint32_t ms_storage_most(const float *scales, int64_t n, float offset) {
+uint32_t ms_storage_max(const float *scales, int64_t n, float offset) {
   uint32_t most = 0;
   for (int64_t i = 0; i < n; i++) {
     const uint32_t rest = ms_magnitude(scales[i] - offset);
@@ -96,7 +96,7 @@ static void decode_blocks(const ms_storage *s, const uint8_t *record, int64_t fi
   float whole[MS_STORED_BLOCK];
   for (int64_t at = first, taken; at < first + n; at += taken) {
     const int64_t skipped = at % length;
-    taken = ms_least(length - skipped, first + n - at);
+    taken = ms_min(length - skipped, first + n - at);
     float *to = taken == length ? x + (at - first) : whole;
     decode_block(s, record, at / length, to);
     if (to == whole) memcpy(x + (at - first), whole + skipped, (size_t)taken * sizeof *x);
@@ -115,7 +115,7 @@ void ms_storage_decode(const ms_storage *s, const void *records, int64_t first, 
   }
   for (int64_t at = first, taken; at < first + n; at += taken) {
     const int64_t record = at / s->elements, skipped = at % s->elements;
-    taken = ms_least(s->elements - skipped, first + n - at);
+    taken = ms_min(s->elements - skipped, first + n - at);
     decode_blocks(s, (const uint8_t *)records + record * s->words * 4, skipped, taken, x + (at - first));
   }
 }
@@ -138,7 +138,7 @@ void ms_storage_convert(const ms_storage *from, const void *records, int64_t fir
                         void *out, int64_t at) {
   for (int64_t taken; n > 0; first += taken, at += taken, n -= taken) {
     const int64_t skipped = first % from->elements, place = at % to->elements;
-    taken = ms_least(n, ms_least(from->elements - skipped, to->elements - place));
+    taken = ms_min(n, ms_min(from->elements - skipped, to->elements - place));
     copy_fragment(from, (const uint8_t *)records + first / from->elements * from->words * 4, skipped, taken, to,
                   (uint8_t *)out + at / to->elements * to->words * 4, place);
   }

@@ -18,7 +18,7 @@
 #include <math.h>
 
 #include "base/error.h"
-#include "base/least.h"
+#include "base/min.h"
 #include "base/numbers/dtype.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/shape.h"
@@ -311,21 +311,21 @@ const ms_kernel ms_cpu_cross_entropy_backward = {.run = run_backward, .in_place 
 /* ---- both -------------------------------------------------------------------------------------------------------- */
 
 /* Rows that are read before the first of them is written: few enough to stay in a core's cache. */
-enum { MOST_AT_ONCE = 32, BYTES_AT_ONCE = 256 << 10 };
+enum { MAX_AT_ONCE = 32, BYTES_AT_ONCE = 256 << 10 };
 
 static int64_t rows_at_once(const ms_kernel_call *call) {
   const ms_value_info *logits = &call->in[LOGITS];
   const int64_t fit = BYTES_AT_ONCE / (ms_row_length(logits) * ms_dtype_size(logits->dtype) + 1);
-  return fit < 1 ? 1 : ms_least(fit, MOST_AT_ONCE);
+  return fit < 1 ? 1 : ms_min(fit, MAX_AT_ONCE);
 }
 
 static void step_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
   const int64_t at_once = rows_at_once(call);
   const float scale = scale_of(call, STEP_COUNT);
-  float lse[MOST_AT_ONCE];
+  float lse[MAX_AT_ONCE];
   partial share = {.bad_row = -1};
   for (int64_t r = begin; r < end; r += at_once) {
-    const int64_t stop = ms_least(r + at_once, end);
+    const int64_t stop = ms_min(r + at_once, end);
     if (!read_rows(call, r, stop, lse, &share)) break;
     write_rows(call, r, stop, lse, scale);
   }

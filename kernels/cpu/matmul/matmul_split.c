@@ -4,7 +4,7 @@
  * rows of a at a time are packed into L2 and multiplied with one panel of b after the other. Each thread computes a
  * rectangle of c and packs its own operands. The order of a sum over k depends only on k, not on blocks or threads.
  */
-#include "base/least.h"
+#include "base/min.h"
 #include "kernels/cpu/elementwise/activation.h"
 #include "kernels/cpu/block.h"
 #include "kernels/cpu/matmul/matmul.h"
@@ -34,7 +34,7 @@ typedef struct layout {
 
 static layout layout_of(const ms_product *p, const ms_cut *parts) {
   const int64_t columns = stretch_of(largest_part(p->n, parts->columns), BLOCK_COLUMNS);
-  const int64_t rows = ms_least(largest_part(p->m, parts->rows), BLOCK_ROWS);
+  const int64_t rows = ms_min(largest_part(p->m, parts->rows), BLOCK_ROWS);
   const int64_t panel = ms_split_panel_bytes(stretch_of(p->k, BLOCK_K));
   layout l = {.b_bytes = columns / GRAIN * panel, .a_bytes = rows / GRAIN * panel};
   l.bytes = ms_round_up(l.b_bytes + l.a_bytes + columns * (int64_t)sizeof(float), LINE);
@@ -107,7 +107,7 @@ static void multiply_rows(const ms_product *p, const block *r, int64_t row, int6
   for (int64_t j = 0; j < columns; j += GRAIN) {
     if (r->bias && s.first) s.bias = r->padded_bias + j;
     for (int64_t i = 0; i < rows; i += GRAIN)
-      block_product(r->c + (row + i) * p->n + column + j, p->n, ms_least(rows - i, GRAIN), ms_least(columns - j, GRAIN),
+      block_product(r->c + (row + i) * p->n + column + j, p->n, ms_min(rows - i, GRAIN), ms_min(columns - j, GRAIN),
                     r->a_panels + i / GRAIN * panel, r->b_panels + j / GRAIN * panel, &s);
   }
 }
@@ -116,13 +116,13 @@ static void multiply_rectangle(const ms_product *p, const block *r) {
   const int64_t block_columns = stretch_of(r->columns, BLOCK_COLUMNS), block_k = stretch_of(p->k, BLOCK_K);
   const int64_t column_end = r->column + r->columns, row_end = r->row + r->rows;
   for (int64_t column = r->column; column < column_end; column += block_columns) {
-    const int64_t columns = ms_least(block_columns, column_end - column);
+    const int64_t columns = ms_min(block_columns, column_end - column);
     if (r->bias) pad_bias(r, p, column, columns);
     for (int64_t k_first = 0; k_first < p->k; k_first += block_k) {
-      const int64_t k = ms_least(block_k, p->k - k_first);
+      const int64_t k = ms_min(block_k, p->k - k_first);
       ms_split_pack_b(r->b_panels, &r->b, column, columns, k_first, k);
       for (int64_t row = r->row; row < row_end; row += BLOCK_ROWS)
-        multiply_rows(p, r, row, ms_least(BLOCK_ROWS, row_end - row), column, columns, k_first, k);
+        multiply_rows(p, r, row, ms_min(BLOCK_ROWS, row_end - row), column, columns, k_first, k);
     }
   }
 }

@@ -277,7 +277,7 @@ static int64_t configurations_of(ms_dnn_graph *g, descriptor graph, descriptor c
 }
 
 /* Uses the plan of a configuration if there is one and it fits in the workspace. */
-static void try_plan(ms_dnn_graph *g, ms_dnn_handle handle, descriptor configuration, int64_t most_workspace) {
+static void try_plan(ms_dnn_graph *g, ms_dnn_handle handle, descriptor configuration, int64_t max_workspace) {
   const descriptor plan = make(g, MS_DNN_PLAN);
   int64_t count = 0, bytes = 0;
   set(g, plan, MS_DNN_PLAN_HANDLE, MS_DNN_OF_HANDLE, 1, &handle);
@@ -286,7 +286,7 @@ static void try_plan(ms_dnn_graph *g, ms_dnn_handle handle, descriptor configura
   g->rc = MS_CUDNN(g->dnn, descriptor_get, plan, MS_DNN_PLAN_WORKSPACE, MS_DNN_OF_INT64, 1, &count, &bytes);
   if (g->rc) return;
   if (!g->preferred_bytes) g->preferred_bytes = bytes;
-  if (bytes > most_workspace) return;
+  if (bytes > max_workspace) return;
   g->plan = plan;
   g->workspace_bytes = bytes;
 }
@@ -299,13 +299,13 @@ int ms_dnn_build(const ms_cudnn *dnn, const ms_dnn_attention *attention, ms_dnn_
   return graph->rc;
 }
 
-int ms_dnn_open(const ms_cudnn *dnn, ms_dnn_handle handle, const ms_dnn_attention *attention, int64_t most_workspace,
+int ms_dnn_open(const ms_cudnn *dnn, ms_dnn_handle handle, const ms_dnn_attention *attention, int64_t max_workspace,
                 ms_dnn_graph *graph, int *found) {
   descriptor configuration[CONFIGURATIONS];
   (void)ms_dnn_build(dnn, attention, graph); /* graph->rc keeps a failure */
   const int64_t count = configurations_of(graph, graph_of(graph, handle), configuration);
   for (int64_t i = 0; i < count && !graph->plan && !graph->rc; i++)
-    try_plan(graph, handle, configuration[i], most_workspace);
+    try_plan(graph, handle, configuration[i], max_workspace);
   const int rc = graph->rc;
   *found = !rc && graph->plan;
   if (!*found) ms_dnn_close(graph);

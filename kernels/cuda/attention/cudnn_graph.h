@@ -46,9 +46,9 @@ typedef struct ms_dnn_graph {
 
 /* Creates only the operations, without a GPU or a handle. If it fails, ms_dnn_close still frees what was created. */
 int ms_dnn_build(const ms_cudnn *dnn, const ms_dnn_attention *attention, ms_dnn_graph *graph);
-/* Opens the first plan, in the library's order, that needs at most most_workspace bytes. *found 0: there is none for
+/* Opens the first plan, in the library's order, that needs at most max_workspace bytes. *found 0: there is none for
  * this GPU, or none that needs so few (preferred_bytes), and nothing is open. */
-int ms_dnn_open(const ms_cudnn *dnn, ms_dnn_handle handle, const ms_dnn_attention *attention, int64_t most_workspace,
+int ms_dnn_open(const ms_cudnn *dnn, ms_dnn_handle handle, const ms_dnn_attention *attention, int64_t max_workspace,
                 ms_dnn_graph *graph, int *found);
 void ms_dnn_close(ms_dnn_graph *graph);
 

@@ -36,9 +36,9 @@ template <class T> struct ms_flash_tensors {
 
 /* Rows owned by a block, warps per block, 16-row tiles per warp (M), and rows of an incoming tile, of which STEP are
  * processed at a time. */
-template <int OWN_ROWS, int WARPS_OF_BLOCK, int TILE_ROWS, int MOST_AT_ONCE> struct ms_flash_shape {
+template <int OWN_ROWS, int WARPS_OF_BLOCK, int TILE_ROWS, int MAX_AT_ONCE> struct ms_flash_shape {
   static constexpr int OWN = OWN_ROWS, WARPS = WARPS_OF_BLOCK, THREADS = WARPS * MS_WARP, M = OWN / WARPS / 16;
-  static constexpr int TILE = TILE_ROWS, STEP = TILE < MOST_AT_ONCE ? TILE : MOST_AT_ONCE, N = STEP / 8;
+  static constexpr int TILE = TILE_ROWS, STEP = TILE < MAX_AT_ONCE ? TILE : MAX_AT_ONCE, N = STEP / 8;
 };
 
 /* The shapes by bytes per row. With two results of 128 columns (dk and dv), a warp has registers for 16 rows. */

@@ -23,7 +23,7 @@
 #include "base/numbers/number.h"
 #include "kernels/cuda/matmul/cublaslt_cache.h"
 
-enum { CANDIDATES = 8, ROUNDS = 3, MOST_REPEATS = 50, MOST_COPIES = 16, PATTERN_WORDS = 1 << 16 };
+enum { CANDIDATES = 8, ROUNDS = 3, MAX_REPEATS = 50, MAX_COPIES = 16, PATTERN_WORDS = 1 << 16 };
 static const double CLEARLY = 0.97, ROUND_MS = 2.0;
 static const int64_t BEYOND_CACHE = 128 << 20; /* bytes; the largest GPUs have 50 to 126 MB of second-level cache */
 
@@ -69,8 +69,8 @@ typedef struct bench {
   char *memory;
   cudaStream_t stream;
   cudaEvent_t begin, end;
-  int copies, next;               /* next: the copy whose turn it is */
-  ms_lt_operands on[MOST_COPIES]; /* of which all have one workspace */
+  int copies, next;              /* next: the copy whose turn it is */
+  ms_lt_operands on[MAX_COPIES]; /* of which all have one workspace */
 } bench;
 
 static int64_t align_up(int64_t bytes) { return (bytes + 255) / 256 * 256; }
@@ -97,7 +97,7 @@ static int fill(char *memory, int64_t bytes) {
 
 static int copies_of(int64_t bytes) {
   const int64_t copies = (BEYOND_CACHE + bytes - 1) / bytes;
-  return (int)(copies < MOST_COPIES ? copies : MOST_COPIES);
+  return (int)(copies < MAX_COPIES ? copies : MAX_COPIES);
 }
 
 /* Of f32 a row, or of e8m0 for each 32 elements, in tiles of 128 rows and 4 blocks. */
@@ -173,7 +173,7 @@ static int time_candidate(const ms_lt_product *p, const ms_lt_algo *algo, bench 
   double once, round;
   MS_TRY(time_runs(p, algo, b, 1, &once));
   MS_TRY(time_runs(p, algo, b, 1, &once));
-  int runs = MOST_REPEATS;
+  int runs = MAX_REPEATS;
   if (once * runs > ROUND_MS) runs = once >= ROUND_MS ? 1 : (int)(ROUND_MS / once);
   *ms = once;
   for (int i = 0; i < ROUNDS; i++) {

@@ -27,7 +27,7 @@ constexpr int THREADS = 256, WARPS = THREADS / MS_WARP;
 constexpr int64_t SPAN = 8192;             /* elements of a block that looks for the largest magnitude */
 constexpr int64_t ROWS_DOWN = 256;         /* rows of a block that looks for those of columns */
 constexpr int TILE = 64, PITCH = TILE + 4; /* of turned codes; the pitch keeps columns in different banks */
-constexpr int64_t MOST_BLOCKS_DOWN = 65535;
+constexpr int64_t MAX_BLOCKS_DOWN = 65535;
 
 /* Two codes, the first in the low byte. */
 template <int DTYPE> __device__ __forceinline__ unsigned code_pair(float first, float second) {
@@ -279,7 +279,7 @@ struct task {
 unsigned grid(int64_t n, int64_t of_each) { return static_cast<unsigned>(ms_cuda_ceil(n, of_each)); }
 
 unsigned down(int64_t n, int64_t of_each) {
-  return static_cast<unsigned>(min(ms_cuda_ceil(n, of_each), MOST_BLOCKS_DOWN));
+  return static_cast<unsigned>(min(ms_cuda_ceil(n, of_each), MAX_BLOCKS_DOWN));
 }
 
 template <int V, class X> int find_scales(const task &t, const X *x) {

@@ -16,7 +16,7 @@ extern "C" {
 namespace {
 
 constexpr int THREADS = 256, WARPS = THREADS / MS_WARP, LAST_THREADS = 512, EACH = 4;
-constexpr int64_t MOST_BLOCKS = 65535;
+constexpr int64_t MAX_BLOCKS = 65535;
 
 /* A rank's elements of a gradient. */
 struct gradients {
@@ -38,7 +38,7 @@ gradients gradients_of(const ms_kernel_call *call) {
 
 unsigned blocks_for(int64_t items, int64_t each) {
   const int64_t blocks = ms_cuda_ceil(items, each);
-  return static_cast<unsigned>(blocks < 1 ? 1 : blocks < MOST_BLOCKS ? blocks : MOST_BLOCKS);
+  return static_cast<unsigned>(blocks < 1 ? 1 : blocks < MAX_BLOCKS ? blocks : MAX_BLOCKS);
 }
 
 /* ---- sums ---- */

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int THREADS = 256;
 /* As many threads as keep a GPU busy. */
-constexpr int64_t MOST_OWNERS = 1 << 16;
+constexpr int64_t MAX_OWNERS = 1 << 16;
 
 unsigned blocks_of(int64_t threads) { return static_cast<unsigned>(ms_cuda_ceil(threads, THREADS)); }
 
@@ -73,7 +73,7 @@ template <class T> int add(const ms_kernel_call *call, float *sums) {
   const ms_axis_view view = ms_view_axis(&call->in[0], call->attrs.cut.axis);
   const int64_t lines = view.outer * view.inner, m = ms_view_axis(&call->in[1], call->attrs.cut.axis).n;
   int64_t owners = 1;
-  while (owners * 2 <= view.n && owners * 2 <= m && lines * owners * 2 <= MOST_OWNERS) owners *= 2;
+  while (owners * 2 <= view.n && owners * 2 <= m && lines * owners * 2 <= MAX_OWNERS) owners *= 2;
   return MS_CUDA_LAUNCH(scatter<T>, blocks_of(lines * owners), THREADS, 0, call->stream,
                         static_cast<const int32_t *>(call->in_data[1]), static_cast<const T *>(call->in_data[2]), sums,
                         view, m, owners, call->fault);

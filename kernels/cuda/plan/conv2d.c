@@ -7,14 +7,14 @@
 #include "kernels/cuda/plan/sizes.h"
 
 /* Blocks that keep a GPU busy, and the fewest pixels that are worth one. */
-enum { BLOCKS = 512, LEAST_PIXELS = 512 };
+enum { BLOCKS = 512, MIN_PIXELS = 512 };
 /* A grid's rows. */
-enum { MOST_GROUPS = 65535 };
+enum { MAX_GROUPS = 65535 };
 
 int64_t ms_conv_sum_parts(const ms_conv *c) {
   const int64_t tiles = c->groups * ms_cuda_ceil(c->features, MS_CONV_TILE) *
                         ms_cuda_ceil(c->channels * c->down.size * c->across.size, MS_CONV_TILE);
-  const int64_t pixels = c->images * c->down.out * c->across.out, most = pixels / LEAST_PIXELS;
+  const int64_t pixels = c->images * c->down.out * c->across.out, most = pixels / MIN_PIXELS;
   const int64_t wanted = tiles ? ms_cuda_ceil(BLOCKS, tiles) : 1, parts = wanted < most ? wanted : most;
   return parts < 1 ? 1 : parts;
 }
@@ -26,8 +26,8 @@ int64_t ms_conv_parts_of(const ms_kernel_call *call) {
 
 int ms_cuda_prepare_conv2d(ms_kernel_call *call) {
   const ms_conv conv = ms_conv_of(call);
-  if (conv.groups > MOST_GROUPS)
-    return MS_FAIL(MS_EUNSUPPORTED, "conv2d: %lld groups; a GPU takes at most %d", (long long)conv.groups, MOST_GROUPS);
+  if (conv.groups > MAX_GROUPS)
+    return MS_FAIL(MS_EUNSUPPORTED, "conv2d: %lld groups; a GPU takes at most %d", (long long)conv.groups, MAX_GROUPS);
   const int64_t parts = ms_conv_parts_of(call);
   call->workspace_bytes = parts > 1 ? parts * ms_numel(&call->out[0]) * (int64_t)sizeof(float) : 0;
   return MS_OK;

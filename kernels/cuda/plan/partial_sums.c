@@ -7,10 +7,10 @@
 
 /* Enough parts for about this many blocks, four for each of 132 SMs, with at least so many rows, or elements of a row,
  * each: twice as many parts take longer to join than they save. */
-enum { BLOCKS = 528, LEAST_ROWS = 64, LEAST_OF_ROW = 16384 };
+enum { BLOCKS = 528, MIN_ROWS = 64, MIN_OF_ROW = 16384 };
 /* Two blocks for each of 132 SMs. */
 enum { NORM_BLOCKS = 264 };
-enum { SQUARES_PART = 16384, MOST_SQUARES_PARTS = 512 };
+enum { SQUARES_PART = 16384, MAX_SQUARES_PARTS = 512 };
 
 static int64_t parts_of(int64_t wanted, int64_t most) {
   const int64_t parts = wanted < most ? wanted : most;
@@ -20,7 +20,7 @@ static int64_t parts_of(int64_t wanted, int64_t most) {
 ms_columns ms_columns_of(int64_t outer, int64_t rows, int64_t columns, int lanes) {
   ms_columns c = {outer, rows, columns, 1, ms_cuda_ceil(columns, (int64_t)lanes * MS_COLUMN_LANES)};
   const int64_t blocks = outer * c.strips > 0 ? outer * c.strips : 1;
-  c.parts = parts_of(ms_cuda_ceil(BLOCKS, blocks), ms_cuda_ceil(rows, LEAST_ROWS));
+  c.parts = parts_of(ms_cuda_ceil(BLOCKS, blocks), ms_cuda_ceil(rows, MIN_ROWS));
   return c;
 }
 
@@ -67,7 +67,7 @@ int ms_cuda_prepare_group_norm(ms_kernel_call *call) {
 ms_columns ms_axis_columns(const ms_kernel_call *call, ms_axis_view view) {
   if (view.inner != 1) return ms_columns_of(view.outer, view.n, view.inner, ms_cuda_lanes(call->in[0].dtype));
   const int64_t wanted = ms_cuda_ceil(BLOCKS, view.outer > 0 ? view.outer : 1);
-  return (ms_columns){view.outer, view.n, 1, parts_of(wanted, ms_cuda_ceil(view.n, LEAST_OF_ROW)), 1};
+  return (ms_columns){view.outer, view.n, 1, parts_of(wanted, ms_cuda_ceil(view.n, MIN_OF_ROW)), 1};
 }
 
 ms_axis_view ms_reduce_view(const ms_kernel_call *call) {
@@ -106,7 +106,7 @@ int ms_cuda_prepare_sum_to(ms_kernel_call *call) {
 
 int64_t ms_square_parts(const ms_kernel_call *call) {
   const int64_t parts = ms_cuda_ceil(ms_numel(&call->in[0]), SQUARES_PART);
-  return parts < MOST_SQUARES_PARTS ? parts : MOST_SQUARES_PARTS;
+  return parts < MAX_SQUARES_PARTS ? parts : MAX_SQUARES_PARTS;
 }
 
 int ms_cuda_prepare_sum_squares(ms_kernel_call *call) {

@@ -25,9 +25,9 @@ local SIDES = { 8, 32, 128, 256, 512, 1024, 1448, 2048 }
 local QUICK = { 8, 64, 256, 512 }
 local MESHES = { "1x%d", "%dx1" }
 -- Seconds that the steps of a layer take, and the most that those of the largest may.
-local SECONDS, MOST_SECONDS = 1, 10
+local SECONDS, MAX_SECONDS = 1, 10
 local QUICK_SECONDS = 0.2
-local LEAST_STEPS, MOST_STEPS = 3, 50
+local MIN_STEPS, MAX_STEPS = 3, 50
 
 ---How many layers a round measures at most.
 ---@param quick boolean?
@@ -43,14 +43,14 @@ local function exchange(values)
   return all
 end
 
-local function most_of_all(value)
+local function max_of_all(value)
   local all, most = exchange({ value }), value
   for rank = 0, world.size - 1 do most = math.max(most, all[rank]) end
   return most
 end
 
 -- Each rank has a number: the largest of its sums over the ranks of a node.
-local function most_of_nodes(value)
+local function max_of_nodes(value)
   local all, sums, most = exchange({ value }), {}, 0
   for rank = 0, world.size - 1 do
     local node = world.node_of(rank)
@@ -74,7 +74,7 @@ end
 local function seconds_of(train, batch)
   local began = clock.now()
   train:step(batch)
-  return most_of_all(clock.now() - began)
+  return max_of_all(clock.now() - began)
 end
 
 -- ---- its collectives ----------------------------------------------------------------------------------------------
@@ -116,7 +116,7 @@ end
 local function record_of(collective, steps)
   local all, seconds = exchange(collective.times), {}
   for step = 1, steps do seconds[step] = seconds_since_entered(all, steps, step - 1) end
-  return { kind = collective.kind, inside = most_of_all(collective.inside), wire = most_of_nodes(collective.wire),
+  return { kind = collective.kind, inside = max_of_all(collective.inside), wire = max_of_nodes(collective.wire),
     seconds = calibration_rank.median(seconds) }
 end
 
@@ -132,7 +132,7 @@ local function measure(side, mesh, seconds)
   local train, batch = layer(side, mesh)
   train:step(batch) -- compiles, and connects
   local once = seconds_of(train, batch)
-  local steps = math.max(LEAST_STEPS, math.min(MOST_STEPS, math.ceil(seconds / once)))
+  local steps = math.max(MIN_STEPS, math.min(MAX_STEPS, math.ceil(seconds / once)))
   local exec, profile = train.session.train_exec, calibration_rank.new_profile()
   C.ms_exec_set_profile(exec.handle, profile)
   local began = clock.other_threads()
@@ -140,7 +140,7 @@ local function measure(side, mesh, seconds)
   local processor = clock.other_threads() - began
   C.ms_exec_set_profile(exec.handle, nil)
   local record = { nodes = world.nodes(), ranks = world.size, collectives = {},
-    processor = most_of_nodes(processor) / steps }
+    processor = max_of_nodes(processor) / steps }
   for _, collective in ipairs(collectives_of(profile)) do
     local one = record_of(collective, steps)
     if one.wire > 0 then table.insert(record.collectives, one) end
@@ -157,7 +157,7 @@ function calibration_between.run(quick, rounds)
     for m, mesh in ipairs(MESHES) do
       local expected = 0
       for i, side in ipairs(sides) do
-        if LEAST_STEPS * expected > MOST_SECONDS then break end
+        if MIN_STEPS * expected > MAX_SECONDS then break end
         local record, once = measure(side, mesh:format(world.size), seconds)
         record.number = m * #sides + i
         if world.rank == 0 then output_file.print(json.encode(record), "\n") end

@@ -5,7 +5,7 @@ local input_file = require("moonshard.base.files.input_file")
 
 local busy = {}
 
-local MOST = 0.25 -- of the cores: a desktop or a monitoring agent takes less
+local MAX = 0.25 -- of the cores: a desktop or a monitoring agent takes less
 
 ---What to say of a load before anything is measured.
 ---@param load string contents of /proc/loadavg
@@ -13,7 +13,7 @@ local MOST = 0.25 -- of the cores: a desktop or a monitoring agent takes less
 ---@return string? warning nil: the machine is idle, or its load is unknown
 function busy.warning(load, cores)
   local minute = tonumber(load:match("^%s*([%d.]+)"))
-  if not minute or minute <= MOST * cores then return nil end
+  if not minute or minute <= MAX * cores then return nil end
   return ("this machine is busy: in the last minute %.1f programs wanted its %d core%s on average. What is measured "
     .. "now is slower than the machine alone: stop them, and calibrate again"):format(minute, cores,
     cores == 1 and "" or "s")

@@ -11,11 +11,11 @@ local calibration_fit = {}
 
 -- ---- records ------------------------------------------------------------------------------------------------------
 
-local LEAST = { "step", "gap", "kernel_seconds", "collective_seconds", "wait_seconds", "total_seconds", "launch" }
+local MIN = { "step", "gap", "kernel_seconds", "collective_seconds", "wait_seconds", "total_seconds", "launch" }
 
 -- Takes over what was faster in another round of the same training.
 local function take_faster(to, from)
-  for _, name in ipairs(LEAST) do to[name] = to[name] and math.min(to[name], from[name]) end
+  for _, name in ipairs(MIN) do to[name] = to[name] and math.min(to[name], from[name]) end
   for i, kernel in ipairs(to.kernels) do kernel.seconds = math.min(kernel.seconds, from.kernels[i].seconds) end
   for i, collective in ipairs(to.collectives) do
     collective.seconds = math.min(collective.seconds, from.collectives[i].seconds)
@@ -138,13 +138,13 @@ end
 
 -- Changes one constant after another by factors, as long as the model gets nearer to the points.
 local STEPS = { 2, 1.25, 1.05 }
-local MOST_ROUNDS = 40
+local MAX_ROUNDS = 40
 
 local function descend(cluster, array, n, constants)
   local best = distance(cluster, array, n)
   for _, factor in ipairs(STEPS) do
     local moved, rounds = true, 0
-    while moved and rounds < MOST_ROUNDS do
+    while moved and rounds < MAX_ROUNDS do
       moved, rounds = false, rounds + 1
       for _, constant in ipairs(constants) do
         local before = constant.of[constant.name]

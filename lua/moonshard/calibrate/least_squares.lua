@@ -1,7 +1,7 @@
 -- Least squares of relative errors with no negative unknowns, for the constants of a link: times, and times per byte.
 
 -- One unknown after another takes its best value, until none moves.
-local MOST_PASSES = 2000
+local MAX_PASSES = 2000
 
 ---@class moonshard.LeastSquaresRow
 ---@field whole number what errors are relative to
@@ -13,7 +13,7 @@ local MOST_PASSES = 2000
 local function least_squares(rows, unknowns)
   local x = {}
   for i = 1, unknowns do x[i] = 0 end
-  for _ = 1, MOST_PASSES do
+  for _ = 1, MAX_PASSES do
     for i = 1, unknowns do
       local above, below = 0, 0
       for _, row in ipairs(rows) do

@@ -39,7 +39,7 @@ function muon_sensitivity.new(tolerance)
 end
 
 -- As kernels/products/orthogonalise.h: the coefficients, and what is rounded to bf16.
-local A, B, C, LEAST_NORM = 3.4445, -4.7750, 2.0315, 1e-7
+local A, B, C, MIN_NORM = 3.4445, -4.7750, 2.0315, 1e-7
 
 ---The nearest orthogonal matrix, roughly, of each that a parameter consists of.
 ---@param u moonshard.Tensor f32 [rows, columns], or [matrices, rows, columns]
@@ -51,7 +51,7 @@ function muon_sensitivity.orthogonalised(u, muon, heads)
   local rows, columns = u:size(-2) / (heads or 1), u:size(-1)
   local all = u:reshape(-1, rows, columns)
   local tall = rows > columns
-  local x = (tall and all:transpose(1, 2) or all) / (all * all):sum({ 1, 2 }, true):sqrt():clamp(LEAST_NORM)
+  local x = (tall and all:transpose(1, 2) or all) / (all * all):sum({ 1, 2 }, true):sqrt():clamp(MIN_NORM)
   for _ = 1, muon.steps do
     x = rounded(x)
     local gram = rounded(x:matmul(x:transpose(1, 2)))

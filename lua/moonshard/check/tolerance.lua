@@ -13,7 +13,7 @@ tolerance.PARAMETERS = 10
 tolerance.MOMENTS = 5
 
 ---Lower bound for the scale of a tensor.
-tolerance.LEAST_SCALE = 1e-3
+tolerance.MIN_SCALE = 1e-3
 
 ---Whether an excess is larger than another; NaN is larger than any number.
 ---@param excess number
@@ -72,7 +72,7 @@ end
 ---@return moonshard.Difference? nil when there are no elements
 function tolerance.arrays(expected, got, o)
   local first = o.first or 1
-  local scale = o.scale or math.max(tolerance.LEAST_SCALE, tolerance.largest(expected, first, o.count))
+  local scale = o.scale or math.max(tolerance.MIN_SCALE, tolerance.largest(expected, first, o.count))
   local worst, first_that_differs
   for i = first, first + o.count - 1 do
     local allowed = o.tolerance * scale + (o.slack and o.slack(i - first) or 0)

@@ -178,12 +178,12 @@ end
 
 -- ---- against a model ----------------------------------------------------------------------------------------------
 
-local MOST_LISTED = 4
+local MAX_LISTED = 4
 
 local function add_list(parts, what, names)
   if #names == 0 then return end
-  local shown = { unpack(names, 1, MOST_LISTED) }
-  if #names > MOST_LISTED then shown[#shown + 1] = ("and %d more"):format(#names - MOST_LISTED) end
+  local shown = { unpack(names, 1, MAX_LISTED) }
+  if #names > MAX_LISTED then shown[#shown + 1] = ("and %d more"):format(#names - MAX_LISTED) end
   parts[#parts + 1] = ("%s: %s"):format(what, table.concat(shown, ", "))
 end
 

@@ -8,10 +8,10 @@ local options = require("moonshard.base.checks.options")
 local schema = {}
 
 -- 2^53: doubles, which represent JSON's numbers here, are exact integers only below it.
-local MOST_ELEMENTS = 2 ^ 53
+local MAX_ELEMENTS = 2 ^ 53
 
 local function natural(value)
-  return type(value) == "number" and value >= 0 and value % 1 == 0 and value < MOST_ELEMENTS
+  return type(value) == "number" and value >= 0 and value % 1 == 0 and value < MAX_ELEMENTS
 end
 
 -- A kind is { description, test }.
@@ -112,7 +112,7 @@ local function check_shape(check, shape, where)
     expect(check, size, place, "count")
     elements = elements * size
   end)
-  if elements >= MOST_ELEMENTS then
+  if elements >= MAX_ELEMENTS then
     errors.invalid("%s/manifest.json: %s [%s] has too many elements (2^53 or more)", check.path, where,
       table.concat(shape, ","))
   end

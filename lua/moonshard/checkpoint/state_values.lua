@@ -22,16 +22,16 @@ local values = require("moonshard.tensor.values")
 local state_values = {}
 
 -- The most bytes of one tensor: larger ones would make manifests slow to read.
-local MOST_TENSOR_BYTES = 2 ^ 20
+local MAX_TENSOR_BYTES = 2 ^ 20
 -- json.lua reads lists and objects that nest 200 deep; a manifest, and the forms above, are around the values.
-local MOST_NESTED = 180
+local MAX_NESTED = 180
 
 -- ---- writing ----------------------------------------------------------------------------------------------------
 
-local MOST_SHOWN = 200 -- characters of a path
+local MAX_SHOWN = 200 -- characters of a path
 
 local function refuse(path, format, ...)
-  if #path > MOST_SHOWN then path = path:sub(1, MOST_SHOWN / 2) .. " ... " .. path:sub(-MOST_SHOWN / 2) end
+  if #path > MAX_SHOWN then path = path:sub(1, MAX_SHOWN / 2) .. " ... " .. path:sub(-MAX_SHOWN / 2) end
   errors.invalid("%s is " .. format, path, ...)
 end
 
@@ -71,9 +71,9 @@ local function tensor_text(value, path)
       placement)
   end
   local bytes = values.bytes(value)
-  if bytes > MOST_TENSOR_BYTES then
+  if bytes > MAX_TENSOR_BYTES then
     refuse(path, "a tensor of %.0f bytes, but a state has at most %.0f: make it a parameter of the model, frozen or "
-      .. "not", bytes, MOST_TENSOR_BYTES)
+      .. "not", bytes, MAX_TENSOR_BYTES)
   end
   local shape = #value.shape == 0 and "[]" or json.encode(value.shape)
   return tagged("tensor", ('{"dtype":%s,"shape":%s,"bytes":"%s","placed":%s}'):format(json.encode(value.dtype), shape,
@@ -147,7 +147,7 @@ local function table_text(value, path, writer)
   local keys, kind = keys_of(value, path)
   local parts, depth = {}, writer.depth
   writer.above[value], writer.depth = path, depth + DEPTHS[kind]
-  if writer.depth > MOST_NESTED then refuse(path, "nested too deep: a state has at most %d levels", MOST_NESTED) end
+  if writer.depth > MAX_NESTED then refuse(path, "nested too deep: a state has at most %d levels", MAX_NESTED) end
   for i, key in ipairs(keys) do
     local inner = path .. place_of(key)
     parts[i] = WRITERS[kind](key, encode(rawget(value, key), inner, writer), inner, writer)

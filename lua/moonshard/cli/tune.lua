@@ -19,10 +19,10 @@ local policies = require("moonshard.tune.policies")
 local progress = require("moonshard.base.text.progress")
 local recipe = require("moonshard.recipe.file")
 local report = require("moonshard.tune.report")
-local room_of = require("moonshard.tune.room")
+local memory_limit_of = require("moonshard.tune.memory_limit")
 local rules_text = require("moonshard.tune.rules_text")
 local status = require("moonshard.base.exit_status")
-local survey = require("moonshard.tune.survey")
+local mesh_search = require("moonshard.tune.mesh_search")
 local terminal = require("moonshard.base.text.terminal")
 local refuse = status.refuse
 
@@ -80,7 +80,7 @@ local function others(line, cluster)
 end
 
 local function best_text(best)
-  return best and ("best so far: mesh %s, %s"):format(best.mesh, progress.rate(1 / survey.cost(best))) or ""
+  return best and ("best so far: mesh %s, %s"):format(best.mesh, progress.rate(1 / mesh_search.cost(best))) or ""
 end
 
 -- Follows a search: a line that is redrawn on a terminal, and how far the search came.
@@ -99,10 +99,10 @@ local function follow(most)
 end
 
 local function search(options, list)
-  local at = follow(survey.MOST_COMPILES)
+  local at = follow(mesh_search.MAX_COMPILES)
   options.progress = at.update
   C.ms_interrupt_install()
-  local ok, found = pcall(survey.run, options, list)
+  local ok, found = pcall(mesh_search.run, options, list)
   at.clear()
   if ok then return found end
   if errors.is(found) and found.status == "MS_EINTERRUPT" then
@@ -136,20 +136,20 @@ function command.main(arguments)
   check_line(line)
   local cluster = clusters.of_option("moonshard tune", line.cluster)
   cluster:describe_world(0, line.ranks or 1)
-  local room = room_of(cluster, line.memory and byte_size.read(line.memory), "--memory")
+  local memory = memory_limit_of(cluster, line.memory and byte_size.read(line.memory), "--memory")
   local chunk = recipe.load(line.recipe)
   local out = recipe.print_to_stderr()
   planned.intercept_exit()
   automatic.off = true
   local free, run = {}, runner(line, chunk)
   for _, row in ipairs(policies.all) do free[row.name] = true end
-  local found = search({ cluster = cluster, limit = room.bytes, free = free, run = run }, others(line, cluster))
+  local found = search({ cluster = cluster, limit = memory.bytes, free = free, run = run }, others(line, cluster))
   if not report.fits(found) then
-    local least = survey.smallest(found)
+    local least = mesh_search.smallest(found)
     nothing_fits(least.search, "mesh " .. least.label
       .. (line.ranks and "" or " (1 rank: -n gives another number)"))
   end
-  local result = report.of(found, room, line.ranks or 1)
+  local result = report.of(found, memory, line.ranks or 1)
   check_rules(run, result)
   if line.page then output_file.write("page", line.page, page.of(result, line.recipe)) end
   planned.print(out, line.json and json.encode(report.json(result)) or report.text(result))

@@ -51,7 +51,7 @@ return {
       step_between = { "2.7 us", NCCL .. ": network, LL" },
       inside = { "87.7 GB/s", NCCL .. ": LL on one node of Ampere" },
       between = { "19 GB/s", NCCL .. ": LL on four and more nodes with AMD's processors" },
-      between_most = { "50 %", NCCL .. ": half of what LL sends is flags" },
+      max_between = { "50 %", NCCL .. ": half of what LL sends is flags" },
     },
     ring_simple = {
       algorithm = "ring",

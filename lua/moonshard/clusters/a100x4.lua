@@ -22,7 +22,7 @@ return {
       inside = { "75.7 GB/s", FITTED }, between = { "6.19 GB/s", FITTED }, hidden = { "24 %", FITTED },
     },
     ring_ll_two = { -- LL is faster between two nodes than between more, in NCCL's table, too
-      algorithm = "ring", nodes_most = { 2, "NCCL 2.30, tuning.cc: its table of LL's rates by nodes" },
+      algorithm = "ring", max_nodes = { 2, "NCCL 2.30, tuning.cc: its table of LL's rates by nodes" },
       start = { "10.7 us", AS_LL }, start_between = { "18.9 us", AS_LL },
       step_inside = { "0.51 us", AS_LL }, step_between = { "6.47 us", AS_LL },
       inside = { "75.7 GB/s", AS_LL }, between = { "11 GB/s", FITTED }, hidden = { "24 %", AS_LL },

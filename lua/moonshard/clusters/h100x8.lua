@@ -49,7 +49,7 @@ return {
       step_between = { "2.7 us", NCCL .. ": network, LL" },
       inside = { "141 GB/s", NCCL .. ": LL on one node of Hopper" },
       between = { "20.4 GB/s", NCCL .. ": LL on four and more nodes" },
-      between_most = { "50 %", NCCL .. ": half of what LL sends is flags" },
+      max_between = { "50 %", NCCL .. ": half of what LL sends is flags" },
     },
     ring_ll128 = {
       algorithm = "ring",
@@ -76,7 +76,7 @@ return {
       between = { "85 %", NCCL .. ": 92 % of the ring's" },
     },
     nvls = {
-      algorithm = "switch", kinds = { "all_reduce" }, nodes_most = { 1, "NCCL: NVLS Tree is the tree across nodes" },
+      algorithm = "switch", kinds = { "all_reduce" }, max_nodes = { 1, "NCCL: NVLS Tree is the tree across nodes" },
       start = { "25 us", NCCL .. ": NVLS" },
       step_inside = { "0 us", "part of the start" },
       inside = { "274 GB/s", "all-reduce of 16 GiB on eight H200, nccl-tests: a bus bandwidth of 480 GB/s" },

@@ -76,7 +76,7 @@ loader.seal_class(Loader)
 
 local IGNORED = -100
 
-local MOST_TOKENS = 2 ^ 29 - 1 -- of a rank and step: LuaJIT's arrays are smaller than 2 GiB, and a token has 4 bytes
+local MAX_TOKENS = 2 ^ 29 - 1 -- of a rank and step: LuaJIT's arrays are smaller than 2 GiB, and a token has 4 bytes
 
 ---@class moonshard.Share a rank's share of the samples of a step
 ---@field index integer from 0
@@ -145,9 +145,9 @@ end
 ---@param seq integer
 ---@param batch integer samples per rank and step
 function loader.check_tokens(who, seq, batch)
-  if batch * seq <= MOST_TOKENS then return end
+  if batch * seq <= MAX_TOKENS then return end
   errors.invalid("%s: seq=%.0f and %.0f sequences per rank are more than %d tokens: give fewer", who, seq, batch,
-    MOST_TOKENS)
+    MAX_TOKENS)
 end
 
 ---@param o moonshard.LoaderOptions

@@ -7,7 +7,7 @@ local hash = require("moonshard.base.hash")
 
 local OPEN_ROWS = 64 -- that later documents can fill
 local IGNORED = -100
-local MOST_TOKENS = 2 ^ 29 - 1 -- LuaJIT's arrays are smaller than 2 GiB, and a token has 4 bytes
+local MAX_TOKENS = 2 ^ 29 - 1 -- LuaJIT's arrays are smaller than 2 GiB, and a token has 4 bytes
 
 ---@class moonshard.Packing
 ---@field seq integer tokens of a row
@@ -39,9 +39,9 @@ local function row_with_room(self, count)
   end
   local row = { used = 0, tokens = ffi.new("int32_t[?]", self.seq), targets = ffi.new("int32_t[?]", self.seq) }
   self.rows[#self.rows + 1] = row
-  if #self.rows * self.seq > MOST_TOKENS then
+  if #self.rows * self.seq > MAX_TOKENS then
     errors.raise("MS_EUNSUPPORTED", "%s: more than %d tokens: use fewer files, or `moonshard tokenize` and "
-      .. "ms.data.tokens, which do not keep data in memory", self.who, MOST_TOKENS)
+      .. "ms.data.tokens, which do not keep data in memory", self.who, MAX_TOKENS)
   end
   if count < self.seq then self.open[#self.open + 1] = row end
   if #self.open > OPEN_ROWS then table.remove(self.open, 1) end

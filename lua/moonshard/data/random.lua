@@ -19,7 +19,7 @@ local taken = require("moonshard.data.taken")
 local tensor = require("moonshard.tensor")
 local world = require("moonshard.distributed.world")
 
-local MOST_NUMBERS = 2 ^ 27 -- of the matrix of targets, 1 GiB
+local MAX_NUMBERS = 2 ^ 27 -- of the matrix of targets, 1 GiB
 local TEACHER = 2 ^ 32 -- a sample's number that no sample has
 
 ---@class moonshard.RandomData
@@ -69,9 +69,9 @@ local function random(o)
     targets = { "positive", required = true },
     seed = { "seed", default = 0 },
   })
-  if o.inputs * o.targets > MOST_NUMBERS then
+  if o.inputs * o.targets > MAX_NUMBERS then
     errors.invalid("ms.data.random: inputs=%g and targets=%g need a matrix of %g numbers, more than %g: give fewer",
-      o.inputs, o.targets, o.inputs * o.targets, MOST_NUMBERS)
+      o.inputs, o.targets, o.inputs * o.targets, MAX_NUMBERS)
   end
   o.teacher = ffi.new("double[?]", o.inputs * o.targets)
   fill_normal(o.teacher, o.inputs * o.targets, o.seed, TEACHER, 1 / math.sqrt(o.inputs))

@@ -15,7 +15,7 @@ local world = require("moonshard.distributed.world")
 local plot = {}
 
 local COLUMNS = 78 -- at most
-local LEAST_BINS, MOST_BINS = 10, 60
+local MIN_BINS, MAX_BINS = 10, 60
 
 -- ---- what is drawn ----------------------------------------------------------------------------------------------
 
@@ -202,7 +202,7 @@ function plot.histogram(values, o)
   title = title .. (title ~= "" and ": " or "") .. describe(s)
   if s.n == 0 then return log.print(title) end
   if s.low == s.high then s.low, s.high = s.low - 0.5, s.high + 0.5 end
-  local bins = o.bins or math.max(LEAST_BINS, math.min(MOST_BINS, math.ceil(math.sqrt(s.n))))
+  local bins = o.bins or math.max(MIN_BINS, math.min(MAX_BINS, math.ceil(math.sqrt(s.n))))
   local bars, highest = bars_of(data, count, s, bins)
   print_chart({ { points = bars, bars = true } }, { title = title, x = "", rows = o.rows, fractions = true,
     range = { x_low = s.low, x_high = s.high, y_low = 0, y_high = highest } })

@@ -10,9 +10,9 @@ local show = {}
 
 local COLUMNS = 96     -- a table that fits is written in one line
 local DEEPEST = 4      -- tables within tables
-local MOST_ENTRIES = 64
+local MAX_ENTRIES = 64
 local DIGITS = "%.6g"  -- for numbers in a table; a number alone is shown in full
-local MOST_ELEMENTS = 64 -- of a tensor; a larger one shows only the ends of its axes
+local MAX_ELEMENTS = 64 -- of a tensor; a larger one shows only the ends of its axes
 
 local ESCAPES = { ["\n"] = "\\n", ["\r"] = "\\r", ["\t"] = "\\t", ["\0"] = "\\0", ['"'] = '\\"', ["\\"] = "\\\\" }
 
@@ -60,7 +60,7 @@ local function text_of_object(value, depth)
   local text = tostring(value)
   if depth > 0 then return (text:gsub("\n.*", " ...")) end
   if plan.is(value) then text = text:gsub("^plan: rank %d+ of", "plan: a rank of"):gsub(" %d+ instructions,", "", 1) end
-  return tensor.is_eager(value) and text .. "\n" .. eager_show.text(value, MOST_ELEMENTS) or text
+  return tensor.is_eager(value) and text .. "\n" .. eager_show.text(value, MAX_ELEMENTS) or text
 end
 
 local function key_text(key, above)
@@ -70,10 +70,10 @@ end
 
 local function entries_of(value, above, depth)
   local entries, length = {}, #value
-  for i = 1, math.min(length, MOST_ENTRIES) do entries[i] = render(value[i], above, depth + 1) end
+  for i = 1, math.min(length, MAX_ENTRIES) do entries[i] = render(value[i], above, depth + 1) end
   local keys = sorted_keys(value, length)
   for _, key in ipairs(keys) do
-    if #entries >= MOST_ENTRIES then break end
+    if #entries >= MAX_ENTRIES then break end
     entries[#entries + 1] = key_text(key, above) .. " = " .. render(value[key], above, depth + 1)
   end
   local left = length + #keys - #entries

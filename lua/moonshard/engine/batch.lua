@@ -126,7 +126,7 @@ function batch_of.samples(batch, factor)
 end
 
 -- A double represents every integer up to here.
-local MOST_ELEMENTS = 2 ^ 53
+local MAX_ELEMENTS = 2 ^ 53
 
 local function check_shape(name, shape)
   if type(shape) ~= "table" then
@@ -144,7 +144,7 @@ local function check_shape(name, shape)
         axis, options.describe(size))
     end
   end
-  if batch_of.numel(shape) > MOST_ELEMENTS then
+  if batch_of.numel(shape) > MAX_ELEMENTS then
     errors.raise("MS_ESHAPE", "batch.%s: the sizes of its shape multiply to more than 2^53", name)
   end
 end

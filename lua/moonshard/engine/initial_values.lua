@@ -14,7 +14,7 @@ local C, ffi, check = engine.C, engine.ffi, engine.check
 local initial_values = {}
 
 local PIECE = 2 ^ 20 -- elements per read
-local MOST_DRAWN = 1e8 -- elements that a rank draws in a second, at best
+local MAX_DRAWN = 1e8 -- elements that a rank draws in a second, at best
 
 ---@class moonshard.ValueSource
 ---@field read fun(first: number, count: number, out: ffi.cdata*): number reads elements of the flattened parameter as
@@ -100,7 +100,7 @@ function initial_values.draw(session, state)
   local wait = long_wait.begin("filling", function()
     return ("%.3g million parameters of each rank with initial values"):format(elements / 1e6)
   end)
-  wait:check(elements / MOST_DRAWN)
+  wait:check(elements / MAX_DRAWN)
   check(C.ms_state_restart(state, C.MS_TENSOR_PARAM))
   wait:finish()
 end

@@ -7,7 +7,7 @@ local division = require("moonshard.shard.division")
 local moment_blocks = {}
 
 local BLOCK = 256
-local MOST_NAMED = 3
+local MAX_NAMED = 3
 
 -- Whether the blocks of a part are blocks of the whole.
 local function are_of_whole(part)
@@ -25,10 +25,10 @@ function moment_blocks.are_same(a, b) return division.equals(a, b) or are_of_who
 ---@return string? nil: there is none
 function moment_blocks.describe(names)
   if #names == 0 then return nil end
-  local more = #names - MOST_NAMED
+  local more = #names - MAX_NAMED
   return ("the 8-bit moments of %s%s are rounded again, to within a step of their codes, since a tensor dimension "
     .. "divides blocks of 256 elements otherwise than before"):format(table.concat(names, ", ", 1, math.min(#names,
-    MOST_NAMED)), more > 0 and (" and %d more"):format(more) or "")
+    MAX_NAMED)), more > 0 and (" and %d more"):format(more) or "")
 end
 
 ---The parameters whose moments are rounded again when their state moves from one model of the engine to another.

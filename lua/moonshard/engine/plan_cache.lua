@@ -28,7 +28,7 @@
 local PlanCache = {}
 PlanCache.__index = PlanCache
 
-local MOST_NOTED = 1024 -- keys of dropped plans
+local MAX_NOTED = 1024 -- keys of dropped plans
 
 local plan_cache = {
   ---Plans that are kept whatever their size: what a step, an evaluation and a sample use in turn.
@@ -112,7 +112,7 @@ local function oldest(self, pinned)
 end
 
 local function note_dropped(self, key)
-  if self.count_dropped == MOST_NOTED then self.dropped, self.count_dropped = {}, 0 end
+  if self.count_dropped == MAX_NOTED then self.dropped, self.count_dropped = {}, 0 end
   self.dropped[key], self.count_dropped = true, self.count_dropped + 1
 end
 

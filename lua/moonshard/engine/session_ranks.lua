@@ -32,7 +32,7 @@ function SessionRanks.refuse_within_data()
     .. "itself: let it only return or restore a position, and call the other before or after", context.in_data)
 end
 
-local MOST_BYTES = 4096 -- that ms_state_all_gather_bytes takes from each rank
+local MAX_BYTES = 4096 -- that ms_state_all_gather_bytes takes from each rank
 local MODEL_BYTES = 8 -- of a model's number, which goes with all that ranks exchange
 
 -- Refuses what ranks do on different models of the same parameters, as in a loop by pairs: it would mix them.
@@ -99,7 +99,7 @@ function SessionRanks:gather_bytes(mine, bytes, all, what)
   mine, all = ffi.cast("const char *", mine), ffi.cast("char *", all)
   local from = 0
   repeat
-    local piece = math.min(bytes - from, MOST_BYTES - MODEL_BYTES)
+    local piece = math.min(bytes - from, MAX_BYTES - MODEL_BYTES)
     gather_piece(self, mine, from, piece, all, bytes, what)
     from = from + piece
   until from >= bytes

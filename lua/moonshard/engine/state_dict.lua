@@ -101,7 +101,7 @@ local function check_entry(around, entry, given, full, wrong)
   end
 end
 
-local MOST_LISTED = 8
+local MAX_LISTED = 8
 
 local function check_all(around, entries, dict, full)
   if type(dict) ~= "table" then errors.invalid("load_state_dict takes a table of tensors by name, not %s",
@@ -118,9 +118,9 @@ local function check_all(around, entries, dict, full)
   table.sort(extra)
   for _, name in ipairs(extra) do wrong[#wrong + 1] = ("the model has no %s"):format(name) end
   if #wrong == 0 then return end
-  if #wrong > MOST_LISTED then
-    wrong[MOST_LISTED] = ("and %d more"):format(#wrong - MOST_LISTED + 1)
-    for i = #wrong, MOST_LISTED + 1, -1 do wrong[i] = nil end
+  if #wrong > MAX_LISTED then
+    wrong[MAX_LISTED] = ("and %d more"):format(#wrong - MAX_LISTED + 1)
+    for i = #wrong, MAX_LISTED + 1, -1 do wrong[i] = nil end
   end
   errors.raise("MS_ENAME", "load_state_dict: %s: it takes every parameter of the model and nothing else; for some of "
     .. "them, give each to model:set_parameter(name, tensor)", table.concat(wrong, "; "))

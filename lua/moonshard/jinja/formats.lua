@@ -30,11 +30,11 @@ local function based(format)
   end
 end
 
-local MOST_DIGITS = 98 -- that printing.fixed writes
+local MAX_DIGITS = 98 -- that printing.fixed writes
 
 local function fixed(letter)
   return function(value, precision, sign)
-    if precision and precision > MOST_DIGITS then faults.unsupported("a format with %d digits", precision) end
+    if precision and precision > MAX_DIGITS then faults.unsupported("a format with %d digits", precision) end
     local number = number_of(value, sign)
     local is_finite = number == number and math.abs(number) ~= math.huge
     if letter == "f" and is_finite then return printing.fixed(number, precision or 6) end

@@ -7,7 +7,7 @@ local values = require("moonshard.jinja.values")
 
 local given = {}
 
-local MOST_NESTED = 200 -- as JSON
+local MAX_NESTED = 200 -- as JSON
 
 -- A number with the text that JSON had for it, if that says more than the number.
 local function number_value(number, text)
@@ -53,7 +53,7 @@ function convert(value, text, depth)
   if kind == "number" then return number_value(value, text) end
   if value == json.null then return values.NONE end
   if kind ~= "table" then faults.raise("a template was given a %s", kind) end
-  if depth > MOST_NESTED then faults.raise("a template was given tables that nest more than %d deep", MOST_NESTED) end
+  if depth > MAX_NESTED then faults.raise("a template was given tables that nest more than %d deep", MAX_NESTED) end
   local written = json.written(value)
   if json.is_list(value) then return list_value(value, written, depth + 1) end
   return dict_value(value, written, depth + 1)

@@ -8,7 +8,7 @@ local values = require("moonshard.jinja.values")
 
 local globals = {}
 
-local MOST_IN_RANGE = 100000 -- as Jinja's sandbox
+local MAX_IN_RANGE = 100000 -- as Jinja's sandbox
 
 local function range(_, first, last, step)
   first, step = values.whole(first, "range"), step == nil and 1 or values.whole(step, "the step of range")
@@ -19,7 +19,7 @@ local function range(_, first, last, step)
   end
   if step == 0 then faults.raise("the step of range is 0") end
   local n = math.max(0, math.ceil((last - first) / step))
-  if n > MOST_IN_RANGE then faults.raise("range has more than %d items", MOST_IN_RANGE) end
+  if n > MAX_IN_RANGE then faults.raise("range has more than %d items", MAX_IN_RANGE) end
   limits.list(n)
   local items = {}
   for i = 1, n do items[i] = first + (i - 1) * step end

@@ -31,7 +31,7 @@ local function digits_of(number)
 end
 
 -- Python writes exponents from 1e16 on, and below 1e-4.
-local MOST_PLAIN, LEAST_PLAIN = 15, -4
+local MAX_PLAIN, MIN_PLAIN = 15, -4
 
 ---A float as Python's repr writes it.
 ---@param number number
@@ -43,7 +43,7 @@ function printing.float(number)
   if number == math.huge then return sign .. "inf" end
   if number == 0 then return sign .. "0.0" end
   local digits, exponent = digits_of(number)
-  if exponent > MOST_PLAIN or exponent < LEAST_PLAIN then
+  if exponent > MAX_PLAIN or exponent < MIN_PLAIN then
     local point = #digits > 1 and digits:sub(1, 1) .. "." .. digits:sub(2) or digits
     return ("%s%se%s%02d"):format(sign, point, exponent < 0 and "-" or "+", math.abs(exponent))
   elseif exponent < 0 then

@@ -13,7 +13,7 @@ local lexer = require("moonshard.jinja.lexer")
 local Stream = {}
 Stream.__index = Stream
 
-local MOST_NESTED = 100
+local MAX_NESTED = 100
 
 ---@param source string
 ---@return moonshard.jinja.Stream
@@ -114,7 +114,7 @@ end
 ---Enters what nests, for parsers that call themselves.
 function Stream:enter()
   self.nested = self.nested + 1
-  if self.nested > MOST_NESTED then self:fail("the template nests more than %d deep", MOST_NESTED) end
+  if self.nested > MAX_NESTED then self:fail("the template nests more than %d deep", MAX_NESTED) end
 end
 
 function Stream:leave() self.nested = self.nested - 1 end

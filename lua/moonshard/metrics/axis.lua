@@ -55,7 +55,7 @@ function axis.ticks(low, high, parts, whole)
 end
 
 -- With fewer powers than this, an axis has values between them, too.
-local MOST_DIVIDED = 3
+local MAX_DIVIDED = 3
 
 ---Values of a logarithmic axis: powers of the base, and of ten also two and five times them where there are few.
 ---@param low number above 0
@@ -64,7 +64,7 @@ local MOST_DIVIDED = 3
 ---@return number[]
 function axis.log_ticks(low, high, base)
   local first, last = math.floor(math.log(low) / math.log(base)), math.ceil(math.log(high) / math.log(base))
-  local factors, values = base == 10 and last - first <= MOST_DIVIDED and { 1, 2, 5 } or { 1 }, {}
+  local factors, values = base == 10 and last - first <= MAX_DIVIDED and { 1, 2, 5 } or { 1 }, {}
   for exponent = first, last do
     for _, factor in ipairs(factors) do
       local value = factor * base ^ exponent

@@ -1,9 +1,9 @@
--- The points of a curve, of a run of any length: at most MOST of them. When there are more, every second one is
+-- The points of a curve, of a run of any length: at most MAX of them. When there are more, every second one is
 -- dropped, and from then on every second one is added, so that points stay equally far apart. The newest is always
 -- there.
 
 local history = {
-  MOST = 4096,
+  MAX = 4096,
 }
 
 ---@class moonshard.Thinned
@@ -29,7 +29,7 @@ function history.add(list, x, y)
   list[state.is_extra and #list or #list + 1] = { x, y }
   state.is_extra = state.count % state.stride ~= 0
   state.count = state.count + 1
-  if #list <= history.MOST or state.is_extra then return end
+  if #list <= history.MAX or state.is_extra then return end
   halve(list)
   state.stride = 2 * state.stride
   if list[#list][1] == x then return end

@@ -12,7 +12,7 @@ local spikes = {}
 -- A shorter history does not show what is usual; the first steps of a training vary widely anyway.
 local FEWEST = 16
 -- Spikes that are kept: a long run whose thresholds are low finds ever more.
-local MOST_KEPT = 1024
+local MAX_KEPT = 1024
 local WATCHED = { { key = "grad_norm", name = "gradient norm" }, { key = "loss", name = "loss" } }
 
 ---@class moonshard.SpikeOptions
@@ -67,7 +67,7 @@ function Spikes:check(step, m, trainer)
       local usual = #recent >= FEWEST and median(recent)
       if usual and usual > 0 and value > usual * self.options[watched.key] then
         local ratio = value / usual
-        if #self.found == MOST_KEPT then table.remove(self.found, 1) end
+        if #self.found == MAX_KEPT then table.remove(self.found, 1) end
         self.found[#self.found + 1] = { step = step, what = watched.key, value = value, ratio = ratio,
           trainer = of > 1 and of or nil }
         lines[#lines + 1] = ("%s %.4g is %.1f times the median of %d steps"):format(watched.name, value, ratio, #recent)

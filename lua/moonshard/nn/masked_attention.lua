@@ -92,12 +92,12 @@ local function check(o, q, k, v)
 end
 
 -- The longest heads of the op on a GPU.
-local MOST_HEAD = 256
+local MAX_HEAD = 256
 
 local function is_of_the_op(o, q, k, v)
   if o.mask or o.prefix and o.window then return false end
   if (o.causal or o.window) and q.shape[2] > k.shape[2] then return false end
-  if math.max(q.shape[4], v.shape[4]) > MOST_HEAD then return false end
+  if math.max(q.shape[4], v.shape[4]) > MAX_HEAD then return false end
   return q.dtype == k.dtype and k.dtype == v.dtype
 end
 

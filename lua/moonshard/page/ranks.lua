@@ -15,7 +15,7 @@ local ranks = {}
 local LEFT, TOP, COLUMN, ROW, RADIUS, BOX = 8, 8, 84, 58, 15, 40 -- pixels
 local OFFSET = 9                                                 -- between lines of a column
 local NODE = 80                                                  -- right of the ranks, for the name of their node
-local MOST_COLUMNS, MOST_ROWS = 8, 16
+local MAX_COLUMNS, MAX_ROWS = 8, 16
 
 local function rows_and_columns(chart)
   local rows = 1
@@ -28,7 +28,7 @@ end
 ---@return boolean
 function ranks.can_draw(sizes)
   local rows, columns = rows_and_columns({ sizes = sizes })
-  return #sizes > 0 and columns <= MOST_COLUMNS and rows <= MOST_ROWS
+  return #sizes > 0 and columns <= MAX_COLUMNS and rows <= MAX_ROWS
 end
 
 local function centre(row, column) return LEFT + COLUMN * (column + 0.5), TOP + ROW * (row + 0.5) end

@@ -68,7 +68,7 @@ end
 
 -- No protocol moves more than the network does, whose rate a description that extends another one may have lowered.
 local function rate_between(read, network)
-  return math.min(rate_of(read.between, network), value_of(read.between_most, 1) * network)
+  return math.min(rate_of(read.between, network), value_of(read.max_between, 1) * network)
 end
 
 local function fill_link(to, read, network)
@@ -76,7 +76,7 @@ local function fill_link(to, read, network)
   fill(to, row, read)
   to.algorithm = C[row.rows.algorithm.words[read.algorithm]]
   to.kinds = flags(read.kinds, row.rows.kinds.words)
-  if not network then to.nodes_most = 1 end
+  if not network then to.max_nodes = 1 end
   to.between = network and rate_between(read, network_rate(network)) or 0
   to.between_rank = network and rate_of(read.between_rank, network.rail.value) or 0
 end

@@ -34,9 +34,9 @@ end
 
 -- The slowest and fastest rates, and the longest time, that have a meaning: all sums of a step then stay finite.
 local SLOWEST, FASTEST = 1, 1e18 -- bytes/s
-local MOST_FLOPS = 1e24
+local MAX_FLOPS = 1e24
 local LONGEST = 1e3 -- seconds
-local LEAST_PART = 1e-6
+local MIN_PART = 1e-6
 
 local function rate(kind, c, more)
   local row = constant(kind, c, more)
@@ -59,7 +59,7 @@ end
 
 local peaks = {}
 for _, name in ipairs(dtypes.with("product")) do
-  peaks[name] = constant("flops", nil, { least = 1, most = MOST_FLOPS, default = 0 })
+  peaks[name] = constant("flops", nil, { least = 1, most = MAX_FLOPS, default = 0 })
 end
 
 local KINDS = { cpu = "MS_DEVICE_CPU", cuda = "MS_DEVICE_CUDA" }
@@ -69,14 +69,14 @@ local LINK = group({
     switch = "MS_LINK_SWITCH" } },
   kinds = { type = "words", optional = true, words = { all_gather = "MS_LINK_ALL_GATHER",
     reduce_scatter = "MS_LINK_REDUCE_SCATTER", all_reduce = "MS_LINK_ALL_REDUCE" } },
-  nodes_most = constant("count", "nodes_most", { least = 1, most = 4096, default = 0 }),
+  max_nodes = constant("count", "max_nodes", { least = 1, most = 4096, default = 0 }),
   start = time("start"), start_between = time("start_between", { default = 0 }),
   step_inside = time("step_inside"), step_between = time("step_between", { between = true }),
   hidden = part("hidden", 0, 0.95, { default = 0 }),
   inside = rate("rate", "inside"),
   inside_pair = rate("rate", "inside_pair", { default = 0 }),
   between = rate("part|rate", "between", { between = true }), -- a part: of the network's rate
-  between_most = part(nil, LEAST_PART, 1, { default = 1 }), -- of the network's rate, if `between` is a rate above it
+  max_between = part(nil, MIN_PART, 1, { default = 1 }), -- of the network's rate, if `between` is a rate above it
   between_rank = rate("part|rate", "between_rank", { default = 0 }), -- a part: of a rail's rate
   log_between = part("log_between", 0, 10, { default = 0 }),
   processor = constant("per_byte", "processor", { least = 0, most = 1, default = 0, only = "cpu" }),
@@ -94,17 +94,17 @@ fields.TREE = group({
     memory = constant("bytes", "memory", { least = 1, most = 1e18 }),
     reserved = constant("bytes", nil, { least = 0, default = 0 }),
     peak = group(peaks),
-    clock = part("clock", LEAST_PART, 1),
+    clock = part("clock", MIN_PART, 1),
     product = group({
-      efficiency = part("efficiency", LEAST_PART, 1),
+      efficiency = part("efficiency", MIN_PART, 1),
       tile_m = constant("count", "tile_m", { least = 0, most = 1e6, default = 0 }),
       tile_n = constant("count", "tile_n", { least = 0, most = 1e6, default = 0 }),
       units = constant("count", "units", { least = 0, most = 1e6, default = 0 }),
-      half_tile = part("half_tile", LEAST_PART, 1, { default = 1 }),
+      half_tile = part("half_tile", MIN_PART, 1, { default = 1 }),
       k_half = constant("number", "k_half", { least = 0, most = 1e9 }),
     }, { c = "product" }),
     attention = group({
-      forward = part("forward", LEAST_PART, 1), backward = part("backward", LEAST_PART, 1),
+      forward = part("forward", MIN_PART, 1), backward = part("backward", MIN_PART, 1),
       keys_half = constant("number", "keys_half", { least = 0, most = 1e9 }),
       causal = part("causal", 0.5, 1),
     }, { c = "attention" }),
@@ -246,7 +246,7 @@ end
 local function may_miss(row, group_given, reading)
   if row.optional or row.default then return true end
   if row.only and row.only ~= reading.device_kind then return true end
-  local most = group_given.nodes_most
+  local most = group_given.max_nodes
   return row.between and (not reading.has_network or type(most) == "table" and most[1] == 1) or false
 end
 

@@ -23,7 +23,7 @@ local STANDARD_OUTPUT, STANDARD_ERROR = 1, 2
 local TICK_MS = 100
 local BUFFER_BYTES = 65536
 -- A copy first interprets what this process would have compiled to machine code by then: fewer plans are no faster.
-local LEAST_PLANS = 8
+local MIN_PLANS = 8
 
 ---The number of processes that a list is divided among unless told.
 ---@param count integer length of the list
@@ -31,7 +31,7 @@ local LEAST_PLANS = 8
 function forked.processes(count)
   local in_executable, host = pcall(require, "moonshard.host")
   local cores = in_executable and host.cores().usable or 1
-  return math.max(1, math.min(cores, math.floor(count / LEAST_PLANS)))
+  return math.max(1, math.min(cores, math.floor(count / MIN_PLANS)))
 end
 
 local function has_threads()

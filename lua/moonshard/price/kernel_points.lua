@@ -37,14 +37,14 @@ for name, id in pairs(SHAPES) do SHAPE_NAMES[id] = name end
 local KEYS = { op = true, shape = true, dtype = true, variant = true, threads = true, size = true, flops = true,
   bytes = true, time = true }
 
-local MOST_INTEGER = 2 ^ 31 - 1 -- of C
-local MOST = 1e30 -- of operations, bytes and elements, as the engine takes them
+local MAX_INTEGER = 2 ^ 31 - 1 -- of C
+local MAX = 1e30 -- of operations, bytes and elements, as the engine takes them
 
 local function natural(value, least)
-  return type(value) == "number" and value >= least and value <= MOST_INTEGER and value % 1 == 0
+  return type(value) == "number" and value >= least and value <= MAX_INTEGER and value % 1 == 0
 end
 
-local function positive(value) return type(value) == "number" and value > 0 and value <= MOST end
+local function positive(value) return type(value) == "number" and value > 0 and value <= MAX end
 
 -- Whether a table has nothing but what #table counts: ipairs would not see the rest.
 local function is_list(given)

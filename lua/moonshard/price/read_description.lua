@@ -11,10 +11,10 @@ local refuse = require("moonshard.base.exit_status").refuse
 
 local read_description = {}
 
-local MOST_INSTRUCTIONS = 1e7 -- far more than a table of constants takes
-local MOST_NESTED = 8
-local MOST_VALUES = 1e6 -- a table that is in several places counts in each
-local MOST_EXTENDED = 16 -- a chain that goes round through other folders has a new path in each round
+local MAX_INSTRUCTIONS = 1e7 -- far more than a table of constants takes
+local MAX_NESTED = 8
+local MAX_VALUES = 1e6 -- a table that is in several places counts in each
+local MAX_EXTENDED = 16 -- a chain that goes round through other folders has a new path in each round
 
 ---@class moonshard.ClusterDescription
 ---@field name string as given
@@ -27,7 +27,7 @@ local function is_path(name) return name:find("/", 1, true) ~= nil or name:find(
 local function limited(chunk)
   local strings = getmetatable("")
   jit.off(chunk, true)
-  debug.sethook(function() error("it does not end", 0) end, "", MOST_INSTRUCTIONS)
+  debug.sethook(function() error("it does not end", 0) end, "", MAX_INSTRUCTIONS)
   strings.__index = nil
   local ok, result = pcall(chunk)
   strings.__index = string
@@ -64,16 +64,16 @@ local function shipped(name, by)
     name:find(".", 1, true) and name or name .. ".lua")
 end
 
--- Only text, numbers, booleans and tables of them, at most MOST_NESTED deep. Returns how many values there are.
+-- Only text, numbers, booleans and tables of them, at most MAX_NESTED deep. Returns how many values there are.
 local function check_data(file, path, value, depth, before)
   local kind, count = type(value), before + 1
-  if count > MOST_VALUES then refuse("MS_EINVAL", "cluster %s: it has more than %d values", file, MOST_VALUES) end
+  if count > MAX_VALUES then refuse("MS_EINVAL", "cluster %s: it has more than %d values", file, MAX_VALUES) end
   if kind ~= "table" then
     if kind == "string" or kind == "number" or kind == "boolean" then return count end
     refuse("MS_EINVAL", "cluster %s: %s is a %s: a description holds text, numbers and tables", file, path, kind)
   end
-  if depth > MOST_NESTED then
-    refuse("MS_EINVAL", "cluster %s: %s: tables nest more than %d deep", file, path, MOST_NESTED)
+  if depth > MAX_NESTED then
+    refuse("MS_EINVAL", "cluster %s: %s: tables nest more than %d deep", file, path, MAX_NESTED)
   end
   for key, part in pairs(value) do
     count = check_data(file, path == "" and tostring(key) or path .. "." .. tostring(key), part, depth + 1, count)
@@ -129,9 +129,9 @@ local function whole(name, seen)
         table.concat(seen, " extends ", i), name)
     end
   end
-  if #seen == MOST_EXTENDED then
+  if #seen == MAX_EXTENDED then
     refuse("MS_EINVAL", "cluster %s: more than %d descriptions extend one another, the last of them %s", seen[1],
-      MOST_EXTENDED, name)
+      MAX_EXTENDED, name)
   end
   local own, files, lower = one(name, seen[#seen]), {}, {}
   seen[#seen + 1] = name

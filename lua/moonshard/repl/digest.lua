@@ -10,7 +10,7 @@ local digest = {}
 
 -- Entries of all tables of a line. More are compared as they are shown: ranks visit them in orders of their own, and
 -- would not stop at the same ones.
-local MOST_ENTRIES = 100000
+local MAX_ENTRIES = 100000
 local DEEPEST = 64
 
 local add
@@ -54,7 +54,7 @@ end
 ---@param list table with field n
 ---@return number 0: there are too many entries
 function digest.of(list)
-  local parts, seen = {}, { left = MOST_ENTRIES }
+  local parts, seen = {}, { left = MAX_ENTRIES }
   for i = 1, list.n do add(parts, list[i], seen, 0) end
   return seen.left < 0 and 0 or hash.of_text(table.concat(parts, "\n"))
 end

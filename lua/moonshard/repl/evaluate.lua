@@ -25,8 +25,8 @@ local evaluate = {}
 ---@field output string what the line printed
 ---@field code integer exit status, for "quit"
 
-local MOST_OUTPUT = 2 ^ 16
-local MOST_TEXT = 2 ^ 18
+local MAX_OUTPUT = 2 ^ 16
+local MAX_TEXT = 2 ^ 18
 
 -- Raised by os.exit, so that all ranks leave together.
 local Quit = {}
@@ -34,7 +34,7 @@ local Quit = {}
 -- ---- output of a line ----------------------------------------------------------------------------------------------
 
 local function keep_output(self, text)
-  if self.kept < MOST_OUTPUT then
+  if self.kept < MAX_OUTPUT then
     table.insert(self.output, text)
     self.kept = self.kept + #text
   end
@@ -251,8 +251,8 @@ function Evaluator:run(request, stoppable)
   else
     outcome = { kind = "error", text = message }
   end
-  if #outcome.text > MOST_TEXT then outcome.text = outcome.text:sub(1, MOST_TEXT) .. "\n... cut here" end
-  outcome.output = table.concat(self.output):sub(1, MOST_OUTPUT)
+  if #outcome.text > MAX_TEXT then outcome.text = outcome.text:sub(1, MAX_TEXT) .. "\n... cut here" end
+  outcome.output = table.concat(self.output):sub(1, MAX_OUTPUT)
   return outcome
 end
 

@@ -19,7 +19,7 @@ local grid = {}
 ---@field ranks integer
 ---@field index integer in the list, from 1
 
-local MOST_POINTS = 10000
+local MAX_POINTS = 10000
 
 -- Mesh first, because most sweeps are about it.
 local function in_order(keys)
@@ -127,7 +127,7 @@ local function check_over(over)
     end
     keys[#keys + 1], count = key, count * #list
   end
-  if count > MOST_POINTS then errors.invalid("ms.sweep: %d points exceed the limit of %d", count, MOST_POINTS) end
+  if count > MAX_POINTS then errors.invalid("ms.sweep: %d points exceed the limit of %d", count, MAX_POINTS) end
   return in_order(keys)
 end
 

@@ -16,7 +16,7 @@ local CANNOT_START = 127
 local TICK_MS = 100
 -- Time that a child has to end after it was asked to. The launcher gives its ranks 5 s.
 local GRACE_SECONDS = 8
-local MOST_KEPT = 2 ^ 20 -- bytes of standard error
+local MAX_KEPT = 2 ^ 20 -- bytes of standard error
 
 ---@class moonshard.EndedProcess
 ---@field status integer? exit status
@@ -80,7 +80,7 @@ end
 -- Reads once what the child wrote; returns false at the end of the stream.
 local function read_some(descriptor, buffer, child)
   local n = tonumber(C.read(descriptor, buffer, ffi.sizeof(buffer)))
-  if n > 0 and child.kept < MOST_KEPT then
+  if n > 0 and child.kept < MAX_KEPT then
     child.kept = child.kept + n
     child.parts[#child.parts + 1] = ffi.string(buffer, n)
   end

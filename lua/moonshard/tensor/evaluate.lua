@@ -14,7 +14,7 @@ local world = require("moonshard.distributed.world")
 local C, ffi, check = engine.C, engine.ffi, engine.check
 
 -- Maximum number of compiled ops; above it all are dropped, and those still in use are compiled again.
-local MOST_COMPILED = 256
+local MAX_COMPILED = 256
 
 local MAX_INPUTS, MAX_OUTPUTS = tonumber(C.MS_MAX_INPUTS), tonumber(C.MS_MAX_OUTPUTS)
 
@@ -101,7 +101,7 @@ local function find(row, inputs, count, attrs)
   local entry = compiled[key]
   if entry then return entry end
   entry = compile(row, inputs, count, attrs)
-  if count_compiled == MOST_COMPILED then compiled, count_compiled = {}, 0 end
+  if count_compiled == MAX_COMPILED then compiled, count_compiled = {}, 0 end
   compiled[key], count_compiled = entry, count_compiled + 1
   return entry
 end

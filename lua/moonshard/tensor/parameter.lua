@@ -116,7 +116,7 @@ function parameter.is(value)
 end
 
 -- Above 2^53 a double cannot represent every element count.
-local MOST_ELEMENTS = 2 ^ 53
+local MAX_ELEMENTS = 2 ^ 53
 
 local function read_shape(given)
   local shape = given.shape
@@ -143,7 +143,7 @@ local function read_shape(given)
   if #sizes > 6 then
     errors.raise("MS_ESHAPE", "ms.parameter: %d dimensions; write 1 to 6 sizes, as in ms.parameter { 10, 20 }", #sizes)
   end
-  if numel > MOST_ELEMENTS then
+  if numel > MAX_ELEMENTS then
     errors.raise("MS_ESHAPE", "ms.parameter: the sizes of [%s] multiply to more than 2^53", table.concat(sizes, ","))
   end
   return sizes, numel

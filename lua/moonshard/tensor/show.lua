@@ -5,7 +5,7 @@ local values = require("moonshard.tensor.values")
 
 local show = {}
 
-local MOST_SHOWN = 1000 -- elements; larger tensors show ENDS elements at both ends of each axis
+local MAX_SHOWN = 1000 -- elements; larger tensors show ENDS elements at both ends of each axis
 local ENDS = 3
 local LINE = 100 -- width in columns
 
@@ -101,10 +101,10 @@ local function render(shape, places, texts, axis, offset)
 end
 
 ---@param x moonshard.Tensor eager
----@param most integer? largest number of elements shown in full; default MOST_SHOWN
+---@param most integer? largest number of elements shown in full; default MAX_SHOWN
 ---@return string
 function show.text(x, most)
-  local places, summarised = {}, x:numel() > (most or MOST_SHOWN)
+  local places, summarised = {}, x:numel() > (most or MAX_SHOWN)
   for axis, size in ipairs(x.shape) do places[axis] = shown_places(size, summarised) end
   local texts = format_shown(x, places)
   if #x.shape == 0 then return texts[0] end

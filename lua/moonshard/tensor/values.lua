@@ -7,7 +7,7 @@ local tensor = require("moonshard.tensor.class")
 local ffi = engine.ffi
 
 -- The largest object that LuaJIT can allocate.
-local MOST_BYTES = 2 ^ 31 - 64
+local MAX_BYTES = 2 ^ 31 - 64
 
 local values = {}
 
@@ -25,7 +25,7 @@ values.bytes = tensor.bytes
 ---@return integer count of elements
 function values.check_size(dtype, shape)
   local count = numel(shape)
-  if count * dtypes.sizes[dtype] > MOST_BYTES then
+  if count * dtypes.sizes[dtype] > MAX_BYTES then
     errors.raise("MS_EUNSUPPORTED", "a tensor %s %s needs %.1f GiB; eager tensors must be below 2 GiB", dtype,
       tensor.shape_text(shape), count * dtypes.sizes[dtype] / 2 ^ 30)
   end

@@ -41,7 +41,7 @@ for _, row in ipairs(policies.options) do FIXED[row.name] = SPECS[row.name] == n
 for name in pairs(SPECS) do CHANGEABLE[#CHANGEABLE + 1] = name end
 table.sort(CHANGEABLE)
 
-local MOST_RULE_SETS = 16 -- with cached plans
+local MAX_RULE_SETS = 16 -- with cached plans
 
 local OF_OPTIMIZER = { "lr", "groups", "weight_decay" }
 
@@ -181,7 +181,7 @@ local function keep_plans(self)
   end
   sets[#sets + 1] = current
   self.kept_rules = sets
-  if #sets <= MOST_RULE_SETS then return end
+  if #sets <= MAX_RULE_SETS then return end
   local oldest = table.remove(sets, 1)
   self.plans:drop(function(entry) return entry.rules == oldest end)
 end

@@ -12,7 +12,7 @@ local kv_cache = require("moonshard.models.kv_cache")
 local ops = require("moonshard.tensor.ops")
 local ffi = engine.ffi
 
-local LEAST_ROWS = 16
+local MIN_ROWS = 16
 
 ---@class moonshard.DecodedText
 ---@field ids integer[] its tokens; a caller appends to them
@@ -49,7 +49,7 @@ function decoding.new(running, lists, keeps)
 end
 
 local function room_for(self, tokens)
-  local rows = LEAST_ROWS
+  local rows = MIN_ROWS
   while rows < tokens do rows = 2 * rows end
   return math.min(rows, self.seq)
 end

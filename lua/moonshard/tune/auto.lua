@@ -7,13 +7,13 @@ local errors = require("moonshard.base.error")
 local nothing_fits = require("moonshard.tune.nothing_fits")
 local policies = require("moonshard.tune.policies")
 local progress = require("moonshard.base.text.progress")
-local room_of = require("moonshard.tune.room")
+local memory_limit_of = require("moonshard.tune.memory_limit")
 local rules_text = require("moonshard.tune.rules_text")
 local search = require("moonshard.tune.search")
-local subject = require("moonshard.tune.subject")
+local trial = require("moonshard.tune.trial")
 local world = require("moonshard.distributed.world")
 
-local MOST_COMPILES = 160
+local MAX_COMPILES = 160
 
 local function names_of(waiting)
   local names = {}
@@ -40,19 +40,19 @@ local function cluster_of(waiting, sharding)
 end
 
 local function limit_of(waiting, trainer, cluster)
-  local room = room_of(cluster, waiting.memory, "ms.fully_shard: memory")
-  return math.min(room.bytes, waiting.budget or math.huge, trainer.memory_limit or math.huge)
+  local memory = memory_limit_of(cluster, waiting.memory, "ms.fully_shard: memory")
+  return math.min(memory.bytes, waiting.budget or math.huge, trainer.memory_limit or math.huge)
 end
 
 local function found_by(trainer, batch, waiting, cluster)
-  local of = subject.new(trainer, batch, cluster, limit_of(waiting, trainer, cluster))
+  local of = trial.new(trainer, batch, cluster, limit_of(waiting, trainer, cluster))
   local searching = search.new(of, waiting.policies)
   searching:try_baselines()
   local recipe = searching.baselines.recipe
   if recipe.refused then errors.raise_at(waiting.where, "MS_EINVAL", "\"auto\": %s", recipe.refused) end
   searching:try_frugal()
   if not searching.best then nothing_fits(searching, "mesh " .. of.sharding.mesh:label()) end
-  return of, searching:improve(MOST_COMPILES)
+  return of, searching:improve(MAX_COMPILES)
 end
 
 -- What `moonshard explain` shows as the place of the rules.

@@ -36,5 +36,5 @@ return function(search, where)
     end
   end
   errors.raise("MS_ENOMEM", "no plan fits in %s per rank: the smallest that was found takes %s, on %s with %s: %s",
-    size(search.subject.limit), size(smallest.bytes), where, point.describe(smallest.point), table.concat(parts, ", "))
+    size(search.trial.limit), size(smallest.bytes), where, point.describe(smallest.point), table.concat(parts, ", "))
 end

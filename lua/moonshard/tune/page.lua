@@ -19,13 +19,13 @@ local FITS, TOO_LARGE = "c1", "c6"
 ---@field rules string
 ---@field seconds number of a step
 
----All plans of a survey that were priced, in an order that depends on nothing else.
+---All plans of a search over meshes that were priced, in an order that depends on nothing else.
 ---@param self moonshard.TuneReport
 ---@return moonshard.TunedPoint[]
 function page.tried(self)
   local list = {}
-  for _, row in ipairs(self.survey.meshes) do
-    for _, tried in pairs(row.search and row.search.subject:all() or {}) do
+  for _, row in ipairs(self.mesh_search.meshes) do
+    for _, tried in pairs(row.search and row.search.trial:all() or {}) do
       if not tried.refused then
         local rules, speed = point.describe(tried.point), row.tokens / tried.seconds
         list[#list + 1] = { x = tried.bytes, y = speed, mesh = row.mesh, rules = rules, seconds = tried.seconds,

@@ -15,7 +15,7 @@ local policies = {}
 
 local RECIPE = "recipe" -- the recipe's own rules
 local DIVIDED = unit_groups.DIVIDED
-local MOST_AHEAD = 4 -- units that are gathered ahead
+local MAX_AHEAD = 4 -- units that are gathered ahead
 
 ---@class moonshard.TunePoint
 ---@field group number|"recipe" blocks of a unit: 1, 2, ...; DIVIDED: the parts of a block are units
@@ -49,10 +49,10 @@ local function blocks_text(count) return ("%d block%s"):format(count, count == 1
 
 -- ---- units ------------------------------------------------------------------------------------------------------
 
-local function bucket_of(subject)
-  local list, bytes = subject.blocks.of, 0
+local function bucket_of(trial)
+  local list, bytes = trial.blocks.of, 0
   for _, block in ipairs(list) do bytes = bytes + block.bytes end
-  return buckets(subject.sharding, subject.cluster, #list > 0 and bytes / #list or 0, math.max(1, #list))
+  return buckets(trial.sharding, trial.cluster, #list > 0 and bytes / #list or 0, math.max(1, #list))
 end
 
 local function units_text(p)
@@ -72,7 +72,7 @@ local function move_units(add, p, context)
   add_size(group / 2)
   -- Half as large units, of which as many bytes are gathered ahead.
   local ahead = 2 * ahead_of(p, context)
-  if context.free.prefetch and group / 2 >= DIVIDED and ahead <= MOST_AHEAD then
+  if context.free.prefetch and group / 2 >= DIVIDED and ahead <= MAX_AHEAD then
     add({ group = group / 2, keep = 0, prefetch = ahead })
   end
   if group < context.bucket / 2 then add_size(context.bucket) end
@@ -145,14 +145,14 @@ end
 
 -- ---- prefetch ---------------------------------------------------------------------------------------------------
 
-local function prefetch_of(subject) return subject.trainer.prefetch or 1 end
+local function prefetch_of(trial) return trial.trainer.prefetch or 1 end
 
 local function prefetch_text(p) return p.prefetch ~= RECIPE and ("prefetch %d"):format(p.prefetch) or nil end
 
 local function move_prefetch(add, p, context)
   local depth = ahead_of(p, context)
   for _, other in ipairs({ depth + 1, depth - 1 }) do
-    if other >= 0 and other <= MOST_AHEAD then add({ prefetch = other }) end
+    if other >= 0 and other <= MAX_AHEAD then add({ prefetch = other }) end
   end
 end
 
@@ -210,9 +210,9 @@ local function can_slice(sharding)
   return true
 end
 
-local function slices_of(subject)
-  if not can_slice(subject.sharding) then return {} end
-  for _, unit in ipairs(subject.sharding.units) do
+local function slices_of(trial)
+  if not can_slice(trial.sharding) then return {} end
+  for _, unit in ipairs(trial.sharding.units) do
     if not unit.shard_over_replicate then return { sliced = false } end
   end
   return { sliced = true }
@@ -247,7 +247,7 @@ end
 ---@alias moonshard.AddMove fun(fields: table) adds the point that differs in these fields
 
 ---@class moonshard.AutoPolicy
----@field default fun(subject: moonshard.Subject): any its option if the search leaves it to the recipe
+---@field default fun(trial: moonshard.Trial): any its option if the search leaves it to the recipe
 ---@field until_decided (fun(inventory: moonshard.Inventory): any)? its option before the search; without it none
 
 ---@class moonshard.SearchedPolicy
@@ -262,7 +262,7 @@ end
 ---@field replaces string? an option that a recipe with this one has to leave out
 ---@field plain { name: string, fields: table }[]? points that a search begins with and never loses to, by name in JSON
 ---@field applies (fun(sharding: moonshard.Sharding): boolean)? without it always
----@field context (fun(subject: moonshard.Subject): table)? adds fields to moonshard.TuneContext
+---@field context (fun(trial: moonshard.Trial): table)? adds fields to moonshard.TuneContext
 ---@field moves fun(add: moonshard.AddMove, p: moonshard.TunePoint, context: moonshard.TuneContext, part: number)
 ---  neighbours: one step of the policy, towards a faster one; a step of what is counted in blocks is a part of all
 ---@field saving fun(add: moonshard.AddMove, p: moonshard.TunePoint, context: moonshard.TuneContext) neighbours that can
@@ -279,12 +279,12 @@ end
 local ROWS = {
   {
     name = "units", fields = { { "group", RECIPE }, { "apart", false } },
-    auto = { default = function(subject) return subject.blocks.entries end, until_decided = automatic.lists },
+    auto = { default = function(trial) return trial.blocks.entries end, until_decided = automatic.lists },
     option = function(p, blocks)
       return (p.group ~= RECIPE or p.apart) and unit_groups.entries(size_of(p), p.apart, blocks) or nil
     end,
     text = units_text, before = unit_loops.of,
-    context = function(subject) return { bucket = bucket_of(subject) } end,
+    context = function(trial) return { bucket = bucket_of(trial) } end,
     moves = move_units, saving = save_by_units,
     frugal = function(context) return { apart = #context.blocks.apart > 0 } end, last_resort = { group = DIVIDED },
   },
@@ -293,7 +293,7 @@ local ROWS = {
     auto = { default = function() return "default" end },
     option = reshard_option, text = reshard_text, replaces = "strategy", plain = plain_reshard(),
     applies = function(sharding) return sharding.config.strategy ~= "NO_SHARD" end,
-    context = function(subject) return { modes = modes_of(subject.sharding) } end,
+    context = function(trial) return { modes = modes_of(trial.sharding) } end,
     moves = move_reshard, saving = save_by_reshard,
     frugal = function() return { reshard = "always", keep = 0 } end,
   },
@@ -301,7 +301,7 @@ local ROWS = {
     name = "prefetch", fields = { { "prefetch", RECIPE } },
     auto = { default = prefetch_of },
     option = function(p) return p.prefetch ~= RECIPE and p.prefetch or nil end, text = prefetch_text,
-    context = function(subject) return { ahead = prefetch_of(subject) } end,
+    context = function(trial) return { ahead = prefetch_of(trial) } end,
     moves = move_prefetch, saving = save_by_prefetch,
     frugal = function() return { prefetch = 0 } end,
   },
@@ -309,7 +309,7 @@ local ROWS = {
     name = "recompute", fields = { { "recompute", RECIPE }, { "spread", false } },
     auto = { default = function() return false end },
     option = recompute_option, text = recompute_text,
-    context = function(subject) return { recomputes = next(subject.sharding.recompute) ~= nil } end,
+    context = function(trial) return { recomputes = next(trial.sharding.recompute) ~= nil } end,
     moves = move_recompute, saving = save_by_recompute, less = recompute_less,
     frugal = function(context) return { recompute = #context.blocks.of, spread = false } end,
     advice = function(p, category)

@@ -5,7 +5,7 @@ local point = require("moonshard.tune.point")
 local policies = require("moonshard.tune.policies")
 local progress = require("moonshard.base.text.progress")
 local rules_text = require("moonshard.tune.rules_text")
-local survey = require("moonshard.tune.survey")
+local mesh_search = require("moonshard.tune.mesh_search")
 local text_columns = require("moonshard.base.text.text_columns")
 local text_lines = require("moonshard.base.text.text_lines")
 
@@ -17,24 +17,24 @@ local COLUMNS = 120 -- of a line
 local RULES = 64 -- of them for the rules of another mesh, after its numbers
 
 ---@class moonshard.TuneReport
----@field survey moonshard.Survey
----@field room moonshard.Room
+---@field mesh_search moonshard.MeshSearch
+---@field memory moonshard.MemoryLimit
 ---@field ranks integer
 ---@field row moonshard.TunedMesh the chosen one
----@field limit number bytes of the arenas: those of the room, or the trainer's memory_limit if that is less
+---@field limit number bytes of the arenas: those of the memory, or the trainer's memory_limit if that is less
 ---@field best moonshard.Tried
 ---@field prices table<string, moonshard.RulePrice>
 ---@field options table of ms.fully_shard
 ---@field next moonshard.Tried? what more memory would buy
 
----@param found moonshard.Survey at least one mesh of which fits
----@param room moonshard.Room
+---@param found moonshard.MeshSearch at least one mesh of which fits
+---@param memory moonshard.MemoryLimit
 ---@param ranks integer
 ---@return moonshard.TuneReport
-function report.of(found, room, ranks)
+function report.of(found, memory, ranks)
   local row = found.meshes[1]
-  local of, best = row.search.subject, row.search.best
-  return { survey = found, room = room, ranks = ranks, row = row, limit = of.limit, best = best,
+  local of, best = row.search.trial, row.search.best
+  return { mesh_search = found, memory = memory, ranks = ranks, row = row, limit = of.limit, best = best,
     prices = rules_text.prices(of, best),
     options = rules_text.options(of, best.point), next = row.search:next_step() }
 end
@@ -69,7 +69,7 @@ local function rules_part(self)
   if rules.options == "" then return "\nno other rules are faster: the recipe can keep its own\n" end
   local uses_re = (rules.before .. rules.options):find("re[[", 1, true) and "; re is ms.re" or ""
   local before = rules.before ~= "" and "\nbefore ms.fully_shard\n" .. rules.before:gsub("[^\n]+", "  %0") or ""
-  local config, replaced = self.row.search.subject.sharding.config, ""
+  local config, replaced = self.row.search.trial.sharding.config, ""
   for _, name in ipairs(policies.replaced_by(self.options)) do
     if config[name] then
       replaced = replaced .. ("  leave out %s = %q, which these rules replace\n"):format(name, config[name])
@@ -104,7 +104,7 @@ end
 
 local function meshes_part(self)
   local rows, refused, shown, more = { { "other meshes", "step ms", "speed", "memory", "rules" } }, {}, 0, 0
-  for i, row in ipairs(self.survey.meshes) do
+  for i, row in ipairs(self.mesh_search.meshes) do
     if row.refused then refused[#refused + 1] = row
     elseif i > 1 and shown < OTHERS then
       add_mesh(rows, row)
@@ -121,29 +121,29 @@ local function meshes_part(self)
 end
 
 local function memory_line(self)
-  local room = self.room
-  if self.limit < room.bytes then
+  local memory = self.memory
+  if self.limit < memory.bytes then
     return ("  at most %s per rank, the trainer's memory_limit"):format(size(self.limit))
   end
-  local taken = room.reserved > 0 and (", of %s less %s for the rest"):format(size(room.allowed), size(room.reserved))
-    or ""
-  return ("  at most %s per rank%s"):format(size(room.bytes), taken)
+  local taken = memory.reserved > 0
+    and (", of %s less %s for the rest"):format(size(memory.allowed), size(memory.reserved)) or ""
+  return ("  at most %s per rank%s"):format(size(memory.bytes), taken)
 end
 
 ---@param self moonshard.TuneReport
 ---@return string "64 ranks on h100x8-400g"
 function report.place(self)
-  return ("%d rank%s on %s"):format(self.ranks, self.ranks == 1 and "" or "s", self.survey.cluster.name)
+  return ("%d rank%s on %s"):format(self.ranks, self.ranks == 1 and "" or "s", self.mesh_search.cluster.name)
 end
 
 ---@param self moonshard.TuneReport
 ---@return string
 function report.text(self)
-  local list = self.survey.meshes
+  local list = self.mesh_search.meshes
   return table.concat({
     ("tune: %s: mesh %s, %s, %s per rank\n"):format(report.place(self), self.row.label,
       progress.rate(self.row.tokens / self.best.seconds), size(self.best.bytes)),
-    ("%s; %d plans of %d mesh%s\n\n"):format(memory_line(self), self.survey.compiles, #list,
+    ("%s; %d plans of %d mesh%s\n\n"):format(memory_line(self), self.mesh_search.compiles, #list,
       #list == 1 and "" or "es"),
     text_columns.of(step_rows(self)), rules_part(self), next_part(self), meshes_part(self),
   })
@@ -171,22 +171,23 @@ end
 ---@return table
 function report.json(self)
   local record = tried_as_json(self.best, self.row)
-  record.cluster, record.ranks, record.mesh = self.survey.cluster.name, self.ranks, self.row.mesh
+  record.cluster, record.ranks, record.mesh = self.mesh_search.cluster.name, self.ranks, self.row.mesh
   record.dims, record.tokens = self.row.label:match("%((.*)%)"), self.row.tokens
-  record.limit_bytes, record.reserved_bytes = self.limit, self.room.reserved
-  record.plans, record.rules, record.prices, record.meshes = self.survey.compiles, rules_text.of(self.options), {}, {}
+  record.limit_bytes, record.reserved_bytes = self.limit, self.memory.reserved
+  record.plans, record.rules = self.mesh_search.compiles, rules_text.of(self.options)
+  record.prices, record.meshes = {}, {}
   for name, price in pairs(self.prices) do
     record.prices[name] = { ms = 1e3 * price.seconds, bytes = price.bytes }
   end
-  for i, row in ipairs(self.survey.meshes) do record.meshes[i] = mesh_as_json(row) end
+  for i, row in ipairs(self.mesh_search.meshes) do record.meshes[i] = mesh_as_json(row) end
   record.more_memory = self.next and { bytes = self.next.bytes - self.limit,
     rules = point.describe(self.next.point), ms = 1e3 * (self.next.seconds - self.best.seconds) }
   return record
 end
 
----Whether the best plan of a survey fits.
----@param found moonshard.Survey
+---Whether the best plan of a search over meshes fits.
+---@param found moonshard.MeshSearch
 ---@return boolean
-function report.fits(found) return survey.cost(found.meshes[1]) < math.huge end
+function report.fits(found) return mesh_search.cost(found.meshes[1]) < math.huge end
 
 return report

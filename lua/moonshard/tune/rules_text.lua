@@ -97,13 +97,13 @@ end
 -- ---- what to print ----------------------------------------------------------------------------------------------
 
 ---The options of a point, with values for policies that are "auto" in the recipe and stay as they were.
----@param subject moonshard.Subject
+---@param trial moonshard.Trial
 ---@param p moonshard.TunePoint
 ---@return table options
-function rules_text.options(subject, p)
-  local options, auto = point.options(p, subject.blocks), subject.sharding.auto
+function rules_text.options(trial, p)
+  local options, auto = point.options(p, trial.blocks), trial.sharding.auto
   for name in pairs(auto and auto.policies or {}) do
-    if options[name] == nil then options[name] = policies.by_name[name].auto.default(subject) end
+    if options[name] == nil then options[name] = policies.by_name[name].auto.default(trial) end
   end
   return options
 end
@@ -113,14 +113,14 @@ end
 ---@field bytes number that it adds to a rank
 
 ---What each policy of a point changes: the point against one that leaves the policy to the recipe.
----@param subject moonshard.Subject
+---@param trial moonshard.Trial
 ---@param best moonshard.Tried
 ---@return table<string, moonshard.RulePrice> by policy; none for what the recipe has already
-function rules_text.prices(subject, best)
-  local prices, options = {}, point.options(best.point, subject.blocks)
+function rules_text.prices(trial, best)
+  local prices, options = {}, point.options(best.point, trial.blocks)
   for _, reverted in ipairs(point.reverted(best.point)) do
     local name = reverted.policy
-    local without = options[name] ~= nil and subject:try(reverted.point)
+    local without = options[name] ~= nil and trial:try(reverted.point)
     if without and not without.refused then
       prices[name] = { seconds = best.seconds - without.seconds, bytes = best.bytes - without.bytes }
     end

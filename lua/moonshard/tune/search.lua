@@ -9,7 +9,7 @@ local point = require("moonshard.tune.point")
 local policies = require("moonshard.tune.policies")
 
 ---@class moonshard.Search
----@field subject moonshard.Subject
+---@field trial moonshard.Trial
 ---@field context moonshard.TuneContext
 ---@field best moonshard.Tried? the fastest that fits
 ---@field smallest moonshard.Tried? with least memory, whether it fits or not
@@ -28,20 +28,20 @@ local TRADES = 6
 -- Compiles to find simpler rules of the same speed.
 local OF_SIMPLIFYING = 20
 
----@param subject moonshard.Subject
+---@param trial moonshard.Trial
 ---@param free table<string, boolean> policies that may change
 ---@return moonshard.Search
-function search.new(subject, free)
-  local context = { blocks = subject.blocks, free = {} }
+function search.new(trial, free)
+  local context = { blocks = trial.blocks, free = {} }
   for _, row in ipairs(policies.all) do
-    context.free[row.name] = free[row.name] and (not row.applies or row.applies(subject.sharding)) or false
-    for name, value in pairs(row.context and row.context(subject) or {}) do context[name] = value end
+    context.free[row.name] = free[row.name] and (not row.applies or row.applies(trial.sharding)) or false
+    for name, value in pairs(row.context and row.context(trial) or {}) do context[name] = value end
   end
-  return setmetatable({ subject = subject, context = context, baselines = {} }, Search)
+  return setmetatable({ trial = trial, context = context, baselines = {} }, Search)
 end
 
 local function try(self, p)
-  local tried = self.subject:try(p)
+  local tried = self.trial:try(p)
   if not tried.refused and (not self.smallest or tried.bytes < self.smallest.bytes) then self.smallest = tried end
   return tried
 end
@@ -82,7 +82,7 @@ function Search:try_frugal()
   end
 end
 
-local function spent(self) return self.subject.compiles >= self.most end
+local function spent(self) return self.trial.compiles >= self.most end
 
 -- Time gained per byte; what takes no memory comes first.
 local function worth(now, tried)
@@ -188,13 +188,13 @@ end
 ---@param compiles integer the most plans to compile, without those that find simpler rules of the same speed
 ---@return moonshard.Tried
 function Search:improve(compiles)
-  local most = self.subject.compiles + compiles
+  local most = self.trial.compiles + compiles
   repeat
     self.most = most
     climb(self)
     self.most = most + OF_SIMPLIFYING
     local dropped = drop_rules(self)
-  until not dropped or self.subject.compiles >= most
+  until not dropped or self.trial.compiles >= most
   do_less(self)
   return self.best
 end
@@ -205,7 +205,7 @@ function Search:next_step()
   local best, found = self.best, nil
   local function value(tried) return (best.seconds - tried.seconds) / (tried.bytes - best.bytes) end
   for _, p in ipairs(moves.of(best.point, self.context, 0)) do try(self, p) end
-  local keys, all = {}, self.subject:all()
+  local keys, all = {}, self.trial:all()
   for key in pairs(all) do keys[#keys + 1] = key end
   table.sort(keys)
   for _, key in ipairs(keys) do

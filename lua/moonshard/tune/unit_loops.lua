@@ -6,7 +6,7 @@
 local unit_loops = {}
 
 -- Fewer steps are not worth a loop.
-local LEAST_STEPS = 3
+local MIN_STEPS = 3
 
 -- A name as text around a number; nil if it has none.
 local function split(name)
@@ -70,7 +70,7 @@ local function loop_at(list, from)
     and table.concat(steps[count + 1].texts, "\n") == body do
     count = count + 1
   end
-  if count < LEAST_STEPS then return nil end
+  if count < MIN_STEPS then return nil end
   return { from = from, to = steps[count].last, first = first.number, last = steps[count].number, stride = stride,
     texts = first.texts }
 end

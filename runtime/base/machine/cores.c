@@ -105,7 +105,7 @@ void ms_cores_text(const cpu_set_t *set, char *text, size_t bytes) {
 
 /* ---- threads ---- */
 
-enum { MOST_THREADS = 1024, MOST_CORES = 1 << 16 };
+enum { MAX_THREADS = 1024, MAX_CORES = 1 << 16 };
 
 /* Slurm; PBS Professional; Torque; Grid Engine. */
 static const char *const NODE_VARIABLES[] = {"SLURM_CPUS_ON_NODE", "NCPUS", "PBS_NUM_PPN", "NSLOTS"};
@@ -114,7 +114,7 @@ static const char *const RANK_VARIABLES[] = {"SLURM_CPUS_PER_TASK"};
 static int read_first(const char *const *names, size_t n, int *value) {
   *value = 0;
   for (size_t i = 0; i < n && !*value; i++)
-    if (ms_env_string(names[i], NULL)) return ms_env_int(names[i], 0, 1, MOST_CORES, value);
+    if (ms_env_string(names[i], NULL)) return ms_env_int(names[i], 0, 1, MAX_CORES, value);
   return MS_OK;
 }
 
@@ -156,7 +156,7 @@ int ms_thread_count(int ranks, int *threads) {
   ms_grant grant;
   int joined = atomic_load(&decided), rc;
   if (joined || ms_env_string("OMP_NUM_THREADS", NULL))
-    return ms_env_int("OMP_NUM_THREADS", joined, 1, MOST_THREADS, threads);
+    return ms_env_int("OMP_NUM_THREADS", joined, 1, MAX_THREADS, threads);
   if ((rc = ms_grant_read(&grant))) return rc;
   read_own(&cores);
   *threads = ms_threads_each(&cores, ranks == 1 && grant.rank ? grant.rank : grant.node, ranks);

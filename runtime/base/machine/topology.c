@@ -39,7 +39,7 @@ int ms_topology_is_even(const ms_topology *t) {
   return 1;
 }
 
-int ms_topology_most_ranks(const ms_topology *t) {
+int ms_topology_max_ranks(const ms_topology *t) {
   int most = 0;
   for (int node = 0; node < t->nodes; node++)
     if (t->node_ranks[node] > most) most = t->node_ranks[node];

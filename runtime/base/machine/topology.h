@@ -19,7 +19,7 @@ void ms_topology_free(ms_topology *topology);
 /* 1 if all nodes have the same number of ranks. */
 int ms_topology_is_even(const ms_topology *topology);
 /* The largest number of ranks on a node. */
-int ms_topology_most_ranks(const ms_topology *topology);
+int ms_topology_max_ranks(const ms_topology *topology);
 /* The index in ranks [n] of the first rank that is on a different node than ranks[0]; n if all are on one node. */
 int ms_topology_border(const ms_topology *topology, const int *ranks, int n);
 

@@ -90,9 +90,9 @@ void ms_settings_default(const ms_settings *settings, void *config) {
 }
 
 int ms_settings_give(const ms_settings *settings, void *config, int size) {
-  enum { MOST_BYTES = 1024 };
-  _Static_assert(sizeof(ms_plan_config) <= MOST_BYTES, "the largest struct fits");
-  _Alignas(double) char defaults[MOST_BYTES] = {0};
+  enum { MAX_BYTES = 1024 };
+  _Static_assert(sizeof(ms_plan_config) <= MAX_BYTES, "the largest struct fits");
+  _Alignas(double) char defaults[MAX_BYTES] = {0};
   ms_settings_default(settings, defaults);
   return ms_config_give(config, size, defaults, (int)settings->bytes, settings->type);
 }

@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 
-enum { MOST_HOSTS = 1 << 20, MOST_DIGITS = 9 };
+enum { MAX_HOSTS = 1 << 20, MAX_DIGITS = 9 };
 
 static int fail_list(const char *list) {
   return MS_FAIL(MS_EINVAL, "\"%.200s\" is not a list of hosts such as \"node[01-03,7],login\"", list);
@@ -27,7 +27,7 @@ static const char *end_of_name(const char *text) {
 /* "007": value 7, width 3. Advances *text past it; returns 0 without a number. */
 static int read_number(const char **text, int *value, int *width) {
   *width = (int)strspn(*text, "0123456789");
-  if (*width < 1 || *width > MOST_DIGITS) return 0;
+  if (*width < 1 || *width > MAX_DIGITS) return 0;
   *value = atoi(*text);
   *text += *width;
   return 1;
@@ -44,10 +44,10 @@ static int count_items(const char *text, const char *end, int index, char item[1
       text++;
       if (!read_number(&text, &last, &ignored)) return 0;
     }
-    if (last < first || last - first >= MOST_HOSTS) return 0;
+    if (last < first || last - first >= MAX_HOSTS) return 0;
     if (index >= *count && index - *count <= last - first) snprintf(item, 16, "%0*d", width, first + index - *count);
     *count += last - first + 1;
-    if (*count > MOST_HOSTS) return 0;
+    if (*count > MAX_HOSTS) return 0;
     if (text == end) return 1;
     if (*text++ != ',') return 0;
   }
@@ -63,7 +63,7 @@ static int count_name(const char *text, const char *end) {
     const char *close = memchr(text, ']', (size_t)(end - text));
     if (!close || !count_items(text + 1, close, -1, item, &count)) return 0;
     product *= count;
-    if (product > MOST_HOSTS) return 0;
+    if (product > MAX_HOSTS) return 0;
     text = close + 1;
   }
   return (int)product;
@@ -99,7 +99,7 @@ int ms_host_list_find(const char *list, int index, char *name, size_t bytes, int
     if (!count) return fail_list(list);
     if (index >= *hosts && index - *hosts < count) expand(text, end, index - *hosts, name, bytes);
     *hosts += count;
-    if (*hosts > MOST_HOSTS) return fail_list(list);
+    if (*hosts > MAX_HOSTS) return fail_list(list);
     text = end;
     if (!*text) break;
   }

@@ -155,7 +155,7 @@ static int check_part(const ms_comm *comm, const ms_coll *coll, const ms_coll_pa
 
 static const ms_coll *oldest(const ms_comm *comm) { return comm->queue[comm->reported % MS_COMM_QUEUE]; }
 
-int ms_comm_room(const ms_comm *comm) {
+int ms_comm_free(const ms_comm *comm) {
   if (comm->epoch != ms_world_epoch(comm->world)) return comm->api->depth;
   if (comm->on_device) return 0;
   return comm->failed ? 0 : comm->api->depth - in_flight(comm);
@@ -164,7 +164,7 @@ int ms_comm_room(const ms_comm *comm) {
 int ms_comm_start(ms_comm *comm, const ms_coll *coll) {
   unsigned epoch = ms_world_epoch(comm->world);
   const char *kind = ms_coll_kind_name(coll->kind);
-  if (!ms_comm_room(comm)) {
+  if (!ms_comm_free(comm)) {
     const ms_coll *first = comm->on_device ? comm->on_device : oldest(comm);
     return MS_FAIL(MS_EINTERNAL, "%s was started while %s is in flight", kind, ms_coll_kind_name(first->kind));
   }

@@ -107,8 +107,8 @@ const struct ms_recorder_record *ms_comm_last_done(const ms_comm *comm);
 
 /* How many further operations can be started now. Inside one host: 1 when none is in flight, otherwise 0. Between hosts
  * up to MS_COMM_QUEUE are in flight or wait for their turn; 0 after one has failed, until the next recovery. */
-int ms_comm_room(const ms_comm *comm);
-/* Starts the next operation; ms_comm_room is above 0. Never blocks. */
+int ms_comm_free(const ms_comm *comm);
+/* Starts the next operation; ms_comm_free is above 0. Never blocks. */
 int ms_comm_start(ms_comm *comm, const ms_coll *coll);
 /* Advances as far as possible without waiting. About the oldest operation that was started and not reported as done:
  * *done = 1 reports it; the next call is about the one after it. *done = 1, too, when there is none. Operations behind

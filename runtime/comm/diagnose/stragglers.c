@@ -11,7 +11,7 @@
 #include "base/text/text.h"
 #include "comm/diagnose/phrases.h"
 
-enum { LOOKS = 5, MOST_LINES = 12 };
+enum { LOOKS = 5, MAX_LINES = 12 };
 
 /* ---- who is behind ---- */
 
@@ -145,9 +145,9 @@ static void append_lines(ms_text *text, const ms_control *control, const ms_rank
       ms_rank_set_add(&same, other);
       ms_rank_set_add(&done, other);
     }
-    if (lines++ < MOST_LINES) append_line(text, all, &same, now);
+    if (lines++ < MAX_LINES) append_line(text, all, &same, now);
   }
-  if (lines > MOST_LINES) ms_text_append(text, "\n  and %d more groups of ranks", lines - MOST_LINES);
+  if (lines > MAX_LINES) ms_text_append(text, "\n  and %d more groups of ranks", lines - MAX_LINES);
 }
 
 static void hand_over(ms_text *text, char *to, size_t bytes) {

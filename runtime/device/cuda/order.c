@@ -25,7 +25,7 @@
 #include "device/cuda/cuda.h"
 
 /* The most thread blocks that all versions of NCCL accept. */
-enum { MOST_CTAS = 32 };
+enum { MAX_CTAS = 32 };
 /* The first CUDA version whose drivers can order launches without serialising them. */
 enum { ORDERS_LAUNCHES = 12030 };
 
@@ -85,8 +85,8 @@ int ms_cuda_order_collectives(ms_cuda_device *device, int at_once) {
   MS_TRY(set_launch_order());
   MS_TRY(refuse_part(device->index));
   MS_TRY(MS_CUDA(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device->index)));
-  const int share = at_once > 1 ? processors / at_once : MOST_CTAS;
-  device->ctas = share < 1 ? 1 : share < MOST_CTAS ? share : MOST_CTAS;
+  const int share = at_once > 1 ? processors / at_once : MAX_CTAS;
+  device->ctas = share < 1 ? 1 : share < MAX_CTAS ? share : MAX_CTAS;
   if (at_once > 1) MS_TRY(refuse_more(device->ctas, at_once));
   if (device->carveout) share_carveout(device, at_once);
   return MS_OK;

@@ -159,7 +159,7 @@ static int open_events(ms_exec *exec) {
 
 static int64_t bytes_of(const ms_ref *ref) { return ms_numel(&ref->info) * ms_dtype_size(ref->info.dtype); }
 
-static int64_t most_bytes(const ms_plan_output *output) {
+static int64_t max_bytes(const ms_plan_output *output) {
   int64_t most = 0;
   for (int p = 0; p < MS_PHASES; p++)
     if (output->at[p].buffer >= 0 && bytes_of(&output->at[p]) > most) most = bytes_of(&output->at[p]);
@@ -179,7 +179,7 @@ static int stage(ms_exec *exec) {
   }
   for (int i = 0; i < plan->outputs; i++) {
     a->output_at[i] = outputs;
-    outputs += align_up(most_bytes(&plan->output[i]));
+    outputs += align_up(max_bytes(&plan->output[i]));
   }
   a->staged = ms_calloc(a->staged_bytes, 1);
   a->output = ms_calloc(outputs, 1);

@@ -185,7 +185,7 @@ static int sort_collective(ms_exec *exec, ms_exec_phase *phase, const ms_instr *
   }
   instr->mesh_dim = model->dim[dim].mesh_dim;
   /* Only operations that are queued move by themselves: within a host, ranks move them when they poll. */
-  instr->in_flight = from->in_flight && ms_comm_room(instr->comm) > 1;
+  instr->in_flight = from->in_flight && ms_comm_free(instr->comm) > 1;
   exec->leaves_in_flight |= instr->in_flight;
   return MS_OK;
 }
@@ -262,7 +262,7 @@ static int sort_phase(ms_exec *exec, int index, int *recorder) {
   return MS_OK;
 }
 
-static int most_events(const ms_plan *plan) {
+static int max_events(const ms_plan *plan) {
   int events = 0;
   for (int phase = 0; phase < MS_PHASES; phase++)
     if (plan->phase[phase].events > events) events = plan->phase[phase].events;
@@ -270,7 +270,7 @@ static int most_events(const ms_plan *plan) {
 }
 
 int ms_exec_sort(ms_exec *exec) {
-  int events = most_events(exec->plan), rc = MS_OK;
+  int events = max_events(exec->plan), rc = MS_OK;
   int *recorder = ms_calloc(events, sizeof *recorder);
   exec->event = ms_calloc(events, sizeof *exec->event);
   if (!recorder || !exec->event) MS_GOTO(MS_ENOMEM);
@@ -294,7 +294,7 @@ void ms_exec_unsort(ms_exec *exec) {
 }
 
 int64_t ms_exec_sorted_bytes(const ms_exec *exec) {
-  int64_t bytes = most_events(exec->plan) * (int64_t)sizeof *exec->event;
+  int64_t bytes = max_events(exec->plan) * (int64_t)sizeof *exec->event;
   for (int p = 0; p < MS_PHASES; p++) {
     const ms_exec_phase *phase = &exec->phase[p];
     for (int s = 0; s < MS_NAMED_STREAMS; s++) bytes += phase->stream[s].n * (int64_t)sizeof *phase->stream[s].instr;

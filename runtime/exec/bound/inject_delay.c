@@ -13,7 +13,7 @@
 
 /* Points: the streams of collectives by their numbers, then the end of forward, the beginning of update and each of its
  * kernels. */
-enum { FIRST = MS_STREAM_COMPUTE + 1, FORWARD = MS_NAMED_STREAMS, UPDATE, UPDATE_KERNEL, POINTS, MOST_DELAYS = 32 };
+enum { FIRST = MS_STREAM_COMPUTE + 1, FORWARD = MS_NAMED_STREAMS, UPDATE, UPDATE_KERNEL, POINTS, MAX_DELAYS = 32 };
 
 static const char *name_of(int point) {
   static const char *const names[] = {"forward", "update", "update_kernel"};
@@ -26,7 +26,7 @@ typedef struct injected {
 } injected;
 
 /* Set before execs are made, by one thread. */
-static injected list[MOST_DELAYS];
+static injected list[MAX_DELAYS];
 static int listed;
 
 static int refuse(const char *spec, const char *why) {
@@ -82,10 +82,10 @@ static int read_one(const char *spec, const char **text, injected *out) {
 }
 
 int ms_inject_delay(const char *spec) {
-  injected read[MOST_DELAYS];
+  injected read[MAX_DELAYS];
   int n = 0;
   for (const char *text = spec; text && *text;) {
-    if (n == MOST_DELAYS) return refuse(spec, "more than 32 delays");
+    if (n == MAX_DELAYS) return refuse(spec, "more than 32 delays");
     MS_TRY(read_one(spec, &text, &read[n++]));
     if (*text && *text != ',') return refuse(spec, "unexpected text after a delay");
     if (*text) text++;

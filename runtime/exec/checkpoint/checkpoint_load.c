@@ -6,7 +6,7 @@
 
 #include "base/config.h"
 #include "base/error.h"
-#include "base/least.h"
+#include "base/min.h"
 #include "base/text/xxh3.h"
 #include "exec/tensors/tensor_table.h"
 #include "shard/divided.h"
@@ -35,10 +35,10 @@ static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 /* Stores what this rank owns of `count` elements that lie one after another in the parameter, from `index` on. */
 static int store_run(loading *l, int64_t index, int64_t count, const float *values) {
   int64_t at = most(l->first, ms_division_below(&l->mine, index)), n;
-  const int64_t end = ms_least(l->last, ms_division_below(&l->mine, index + count));
+  const int64_t end = ms_min(l->last, ms_division_below(&l->mine, index + count));
   for (; at < end; at += n) {
     const float *from = values + (ms_division_index(&l->mine, at, &n) - index);
-    n = ms_least(n, end - at);
+    n = ms_min(n, end - at);
     MS_TRY(ms_state_write(l->state, l->param, l->what, at, n, from));
   }
   return MS_OK;
@@ -46,11 +46,11 @@ static int store_run(loading *l, int64_t index, int64_t count, const float *valu
 
 /* Stores what this rank owns of elements [first, last) of the file's part. */
 static int store(loading *l, int64_t first, int64_t last, const float *values) {
-  const int64_t end = ms_least(last, l->to);
+  const int64_t end = ms_min(last, l->to);
   int64_t at = most(first, l->from), n;
   for (; at < end; at += n) {
     const int64_t index = ms_division_index(&l->saved, at, &n);
-    n = ms_least(n, end - at);
+    n = ms_min(n, end - at);
     MS_TRY(store_run(l, index, n, values + (at - first)));
   }
   return MS_OK;
@@ -95,7 +95,7 @@ static int read_all(loading *l) {
     return MS_OK;
   }
   const void *read;
-  for (int64_t at = from; at < to; at += ROUND) MS_TRY(read_round(l, at, ms_least(at + ROUND, to), &read));
+  for (int64_t at = from; at < to; at += ROUND) MS_TRY(read_round(l, at, ms_min(at + ROUND, to), &read));
   return MS_OK;
 }
 
@@ -157,7 +157,7 @@ static int find_elements(loading *l, const ms_param *p) {
   if (!l->same && l->last > l->first) {
     l->from = most(begin, ms_division_below(&l->saved, ms_division_index(&l->mine, l->first, &run)));
     l->to = ms_division_below(&l->saved, ms_division_index(&l->mine, l->last - 1, &run) + 1);
-    l->to = most(l->from, ms_least(l->to, begin + t->elements));
+    l->to = most(l->from, ms_min(l->to, begin + t->elements));
   }
   if (begin >= 0 && l->from >= begin && l->to - begin <= t->elements) return MS_OK;
   return MS_FAIL(MS_EINVAL, "%s: tensor %s: cannot load elements %lld to %lld: it holds %lld elements from %lld",

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
-#include "base/least.h"
+#include "base/min.h"
 #include "exec/profile/profile.h"
 
 enum { ROUNDS = 16 };
@@ -51,7 +51,7 @@ int ms_profile_align(ms_world *world, int64_t *ahead, int64_t *error) {
   for (int round = 0; !rc && here && round < ROUNDS; round++) {
     const moment *began = all + (int64_t)round * ranks, *ended = began + ranks;
     low = most(low, began[here].entered - ended[0].left);
-    high = ms_least(high, ended[here].left - began[0].entered);
+    high = ms_min(high, ended[here].left - began[0].entered);
   }
   free(all);
   if (rc || !here) return rc;

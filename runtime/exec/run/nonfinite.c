@@ -34,7 +34,7 @@ typedef struct memory {
 struct ms_exec_finder {
   finding place, infinity; /* infinity: the first that can be a value */
   memory *infinite;        /* [infinite_count] what kernels wrote last, with an infinity in it */
-  int infinite_count, infinite_room;
+  int infinite_count, infinite_capacity;
 };
 
 /* Index of the first NaN, otherwise of the first infinity, otherwise -1. */
@@ -166,7 +166,7 @@ static int note_written(ms_exec_finder *finder, memory at, int is_infinite) {
     if (!overlap(finder->infinite[i], at)) finder->infinite[left++] = finder->infinite[i];
   finder->infinite_count = left;
   if (!is_infinite) return MS_OK;
-  MS_TRY(ms_grow((void **)&finder->infinite, &finder->infinite_room, left + 1, sizeof(memory)));
+  MS_TRY(ms_grow((void **)&finder->infinite, &finder->infinite_capacity, left + 1, sizeof(memory)));
   finder->infinite[finder->infinite_count++] = at;
   return MS_OK;
 }

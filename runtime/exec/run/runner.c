@@ -25,8 +25,8 @@ static int check_run(const ms_exec *exec, int phase) {
 }
 
 /* The largest values that a double and a float hold exactly, as averages and divisors do. */
-static const int64_t MOST_STEPS = (int64_t)1 << 53;
-enum { MOST_MICRO_BATCHES = 1 << 24 };
+static const int64_t MAX_STEPS = (int64_t)1 << 53;
+enum { MAX_MICRO_BATCHES = 1 << 24 };
 
 /* Refuses values that an optimizer would turn into NaNs. */
 static int check_inputs(int phase, const ms_step_inputs *inputs) {
@@ -34,10 +34,10 @@ static int check_inputs(int phase, const ms_step_inputs *inputs) {
   if (!(inputs->lr >= 0 && isfinite(inputs->lr))) return MS_FAIL(MS_EINVAL, "lr must be 0 or more, not %g", inputs->lr);
   if (!(inputs->muon_lr >= 0 && isfinite(inputs->muon_lr)))
     return MS_FAIL(MS_EINVAL, "muon_lr must be 0 or more, not %g", inputs->muon_lr);
-  if (inputs->step < 1 || inputs->step > MOST_STEPS)
-    return MS_FAIL(MS_EINVAL, "step must be from 1 to %lld, not %lld", (long long)MOST_STEPS, (long long)inputs->step);
-  if (inputs->micro_batches < 1 || inputs->micro_batches > MOST_MICRO_BATCHES)
-    return MS_FAIL(MS_EINVAL, "micro_batches must be from 1 to %d, not %d", MOST_MICRO_BATCHES, inputs->micro_batches);
+  if (inputs->step < 1 || inputs->step > MAX_STEPS)
+    return MS_FAIL(MS_EINVAL, "step must be from 1 to %lld, not %lld", (long long)MAX_STEPS, (long long)inputs->step);
+  if (inputs->micro_batches < 1 || inputs->micro_batches > MAX_MICRO_BATCHES)
+    return MS_FAIL(MS_EINVAL, "micro_batches must be from 1 to %d, not %d", MAX_MICRO_BATCHES, inputs->micro_batches);
   if (inputs->first_row < 0 || inputs->row_step < 0)
     return MS_FAIL(MS_EINVAL, "first_row and row_step must be 0 or more, not %lld and %lld",
                    (long long)inputs->first_row, (long long)inputs->row_step);
@@ -142,7 +142,7 @@ static int may_start(ms_exec *exec, int stream, const ms_exec_instr *instr) {
   const int was_started = instr->kind == MS_INSTR_JOIN;
   if (!cursor->in_flight) return was_started || delay_has_passed(exec, stream);
   if (exec->delays.before[stream] > 0 || cursor->comm != instr->comm) return 0;
-  return was_started || ms_comm_room(instr->comm) > 0;
+  return was_started || ms_comm_free(instr->comm) > 0;
 }
 
 /* *started: 0 if there is no room for a gather that is to outlast the phase. A join's collective was started before. */

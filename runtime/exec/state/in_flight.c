@@ -34,8 +34,8 @@ int ms_state_begin_in_flight(ms_state *state, ms_comm *comm, const ms_coll *coll
   state->in_flight.comm = comm;
   state->in_flight.epoch = epoch_of(state);
   *ms_world_left_in_flight(state->world) = state;
-  if (!ms_comm_room(comm)) MS_TRY(test_oldest(state, &ended));
-  if (!ms_comm_room(comm)) return MS_OK;
+  if (!ms_comm_free(comm)) MS_TRY(test_oldest(state, &ended));
+  if (!ms_comm_free(comm)) return MS_OK;
   MS_TRY(ms_comm_start(comm, coll));
   state->in_flight.begun++;
   *begun = 1;

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/least.h"
+#include "base/min.h"
 
 enum { BYTES = MS_MOMENT_WORDS * 4, AT_ONCE = 64 /* records copied to or from a device */ };
 
@@ -28,7 +28,7 @@ static char *record_at(const ms_elements *e, int64_t record) { return (char *)e-
 
 /* Elements of a record: fewer in the last one. */
 static int64_t length_of(const ms_elements *e, int64_t record) {
-  return ms_least(MS_MOMENT_BLOCK, e->count - record * MS_MOMENT_BLOCK);
+  return ms_min(MS_MOMENT_BLOCK, e->count - record * MS_MOMENT_BLOCK);
 }
 
 static struct ms_open_moment *open_moment(const ms_state *state, int param, int map) {
@@ -57,7 +57,7 @@ void ms_moments_free(ms_state *state) {
 static int make_records(ms_state *state, const ms_elements *to, int64_t record, int64_t n, const float *values) {
   char made[AT_ONCE * BYTES];
   for (int64_t taken; n > 0; record += AT_ONCE, values += taken, n -= taken) {
-    taken = ms_least(n, (int64_t)AT_ONCE * MS_MOMENT_BLOCK);
+    taken = ms_min(n, (int64_t)AT_ONCE * MS_MOMENT_BLOCK);
     ms_moment_encode(map_of(to), values, taken, made);
     MS_TRY(ms_state_copy_in(state, record_at(to, record), made, ms_moment_records(taken) * BYTES));
   }
@@ -113,7 +113,7 @@ static int put_whole(ms_state *state, const ms_elements *to, int64_t record, int
 int ms_moments_write(ms_state *state, const ms_elements *to, int64_t first, int64_t count, const float *values) {
   for (int64_t taken; count > 0; first += taken, values += taken, count -= taken) {
     const int64_t record = first / MS_MOMENT_BLOCK, at = first % MS_MOMENT_BLOCK;
-    taken = ms_least(length_of(to, record) - at, count);
+    taken = ms_min(length_of(to, record) - at, count);
     if (at == 0 && taken == length_of(to, record)) MS_TRY(put_whole(state, to, record, count, values, &taken));
     else MS_TRY(put_part(state, to, record, at, taken, values));
   }
@@ -171,7 +171,7 @@ int ms_moments_read(const ms_state *state, const ms_elements *from, int64_t firs
   }
   for (int64_t n; count > 0; first += n, out += n, count -= n) {
     const int64_t record = first / MS_MOMENT_BLOCK, start = record * MS_MOMENT_BLOCK;
-    n = ms_least(count, start + (int64_t)AT_ONCE * MS_MOMENT_BLOCK - first);
+    n = ms_min(count, start + (int64_t)AT_ONCE * MS_MOMENT_BLOCK - first);
     const int64_t copied = (first + n - 1) / MS_MOMENT_BLOCK - record + 1;
     MS_TRY(ms_state_copy_out(state, words, record_at(from, record), copied * BYTES));
     ms_moment_decode(map_of(from), words, first - start, n, out);

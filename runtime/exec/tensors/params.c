@@ -164,7 +164,7 @@ int ms_state_write(ms_state *state, int param, int what, int64_t first, int64_t 
 /* ---- the number of updates of each parameter: an f32 in the STATE arena that kernels increment and read ---- */
 
 /* Exact in f32 up to here. */
-static const int64_t MOST_UPDATES = 1 << 24;
+static const int64_t MAX_UPDATES = 1 << 24;
 
 static int check_param(const ms_state *state, int param) {
   if (param >= 0 && param < state->model->params) return MS_OK;
@@ -194,9 +194,9 @@ int ms_state_describe(const ms_state *state, int param, int what, ms_tensor_info
 int ms_state_set_updates(ms_state *state, int param, int64_t updates) {
   MS_HANDLE(state, STATE);
   MS_TRY(check_param(state, param));
-  if (updates < 0 || updates > MOST_UPDATES)
+  if (updates < 0 || updates > MAX_UPDATES)
     return MS_FAIL(MS_EINVAL, "parameter '%s': it cannot have had %lld updates: give a number from 0 to %lld",
-                   state->model->param[param].name, (long long)updates, (long long)MOST_UPDATES);
+                   state->model->param[param].name, (long long)updates, (long long)MAX_UPDATES);
   const float value = (float)updates;
   return ms_state_copy_in(state, at_updates(state, param), &value, sizeof value);
 }

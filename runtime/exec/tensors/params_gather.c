@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/least.h"
+#include "base/min.h"
 #include "base/slice.h"
 #include "comm/collectives/comm.h"
 #include "comm/recorder/flight_recorder.h"
@@ -92,7 +92,7 @@ typedef struct gathering {
 static int64_t in_round(const gathering *g, int p, int64_t round, int64_t *at) {
   const request *r = &g->sender[p];
   *at = r->gives + round * g->chunk;
-  return most(0, ms_least(g->chunk, r->gives + r->given - *at));
+  return most(0, ms_min(g->chunk, r->gives + r->given - *at));
 }
 
 /* Puts n elements that a rank gives, from `at` of its part on, where they belong among the wanted ones. */
@@ -101,7 +101,7 @@ static void put(const gathering *g, const request *sender, int64_t at, int64_t n
   const ms_division part = division_of(model, g->wanted->param, g->wanted->what, sender->place);
   for (int64_t run, end = at + n; at < end; at += run, given += run) {
     const int64_t index = ms_division_index(&part, at, &run);
-    run = ms_least(run, end - at);
+    run = ms_min(run, end - at);
     memcpy(out + (index - g->wanted->first), given, (size_t)run * sizeof *out);
   }
 }
@@ -167,7 +167,7 @@ static int gather(ms_state *state, const ms_elements *mine, const request *wante
   g.shared = ms_calloc(g.n, sizeof *g.shared);
   if (!g.sender || !g.shared) MS_GOTO(MS_ENOMEM);
   const int64_t longest = find_senders(&g, all);
-  g.chunk = most(1, ms_least(longest, WINDOW_ELEMENTS / g.n));
+  g.chunk = most(1, ms_min(longest, WINDOW_ELEMENTS / g.n));
   MS_GOTO(open_window(&g));
   for (int64_t round = 0; round * g.chunk < longest; round++) MS_GOTO(run_round(&g, round, out));
 fail:
@@ -190,7 +190,7 @@ static void find_given(const ms_state *state, const ms_param *p, const ms_elemen
   const ms_division part = division_of(model, r->param, r->what, r->place);
   r->gives = most(mine->first + first, ms_division_below(&part, r->first));
   const int64_t end = ms_division_below(&part, r->first + r->count);
-  r->given = most(0, ms_least(mine->first + first + n, end) - r->gives);
+  r->given = most(0, ms_min(mine->first + first + n, end) - r->gives);
   const int again = state->replica == &state->process_group && !mine->sliced && replicate->place >= replicas;
   if ((again || !ms_unit_counts_here(model, unit, 1)) && is_of_all(state, p)) r->given = 0;
 }
@@ -268,7 +268,7 @@ static int open_scattering(scattering *s, int64_t count) {
 static int clear(ms_state *state, const ms_elements *to, int64_t first, int64_t count) {
   static const float zeros[1024];
   for (int64_t n, end = first + count; first < end; first += n) {
-    n = ms_least((int64_t)(sizeof zeros / sizeof zeros[0]), end - first);
+    n = ms_min((int64_t)(sizeof zeros / sizeof zeros[0]), end - first);
     MS_TRY(ms_params_copy_in(state, to, first, n, zeros));
   }
   return MS_OK;
@@ -295,10 +295,10 @@ int ms_params_take(ms_state *state, int param, const ms_elements *mine, int64_t 
   const ms_param *p = &model->param[param];
   const ms_division part = ms_param_division(model, p, model->dim[MS_DIM_TENSOR].place);
   int64_t at = most(p->first, ms_division_below(&part, begin)), n;
-  const int64_t last = ms_least(p->first + p->owned, ms_division_below(&part, end));
+  const int64_t last = ms_min(p->first + p->owned, ms_division_below(&part, end));
   for (; at < last; at += n) {
     const float *from = given + (ms_division_index(&part, at, &n) - begin);
-    n = ms_least(n, last - at);
+    n = ms_min(n, last - at);
     MS_TRY(ms_params_write(state, param, mine, at - p->first, n, from));
     if (!ms_progress_has(state, MS_AVERAGES_SWAPPED)) MS_TRY(write_followers(state, param, at - p->first, n, from));
   }
@@ -310,11 +310,11 @@ static int scatter(ms_state *state, int param, int from, const float *full, cons
   int rc = MS_OK;
   const int64_t whole = ms_param_whole_numel(state->model, &state->model->param[param]);
   scattering s = {.state = state, .from = from};
-  const int64_t round = ms_least(whole, WINDOW_ELEMENTS);
+  const int64_t round = ms_min(whole, WINDOW_ELEMENTS);
   MS_GOTO(open_scattering(&s, round));
   MS_GOTO(ms_group_barrier(&state->process_group));
   for (int64_t begin = 0; begin < whole; begin += round) {
-    const int64_t end = ms_least(begin + round, whole);
+    const int64_t end = ms_min(begin + round, whole);
     if (s.comm) MS_GOTO(broadcast(&s, full ? full + begin : NULL, end - begin));
     MS_GOTO(ms_params_take(state, param, mine, begin, end, s.room ? s.room : full + begin));
   }

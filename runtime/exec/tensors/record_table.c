@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-#include "base/least.h"
+#include "base/min.h"
 #include "base/numbers/dtype.h"
 #include "exec/tensors/moments.h"
 #include "exec/tensors/stored.h"
@@ -27,10 +27,10 @@ static int write_elements(ms_state *state, const ms_elements *to, int64_t first,
   int rc = MS_OK;
   if (to->dtype == MS_F32) return ms_state_copy_in(state, element(to, first), values, count * (int64_t)sizeof *values);
   const ms_dtype_row *row = ms_dtype_row_of(to->dtype);
-  void *rounded = ms_calloc(ms_least(count, AT_ONCE), row->info.size);
+  void *rounded = ms_calloc(ms_min(count, AT_ONCE), row->info.size);
   if (!rounded) return MS_ENOMEM;
   for (int64_t at = 0; at < count && !rc; at += AT_ONCE) {
-    const int64_t n = ms_least(count - at, AT_ONCE);
+    const int64_t n = ms_min(count - at, AT_ONCE);
     row->narrow(values + at, n, rounded);
     rc = ms_state_copy_in(state, element(to, first + at), rounded, n * row->info.size);
   }

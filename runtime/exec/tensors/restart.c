@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/least.h"
+#include "base/min.h"
 #include "comm/recorder/flight_recorder.h"
 #include "exec/tensors/params.h"
 #include "exec/tensors/stored.h"
@@ -20,9 +20,9 @@ enum { AT_ONCE = 1 << 18 };
 /* Elements [begin, begin + count) of what was found. from NULL: they become zeros. */
 static int fill(ms_state *state, const ms_elements *from, const ms_elements *to, int64_t begin, int64_t count,
                 float *room) {
-  if (!from) memset(room, 0, (size_t)ms_least(AT_ONCE, count) * sizeof *room);
+  if (!from) memset(room, 0, (size_t)ms_min(AT_ONCE, count) * sizeof *room);
   for (int64_t n, at = begin; at < begin + count; at += n) {
-    n = ms_least(AT_ONCE, begin + count - at);
+    n = ms_min(AT_ONCE, begin + count - at);
     if (from) MS_TRY(ms_params_copy_out(state, from, at, n, room));
     MS_TRY(ms_params_copy_in(state, to, at, n, room));
   }
@@ -72,7 +72,7 @@ int ms_state_clear(ms_state *state, int slot) {
     if (!zeros && !(zeros = ms_calloc(most, 1))) return MS_ENOMEM;
     char *start = ms_state_block(state, ms_state_arena(state->model, &state->layout, u, slot)) + at;
     for (int64_t done = 0; done < bytes; done += most)
-      MS_GOTO(ms_state_copy_in(state, start + done, zeros, ms_least(most, bytes - done)));
+      MS_GOTO(ms_state_copy_in(state, start + done, zeros, ms_min(most, bytes - done)));
   }
 fail:
   free(zeros);

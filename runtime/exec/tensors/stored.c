@@ -11,7 +11,7 @@
 
 #include "base/numbers/dtype.h"
 #include "base/error.h"
-#include "base/least.h"
+#include "base/min.h"
 #include "kernels/formats/storage_code.h"
 
 static void release(struct ms_unfinished *u) {
@@ -61,7 +61,7 @@ static int put_record(ms_state *state, struct ms_unfinished *u, const ms_element
                       const float *values) {
   const ms_storage *storage = to->storage;
   const int64_t record = first / storage->elements;
-  uint32_t words[MS_STORED_MOST / 4]; /* more than a record has */
+  uint32_t words[MS_MAX_STORED / 4]; /* more than a record has */
   float none;
   float *scales = storage->late ? u->scale + record * ms_scales_of(storage) : &none;
   MS_TRY(ms_storage_encode(storage, values, n, words, scales));
@@ -85,8 +85,8 @@ int ms_stored_write(ms_state *state, const ms_elements *to, int64_t first, int64
   MS_TRY(begin(state, to, &u));
   for (int64_t taken; count; first += taken, values += taken, count -= taken) {
     if (u->staged ? first != u->at + u->staged : first % length) return refuse_order(state, to, first);
-    const int64_t start = first - u->staged, n = ms_least(length, to->count - start);
-    taken = ms_least(n - u->staged, count);
+    const int64_t start = first - u->staged, n = ms_min(length, to->count - start);
+    taken = ms_min(n - u->staged, count);
     if (taken == n) { /* a whole record, which needs no copy */
       MS_TRY(put_record(state, u, to, start, n, values));
       continue;
@@ -124,7 +124,7 @@ int ms_stored_read(const ms_state *state, const ms_elements *from, int64_t first
   int rc = words ? MS_OK : MS_ENOMEM;
   for (int64_t n; count && !rc; first += n, out += n, count -= n) {
     const int64_t record = first / storage->elements, start = record * storage->elements;
-    n = ms_least(count, start + RECORDS * storage->elements - first);
+    n = ms_min(count, start + RECORDS * storage->elements - first);
     const int64_t copied = (first + n - 1) / storage->elements - record + 1;
     rc = ms_state_copy_out(state, words, ms_stored_record(from, record), copied * storage->words * 4);
     if (!rc) ms_storage_decode(storage, words, first - start, n, out);

@@ -11,7 +11,7 @@ struct ms_unfinished {
   int64_t records;
   char *done;   /* [records] 1: it is written */
   float *scale; /* [records][ms_scales_of] of late scales */
-  float room[MS_STORED_MOST];
+  float room[MS_MAX_STORED];
 };
 
 /* Scales of a record. */

@@ -8,7 +8,7 @@
 
 #include "base/numbers/dtype.h"
 #include "base/error.h"
-#include "base/least.h"
+#include "base/min.h"
 #include "exec/tensors/moments.h"
 #include "exec/tensors/stored.h"
 #include "kernels/formats/storage_code.h"
@@ -106,7 +106,7 @@ typedef struct scaling {
 /* The number of scales of a record that belong to elements. */
 static int64_t scales_in(const scaling *s, int64_t record) {
   const int64_t each = ms_scales_of(s->to.storage);
-  return ms_least(each, blocks_of(s->to.storage, s->to.count) - record * each);
+  return ms_min(each, blocks_of(s->to.storage, s->to.count) - record * each);
 }
 
 static const float *scales_at(const scaling *s, int64_t record) {
@@ -120,18 +120,18 @@ static int64_t group_of(const scaling *s, int64_t record) {
 }
 
 /* most[groups]: of this rank's scales the largest magnitudes, by group from `first` on. */
-static void find_most(const scaling *s, int64_t first, int64_t groups, uint32_t *most) {
+static void find_max(const scaling *s, int64_t first, int64_t groups, uint32_t *most) {
   memset(most, 0, (size_t)groups * sizeof *most);
   for (int64_t i = 0; s->u && i < s->u->records; i++) {
     const int64_t group = group_of(s, i) - first;
     if (group < 0 || group >= groups) continue;
-    const uint32_t found = ms_storage_most(scales_at(s, i), scales_in(s, i), s->offset);
+    const uint32_t found = ms_storage_max(scales_at(s, i), scales_in(s, i), s->offset);
     if (found > most[group]) most[group] = found;
   }
 }
 
 /* The largest over the ranks that have this rank's copy; all [members][groups]. */
-static int agree_on_most(ms_state *state, const ms_param *p, int64_t groups, uint32_t *most, uint32_t *all) {
+static int agree_on_max(ms_state *state, const ms_param *p, int64_t groups, uint32_t *most, uint32_t *all) {
   MS_TRY(ms_group_all_gather_bytes(&state->process_group, most, (int)groups * (int)sizeof *most, all));
   for (int i = 0; i < state->model->members; i++)
     for (int64_t g = 0; g < groups && has_of_copy(state->model, p, i); g++)
@@ -141,7 +141,7 @@ static int agree_on_most(ms_state *state, const ms_param *p, int64_t groups, uin
 
 static int set_record(ms_state *state, const scaling *s, int64_t i, uint32_t most) {
   const ms_storage *storage = s->to.storage;
-  char record[MS_STORED_MOST] = {0};
+  char record[MS_MAX_STORED] = {0};
   const int64_t from = storage->scales;
   ms_storage_set_scales(storage, record, scales_at(s, i), scales_in(s, i), s->offset, most);
   return ms_state_copy_in(state, ms_stored_record(&s->to, i) + from, record + from, 4 * storage->words - from);
@@ -150,7 +150,7 @@ static int set_record(ms_state *state, const scaling *s, int64_t i, uint32_t mos
 /* Records that are not divided have a group each. */
 static int set_whole_scales(ms_state *state, const scaling *s) {
   for (int64_t i = 0; s->u && i < s->u->records; i++)
-    MS_TRY(set_record(state, s, i, ms_storage_most(scales_at(s, i), scales_in(s, i), s->offset)));
+    MS_TRY(set_record(state, s, i, ms_storage_max(scales_at(s, i), scales_in(s, i), s->offset)));
   return MS_OK;
 }
 
@@ -162,9 +162,9 @@ static int set_divided_scales(ms_state *state, const ms_param *p, const scaling 
   uint32_t most[GROUPS], *all = ms_calloc((int64_t)state->process_group.size * GROUPS, sizeof *all);
   int rc = all ? MS_OK : MS_ENOMEM;
   for (int64_t n, first = 0; first < groups && !rc; first += n) {
-    n = ms_least(GROUPS, groups - first);
-    find_most(s, first, n, most);
-    rc = agree_on_most(state, p, n, most, all);
+    n = ms_min(GROUPS, groups - first);
+    find_max(s, first, n, most);
+    rc = agree_on_max(state, p, n, most, all);
     for (int64_t i = 0; s->u && i < s->u->records && !rc; i++) {
       const int64_t group = group_of(s, i) - first;
       if (group >= 0 && group < n) rc = set_record(state, s, i, most[group]);

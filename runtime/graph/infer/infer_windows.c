@@ -8,9 +8,9 @@
 
 /* An attribute from `least` on. */
 static int check_number(const ms_node *node, const char *name, int64_t value, int64_t least) {
-  if (value >= least && value <= MS_MOST_WINDOW) return MS_OK;
+  if (value >= least && value <= MS_MAX_WINDOW) return MS_OK;
   return MS_FAIL(MS_EINVAL, "%s: %s is %" PRId64 "; it must be %" PRId64 " to %d", ms_node_name(node), name, value,
-                 least, (int)MS_MOST_WINDOW);
+                 least, (int)MS_MAX_WINDOW);
 }
 
 static int check_window(const ms_node *node, const ms_window *w, const char *along) {
@@ -51,9 +51,9 @@ static int asked_sizes(const ms_node *node, int64_t *sizes) {
   sizes[0] = node->attrs.windows.height;
   sizes[1] = node->attrs.windows.width;
   for (int k = 0; k < 2; k++)
-    if (sizes[k] < 1 || sizes[k] > MS_MOST_WINDOW)
+    if (sizes[k] < 1 || sizes[k] > MS_MAX_WINDOW)
       return MS_FAIL(MS_ESHAPE, "%s: %s is %" PRId64 "; it must be 1 to %d", ms_node_name(node), k ? "width" : "height",
-                     sizes[k], (int)MS_MOST_WINDOW);
+                     sizes[k], (int)MS_MAX_WINDOW);
   return MS_OK;
 }
 

@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/least.h"
+#include "base/min.h"
 #include "base/numbers/dtype.h"
 #include "graph/grad/grad.h"
 #include "graph/infer/infer.h"
@@ -21,19 +21,19 @@
 /* ---- how many rows ----------------------------------------------------------------------------------------------- */
 
 /* The logits of a chunk are at most half as large as the gradient of w in f32, which exists anyway: they have dim rows
- * in bf16, half of that in f32. With MOST_ROWS the products take much longer than reading and writing the sums of that
- * gradient, once per chunk; with less than LEAST_ROWS they do not, and chunks of less than LEAST_BYTES are no use. */
-enum { MOST_ROWS = 1024, LEAST_ROWS = 128, ROW_UNIT = 16 };
-static const int64_t LEAST_BYTES = 8 << 20;
+ * in bf16, half of that in f32. With MAX_ROWS the products take much longer than reading and writing the sums of that
+ * gradient, once per chunk; with less than MIN_ROWS they do not, and chunks of less than MIN_BYTES are no use. */
+enum { MAX_ROWS = 1024, MIN_ROWS = 128, ROW_UNIT = 16 };
+static const int64_t MIN_BYTES = 8 << 20;
 
 static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 /* Equal chunks, but for rounding to whole vectors. */
 static int64_t chunk_rows(int64_t rows, const ms_value_info *w) {
   const int64_t size = ms_dtype_size(w->dtype), half_of_dw = w->dims[1] * (int64_t)sizeof(float) / 2 / size;
-  const int64_t least = larger(LEAST_ROWS, LEAST_BYTES / (w->dims[0] * size));
-  const int64_t most = larger(least, ms_least(MOST_ROWS, half_of_dw)), chunks = (rows + most - 1) / most;
+  const int64_t least = larger(MIN_ROWS, MIN_BYTES / (w->dims[0] * size));
+  const int64_t most = larger(least, ms_min(MAX_ROWS, half_of_dw)), chunks = (rows + most - 1) / most;
   const int64_t even = (rows + chunks - 1) / chunks;
-  return ms_least(rows, (even + ROW_UNIT - 1) / ROW_UNIT * ROW_UNIT);
+  return ms_min(rows, (even + ROW_UNIT - 1) / ROW_UNIT * ROW_UNIT);
 }
 
 /* ---- forward ----------------------------------------------------------------------------------------------------- */
@@ -180,7 +180,7 @@ static int fuse_loss(fuser *f, int index) {
                                      "cross_entropy: fused needs logits of a linear layer, which only the loss reads; "
                                      "here %s (fused = \"auto\" fuses only where that is so)",
                                      fault));
-  l.chunk = loss->attrs.loss.chunk ? ms_least(loss->attrs.loss.chunk, l.rows)
+  l.chunk = loss->attrs.loss.chunk ? ms_min(loss->attrs.loss.chunk, l.rows)
                                    : chunk_rows(l.rows, info_of(graph, graph->nodes[l.product].in[1]));
   if (loss->attrs.loss.fused == MS_LOSS_CHUNKED_TO_SAVE) MS_TRY(saves(f, &l, &less));
   return less ? fuse(graph, &l) : MS_OK;

@@ -12,7 +12,7 @@
 /* Exit statuses of a remote shell, and of ssh. */
 enum { CANNOT_RUN = 126, NOT_FOUND = 127, SSH_FAILED = 255 };
 /* Bytes that a login shell may print before, and of the version in a greeting. */
-enum { STRAY_BYTES = 1 << 16, MOST_VERSION = 64 };
+enum { STRAY_BYTES = 1 << 16, MAX_VERSION = 64 };
 
 static void pass_stray(ms_controlled_host *host, const char *text, size_t n) {
   for (size_t piece; n; text += piece, n -= piece) {
@@ -30,13 +30,13 @@ int ms_controller_greet(ms_controlled_host *host, char *how, size_t bytes) {
     snprintf(how, bytes, "what the agent printed is not from moonshard");
     return n > STRAY_BYTES ? -1 : 0;
   }
-  char own[MOST_VERSION];
+  char own[MAX_VERSION];
   snprintf(own, sizeof own, MS_FRAME_PROTOCOL " %s", ms_version());
   const char *version = found + sizeof magic - 1;
   size_t rest = n - (size_t)(version - text);
   const char *end = memchr(version, '\n', rest);
-  if (!end && rest < MOST_VERSION) return 0;
-  int length = end && end - version < MOST_VERSION ? (int)(end - version) : MOST_VERSION;
+  if (!end && rest < MAX_VERSION) return 0;
+  int length = end && end - version < MAX_VERSION ? (int)(end - version) : MAX_VERSION;
   if (length != (int)strlen(own) || memcmp(version, own, (size_t)length)) {
     snprintf(how, bytes,
              "the moonshard there is another version (it says %.*s, this one %s): install the same one on all hosts, "

@@ -10,7 +10,7 @@
 #include "base/clock.h"
 #include "base/numbers/number.h"
 
-enum { HEADER = 5, READ_BYTES = 65536, READ_MOST = 4 * READ_BYTES, SMALL = 2 * READ_MOST };
+enum { HEADER = 5, READ_BYTES = 65536, MAX_READ = 4 * READ_BYTES, SMALL = 2 * MAX_READ };
 
 void ms_frame_wipe(ms_text *text) {
   if (text->data) sodium_memzero(text->data, text->capacity);
@@ -84,7 +84,7 @@ void ms_frame_read(ms_frame_reader *reader) {
   char bytes[READ_BYTES];
   size_t all = 0;
   move_to_front(&reader->text, &reader->begin);
-  while (reader->fd >= 0 && all < READ_MOST) {
+  while (reader->fd >= 0 && all < MAX_READ) {
     ssize_t n = read(reader->fd, bytes, sizeof bytes);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && errno == EAGAIN) break;

@@ -30,7 +30,7 @@
 #include "host/launcher/link.h"
 #include "moonshard.h"
 
-enum { TURN_MS = 250, MOST_WAITING = 1 << 18, PLACE_BYTES = 320 };
+enum { TURN_MS = 250, MAX_WAITING = 1 << 18, PLACE_BYTES = 320 };
 /* Seconds that a launcher gets after it was asked to end because of another host; its own grace time is shorter. */
 static const double STOP_SECONDS = 10.0;
 /* Seconds between two turns of the loop after which this process was away: that time is not counted as silence. */
@@ -153,7 +153,7 @@ static void receive_report(ms_remote *remote) {
 
 static void pass_output(ms_remote *remote, int i) {
   char bytes[MS_FRAME_OUTPUT];
-  while (remote->stream[i] >= 0 && ms_frame_waiting(&remote->out) < MOST_WAITING) {
+  while (remote->stream[i] >= 0 && ms_frame_waiting(&remote->out) < MAX_WAITING) {
     ssize_t n = read(remote->stream[i], bytes, sizeof bytes);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && errno == EAGAIN) return;
@@ -296,7 +296,7 @@ static int goes_on(const ms_remote *remote) {
 }
 
 static void turn(ms_remote *remote) {
-  int room = ms_frame_waiting(&remote->out) < MOST_WAITING;
+  int room = ms_frame_waiting(&remote->out) < MAX_WAITING;
   struct pollfd wanted[] = {
       {.fd = remote->signals, .events = POLLIN},
       {.fd = remote->in.fd, .events = POLLIN},

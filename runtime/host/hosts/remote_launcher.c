@@ -15,15 +15,15 @@
 #include "host/hosts/remote.h"
 #include "host/launcher/launch.h"
 
-enum { MOST_ARGUMENTS = 4096 };
+enum { MAX_ARGUMENTS = 4096 };
 
 static _Noreturn void become_launcher(ms_remote *remote, const int *stream, int link, const char *place, pid_t parent) {
-  char *arguments[MOST_ARGUMENTS] = {"moonshard"}, number[16];
+  char *arguments[MAX_ARGUMENTS] = {"moonshard"}, number[16];
   int n = 1;
   const char *at = remote->fields, *end = at + remote->fields_bytes;
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(MS_STATUS_FAILED_RUN);
-  while (at < end && n < MOST_ARGUMENTS - 3) arguments[n++] = (char *)ms_frame_field(&at, end);
+  while (at < end && n < MAX_ARGUMENTS - 3) arguments[n++] = (char *)ms_frame_field(&at, end);
   if (*place) {
     arguments[n++] = "--rendezvous";
     arguments[n++] = (char *)place;

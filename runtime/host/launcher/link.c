@@ -16,7 +16,7 @@
 #include "base/env.h"
 #include "base/error.h"
 
-enum { MOST_DESCRIPTORS = 1 << 20 };
+enum { MAX_DESCRIPTORS = 1 << 20 };
 
 static ms_launch_link taken = {.fd = -1};
 static int is_taken;
@@ -37,7 +37,7 @@ static int read_first(char *message, size_t bytes) {
 
 int ms_link_take(void) {
   char message[1024];
-  MS_TRY(ms_env_int("MOONSHARD_HOST_LINK", -1, 3, MOST_DESCRIPTORS, &taken.fd));
+  MS_TRY(ms_env_int("MOONSHARD_HOST_LINK", -1, 3, MAX_DESCRIPTORS, &taken.fd));
   if (taken.fd < 0) return MS_OK;
   unsetenv("MOONSHARD_HOST_LINK");
   int rc = read_first(message, sizeof message);

@@ -7,7 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { MOST_CHILDREN = 256, ROUNDS = 1000, ROUND_MICROSECONDS = 1000 };
+enum { MAX_CHILDREN = 256, ROUNDS = 1000, ROUND_MICROSECONDS = 1000 };
 
 static int list_children(pid_t *pid, int most) {
   char path[64];
@@ -34,8 +34,8 @@ static int is_known(const ms_orphans *orphans, pid_t pid) {
 
 /* Reaps unknown children that have ended and, if end is 1, kills the others. Returns the number found. */
 static int sweep_once(const ms_orphans *orphans, int end) {
-  pid_t child[MOST_CHILDREN];
-  int found = 0, n = list_children(child, MOST_CHILDREN);
+  pid_t child[MAX_CHILDREN];
+  int found = 0, n = list_children(child, MAX_CHILDREN);
   for (int i = 0; i < n; i++) {
     if (is_known(orphans, child[i])) continue;
     if (end) kill(child[i], SIGKILL);

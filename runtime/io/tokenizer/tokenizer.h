@@ -132,7 +132,7 @@ struct ms_tokenizer {
   char *path;
   ms_step_list normalizers, pre_tokenizers, decoders;
   ms_pieces **pattern; /* [patterns] of steps, which own them */
-  int patterns, patterns_room;
+  int patterns, patterns_capacity;
   const struct ms_token_model *model;
   int byte_level;    /* 1: tokens are spelled in characters that stand for bytes, and pieces are bytes */
   int in_place;      /* 1: pieces are those of one pattern, so that no step has to make copies */
@@ -158,7 +158,7 @@ struct ms_tokenizer {
   double *score, unk_score; /* [vocab] logarithms of probabilities */
   int64_t longest;          /* bytes of the longest token; WordPiece's, too */
   /* WordPiece */
-  int64_t most_chars; /* longer words are unknown */
+  int64_t max_chars; /* longer words are unknown */
 
   ms_added_token *added;
   int n_added;
@@ -189,7 +189,7 @@ struct ms_encoder {
   struct cached_word *cache;
   ms_bpe_memory memory;
   struct ms_unigram_node *path; /* Unigram: the best way to each byte of a piece */
-  int path_room;
+  int path_capacity;
   ms_text normalized[2];
   ms_piece_list pieces[2];
   ms_text joined;  /* normalized text, and what follows it */
@@ -197,7 +197,7 @@ struct ms_encoder {
   ms_id_list *ids; /* the current call's */
 };
 
-int ms_id_room(ms_id_list *ids, int64_t more);
+int ms_id_reserve(ms_id_list *ids, int64_t more);
 int ms_id_add(ms_id_list *ids, int32_t id);
 
 /* ---- added tokens in a text (tokenizer_added.c) ----------------------------------------------------------------- */

@@ -13,7 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { FRONT, BACK, MOST_AROUND = 1024 };
+enum { FRONT, BACK, MAX_AROUND = 1024 };
 
 static const char where[] = "post_processor";
 
@@ -25,8 +25,8 @@ static int insert(ms_tokenizer *t, int side, int64_t at, const json_t *value, co
   if (ms_field_id(value, token, &id)) return ms_error_prefix("%s", where);
   if (id >= t->vocab || !t->token[id].at)
     return MS_FAIL(MS_EINVAL, "%s: %s has the id %d, which is that of no token", where, ms_st_quote(token, quoted), id);
-  if (around->count >= MOST_AROUND)
-    return MS_FAIL(MS_EUNSUPPORTED, "%s: more than %d tokens around a text are not supported", where, MOST_AROUND);
+  if (around->count >= MAX_AROUND)
+    return MS_FAIL(MS_EUNSUPPORTED, "%s: more than %d tokens around a text are not supported", where, MAX_AROUND);
   MS_TRY(ms_grow((void **)&around->id, &around->room, around->count + 1, sizeof *around->id));
   memmove(around->id + at + 1, around->id + at, (size_t)(around->count - at) * sizeof *around->id);
   around->id[at] = id;

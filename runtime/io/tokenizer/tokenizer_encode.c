@@ -55,7 +55,7 @@ void ms_encoder_free(ms_encoder *e) {
   free(e);
 }
 
-int ms_id_room(ms_id_list *ids, int64_t more) {
+int ms_id_reserve(ms_id_list *ids, int64_t more) {
   if (ids->room - ids->count >= more) return MS_OK;
   int64_t room = ids->room ? ids->room : 4096;
   while (room - ids->count < more) room *= 2;
@@ -67,7 +67,7 @@ int ms_id_room(ms_id_list *ids, int64_t more) {
 }
 
 int ms_id_add(ms_id_list *ids, int32_t id) {
-  MS_TRY(ms_id_room(ids, 1));
+  MS_TRY(ms_id_reserve(ids, 1));
   ids->id[ids->count++] = id;
   return MS_OK;
 }
@@ -91,7 +91,7 @@ static int encode_cached(ms_encoder *e, ms_span piece) {
   const uint64_t hash = XXH3_64bits(piece.at, (size_t)piece.bytes) | 1u << 31;
   cached_word *slot = look_up(e, piece, hash, &found);
   if (found) {
-    MS_TRY(ms_id_room(e->ids, CACHED_IDS));
+    MS_TRY(ms_id_reserve(e->ids, CACHED_IDS));
     memcpy(e->ids->id + e->ids->count, slot->id, sizeof slot->id); /* slots past the count are overwritten later */
     e->ids->count += slot->count;
     return MS_OK;

@@ -14,7 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { MOST_BYTES = 1 << 30 };
+enum { MAX_BYTES = 1 << 30 };
 
 /* ---- the file ---- */
 
@@ -126,7 +126,7 @@ static int read_file(const char *path, ms_tokenizer **tokenizer) {
   MS_TRY(ms_file_open_regular(path, &fd, &bytes));
   char *text = NULL;
   int rc = MS_OK;
-  if (bytes > MOST_BYTES) {
+  if (bytes > MAX_BYTES) {
     rc = MS_FAIL(MS_EINVAL, "%s: it has %lld bytes: that is no tokenizer.json", path, (long long)bytes);
   } else if (!(text = ms_calloc(bytes, 1))) {
     rc = MS_ENOMEM;

@@ -19,7 +19,7 @@
 /* Letter escapes with the same meaning in all engines. */
 #define SAME_EVERYWHERE "pPdDrnt"
 
-enum { MATCH_LIMIT = 100000000, STACK_BYTES = 32 * 1024, MOST_STACK_BYTES = 8 * 1024 * 1024 };
+enum { MATCH_LIMIT = 100000000, STACK_BYTES = 32 * 1024, MAX_STACK_BYTES = 8 * 1024 * 1024 };
 
 struct ms_pieces {
   pcre2_code *code;
@@ -115,7 +115,7 @@ int ms_piece_matcher_new(const ms_pieces *pieces, ms_piece_matcher **matcher) {
   made->pieces = pieces;
   made->match = pcre2_match_data_create(1, NULL);
   made->context = pcre2_match_context_create(NULL);
-  made->stack = pcre2_jit_stack_create(STACK_BYTES, MOST_STACK_BYTES, NULL);
+  made->stack = pcre2_jit_stack_create(STACK_BYTES, MAX_STACK_BYTES, NULL);
   if (!made->match || !made->context || !made->stack) {
     ms_piece_matcher_free(made);
     return MS_FAIL(MS_ENOMEM, "out of memory: a pattern");

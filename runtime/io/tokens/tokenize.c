@@ -24,7 +24,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { STRETCH = 1 << 20, LOOKED_AHEAD = 1 << 16, STRETCHES_A_THREAD = 4, MOST_THREADS = 256, MESSAGE_BYTES = 512 };
+enum { STRETCH = 1 << 20, LOOKED_AHEAD = 1 << 16, STRETCHES_A_THREAD = 4, MAX_THREADS = 256, MESSAGE_BYTES = 512 };
 enum { DOCUMENT_END = 0xff }; /* no byte of UTF-8 */
 
 typedef struct stretch {
@@ -114,8 +114,8 @@ static void *run_worker(void *context) {
 }
 
 static int run_round(work *w) {
-  pthread_t thread[MOST_THREADS];
-  worker workers[MOST_THREADS];
+  pthread_t thread[MAX_THREADS];
+  worker workers[MAX_THREADS];
   sigset_t all, before;
   int started = 0, failed = 0;
   atomic_store(&w->next, 0);
@@ -231,12 +231,12 @@ static int all_cores(void) {
   ms_cores_read("", cores);
   const int usable = ms_cores_usable(cores);
   free(cores);
-  return usable < MOST_THREADS ? usable : MOST_THREADS;
+  return usable < MAX_THREADS ? usable : MAX_THREADS;
 }
 
 static int check_config(const ms_tokenizer *t, const ms_tokenize_config *config) {
-  if (config->threads < 0 || config->threads > MOST_THREADS)
-    return MS_FAIL(MS_EINVAL, "%d threads: it must be 1 to %d, or 0 for all cores", config->threads, MOST_THREADS);
+  if (config->threads < 0 || config->threads > MAX_THREADS)
+    return MS_FAIL(MS_EINVAL, "%d threads: it must be 1 to %d, or 0 for all cores", config->threads, MAX_THREADS);
   if (config->documents && config->replace)
     return MS_FAIL(MS_EINVAL,
                    "ms_tokenize_config: replace is not for files of several documents, whose end marks are no "

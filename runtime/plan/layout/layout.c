@@ -43,9 +43,9 @@ typedef struct layout {
                                    * of all phases */
   int *member;                    /* buffers that are packed together */
   ms_packing_item *item, *packed; /* one for each member */
-  int *rank;                      /* [most_positions + 1] scratch: rank of a position among those where members begin
+  int *rank;                      /* [max_positions + 1] scratch: rank of a position among those where members begin
                                    * or end */
-  int positions, most_positions;  /* instructions of the phase; the most of any phase */
+  int positions, max_positions;   /* instructions of the phase; the most of any phase */
   int64_t base[MS_ARENAS];        /* start of the part that phases reuse; in STATE: start of the gradients */
   int64_t gradients;              /* size of the gradients from there on, in bytes */
   int *begin;                     /* [phases][units] when gradients start to hold data (accesses.c) */
@@ -218,7 +218,7 @@ static int layout_kind(layout *l, int kind) {
 
 /* Lower bound on the size of communication and activations together, less what gradients lend. live: [positions of
  * any phase + 2] scratch. */
-static int64_t least_together(layout *l, int64_t *live) {
+static int64_t min_together(layout *l, int64_t *live) {
   int64_t most = 0;
   for (int phase = 0; phase < MS_PHASES; phase++) {
     l->positions = l->plan->phase[phase].n;
@@ -250,9 +250,9 @@ static int64_t together(const layout *l) {
  * difference but saves the activation's bytes elsewhere: tries the sizes, and keeps the one with the smallest total. */
 static int layout_activations(layout *l) {
   int64_t *arena = l->plan->arena_bytes, best = l->communicated;
-  int64_t *live = ms_calloc(l->most_positions + 2, sizeof *live);
+  int64_t *live = ms_calloc(l->max_positions + 2, sizeof *live);
   if (!live) return MS_ENOMEM;
-  int64_t least = least_together(l, live);
+  int64_t least = min_together(l, live);
   free(live);
   l->enough = least + least / 100;
   MS_TRY(layout_kind(l, ACTIVATIONS));
@@ -289,7 +289,7 @@ static int layout_all(layout *l) {
   for (int arena = MS_ARENA_ACTIVATIONS; arena < MS_ARENAS; arena++)
     l->plan->arena_bytes[arena] = l->base[arena] = layout_lasting(l, arena);
   MS_TRY(layout_kind(l, COMMUNICATED));
-  l->communicated = l->base[MS_ARENA_COMM] + ms_outer_room(l->plan, ALIGNMENT);
+  l->communicated = l->base[MS_ARENA_COMM] + ms_outer_bytes(l->plan, ALIGNMENT);
   if (l->communicated < l->plan->arena_bytes[MS_ARENA_COMM]) l->communicated = l->plan->arena_bytes[MS_ARENA_COMM];
   l->plan->arena_bytes[MS_ARENA_COMM] = l->communicated;
   MS_TRY(layout_activations(l));
@@ -300,12 +300,12 @@ static int layout_all(layout *l) {
 int ms_plan_layout(ms_plan *plan, const ms_graph *traced) {
   layout l = {.plan = plan, .traced = traced};
   for (int phase = 0; phase < MS_PHASES; phase++)
-    if (plan->phase[phase].n > l.most_positions) l.most_positions = plan->phase[phase].n;
+    if (plan->phase[phase].n > l.max_positions) l.max_positions = plan->phase[phase].n;
   l.begin = ms_calloc(MS_PHASES * plan->model->units, sizeof *l.begin);
   l.member = ms_calloc(plan->buffers, sizeof *l.member);
   l.item = ms_calloc(plan->buffers, sizeof *l.item);
   l.packed = ms_calloc(plan->buffers, sizeof *l.packed);
-  l.rank = ms_calloc(l.most_positions + 1, sizeof *l.rank);
+  l.rank = ms_calloc(l.max_positions + 1, sizeof *l.rank);
   int rc = l.begin && l.member && l.item && l.packed && l.rank ? sort_by_phase(&l) : MS_ENOMEM;
   if (!rc) rc = layout_all(&l);
   plan->category_bytes[MS_CAT_ACTIVATIONS] =

@@ -1,7 +1,7 @@
 /* moment_layout.c - offsets and sizes of moments. */
 #include "plan/layout/moment_layout.h"
 
-#include "base/least.h"
+#include "base/min.h"
 #include "base/numbers/dtype.h"
 #include "plan/layout/replica_slices.h"
 
@@ -25,7 +25,7 @@ static int64_t bytes_of(const ms_state_layout *layout, const ms_unit *unit, int 
     const ms_segment *segment = &unit->segment[s];
     const int last = s + 1 == unit->segments || unit->segment[s + 1].frozen;
     const int64_t after = last ? unit->trainable_count : unit->segment[s + 1].local;
-    const int64_t n = ms_least(end, after) - most(begin, segment->local);
+    const int64_t n = ms_min(end, after) - most(begin, segment->local);
     if (n > 0) bytes += bytes_in(layout, segment, index, n);
   }
   return bytes;
@@ -39,11 +39,11 @@ int64_t ms_moment_offset(const ms_model *model, const ms_state_layout *layout, c
 }
 
 /* Slices have as many elements, but not as many records. */
-int64_t ms_moment_room(const ms_model *model, const ms_state_layout *layout, const ms_unit *unit, int index) {
+int64_t ms_moment_bytes(const ms_model *model, const ms_state_layout *layout, const ms_unit *unit, int index) {
   if (!ms_unit_is_sliced(model, unit, layout->replicas)) return bytes_of(layout, unit, index, 0, unit->trainable_count);
-  const int64_t slice = ms_unit_slice_room(model, unit, layout->replicas);
+  const int64_t slice = ms_unit_slice_capacity(model, unit, layout->replicas);
   int64_t room = 0;
   for (int64_t at = 0; at < unit->trainable_count; at += slice)
-    room = most(room, bytes_of(layout, unit, index, at, ms_least(at + slice, unit->trainable_count)));
+    room = most(room, bytes_of(layout, unit, index, at, ms_min(at + slice, unit->trainable_count)));
   return room;
 }

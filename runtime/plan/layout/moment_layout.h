@@ -15,6 +15,6 @@ const ms_moment_form *ms_moment_form_for(const ms_state_layout *layout, const ms
 int64_t ms_moment_offset(const ms_model *model, const ms_state_layout *layout, const ms_unit *unit, int index,
                          int64_t local);
 /* Bytes of one moment of the unit: of all chunks, or of a slice; the same on all replicas. */
-int64_t ms_moment_room(const ms_model *model, const ms_state_layout *layout, const ms_unit *unit, int index);
+int64_t ms_moment_bytes(const ms_model *model, const ms_state_layout *layout, const ms_unit *unit, int index);
 
 #endif

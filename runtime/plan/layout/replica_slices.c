@@ -38,19 +38,19 @@ static int64_t clip(const ms_unit *unit, int64_t n, int64_t *first) {
   return unit->trainable_count - *first < n ? unit->trainable_count - *first : n;
 }
 
-int64_t ms_unit_slice_room(const ms_model *model, const ms_unit *unit, int replicas) {
+int64_t ms_unit_slice_capacity(const ms_model *model, const ms_unit *unit, int replicas) {
   const int sharers = ms_unit_sharers(model, unit, replicas);
   const int all = ms_unit_is_sliced(model, unit, replicas) ? ms_model_replicas(model) : sharers;
   return ms_slice_longest(unit->trainable_count, all);
 }
 
-int64_t ms_unit_node_slice_room(const ms_model *model, const ms_unit *unit, int replicas) {
+int64_t ms_unit_node_slice_capacity(const ms_model *model, const ms_unit *unit, int replicas) {
   const int copies = ms_unit_is_sliced(model, unit, replicas) ? ms_replica_copies(model, replicas) : 1;
-  return copies * ms_unit_slice_room(model, unit, replicas);
+  return copies * ms_unit_slice_capacity(model, unit, replicas);
 }
 
 static int64_t node_slice_of(const ms_model *model, const ms_unit *unit, int replicas, int place, int64_t *first) {
-  const int64_t room = ms_unit_node_slice_room(model, unit, replicas);
+  const int64_t room = ms_unit_node_slice_capacity(model, unit, replicas);
   *first = place % ms_unit_sharers(model, unit, replicas) * room;
   return clip(unit, room, first);
 }
@@ -62,7 +62,7 @@ int64_t ms_unit_node_slice(const ms_model *model, const ms_unit *unit, int repli
 int64_t ms_unit_slice_of(const ms_model *model, const ms_unit *unit, int replicas, int place, int64_t *first) {
   if (!ms_unit_is_sliced(model, unit, replicas)) return node_slice_of(model, unit, replicas, place, first);
   const int index = place % replicas * ms_replica_copies(model, replicas);
-  const int64_t room = ms_unit_slice_room(model, unit, replicas);
+  const int64_t room = ms_unit_slice_capacity(model, unit, replicas);
   *first = (index + place / replicas) * room;
   return clip(unit, room, first);
 }
@@ -80,9 +80,9 @@ int64_t ms_param_slice(const ms_model *model, const ms_param *p, int replicas, i
   return end > from ? end - from : 0;
 }
 
-int64_t ms_unit_chunk_room(const ms_model *model, const ms_unit *unit, int replicas) {
+int64_t ms_unit_chunk_capacity(const ms_model *model, const ms_unit *unit, int replicas) {
   if (!ms_unit_is_sliced(model, unit, replicas)) return unit->trainable_count;
-  return ms_model_replicas(model) * ms_unit_slice_room(model, unit, replicas);
+  return ms_model_replicas(model) * ms_unit_slice_capacity(model, unit, replicas);
 }
 
 /* ---- masters and weights ---- */
@@ -90,7 +90,7 @@ int64_t ms_unit_chunk_room(const ms_model *model, const ms_unit *unit, int repli
 /* Elements between the start of chunks that have room for all slices and element `local`. */
 static int64_t element(const ms_model *model, const ms_unit *unit, int replicas, int64_t local) {
   if (local < unit->trainable_count) return local;
-  return ms_unit_chunk_room(model, unit, replicas) + local - unit->trainable_count;
+  return ms_unit_chunk_capacity(model, unit, replicas) + local - unit->trainable_count;
 }
 
 int64_t ms_master_offset(const ms_model *model, const ms_unit *unit, int replicas, int shared, int s, int64_t local) {
@@ -112,7 +112,7 @@ static int64_t chunk_offset(const ms_model *model, const ms_unit *unit, int repl
   const int chunks = ms_unit_chunk_dtype(unit), size = ms_dtype_size(chunks);
   *dtype = local < unit->trainable_count ? chunks : MS_F32;
   if (local < unit->trainable_count) return size * local;
-  return size * ms_unit_chunk_room(model, unit, replicas) + 4 * (local - unit->trainable_count);
+  return size * ms_unit_chunk_capacity(model, unit, replicas) + 4 * (local - unit->trainable_count);
 }
 
 int64_t ms_weights_offset(const ms_model *model, const ms_unit *unit, int replicas, int s, int64_t local, int *dtype) {
@@ -123,7 +123,7 @@ int64_t ms_weights_offset(const ms_model *model, const ms_unit *unit, int replic
 }
 
 int64_t ms_unit_master_bytes(const ms_model *model, const ms_unit *unit, int replicas) {
-  if (ms_unit_has_weights(model, unit, replicas)) return 4 * ms_unit_slice_room(model, unit, replicas);
+  if (ms_unit_has_weights(model, unit, replicas)) return 4 * ms_unit_slice_capacity(model, unit, replicas);
   return 4 * element(model, unit, replicas, unit->master_count);
 }
 

@@ -39,15 +39,15 @@ int64_t ms_unit_slice(const ms_model *model, const ms_unit *unit, int replicas, 
 /* The same of the rank at another place of the replicate dimension. */
 int64_t ms_unit_slice_of(const ms_model *model, const ms_unit *unit, int replicas, int place, int64_t *first);
 /* Elements reserved per rank for such a slice; the same on all ranks. */
-int64_t ms_unit_slice_room(const ms_model *model, const ms_unit *unit, int replicas);
+int64_t ms_unit_slice_capacity(const ms_model *model, const ms_unit *unit, int replicas);
 /* The same for the elements that the sums within a node leave on this rank: its slice, unless the unit is sliced. */
 int64_t ms_unit_node_slice(const ms_model *model, const ms_unit *unit, int replicas, int64_t *first);
-int64_t ms_unit_node_slice_room(const ms_model *model, const ms_unit *unit, int replicas);
+int64_t ms_unit_node_slice_capacity(const ms_model *model, const ms_unit *unit, int replicas);
 /* The elements [*first, *first + n) of a flattened parameter that are in this rank's slice of its unit. Returns n;
  * *place: where they begin in the slice, in elements. */
 int64_t ms_param_slice(const ms_model *model, const ms_param *p, int replicas, int64_t *first, int64_t *place);
 /* Elements reserved for the trainable chunks where all slices must fit; those of frozen parameters follow. */
-int64_t ms_unit_chunk_room(const ms_model *model, const ms_unit *unit, int replicas);
+int64_t ms_unit_chunk_capacity(const ms_model *model, const ms_unit *unit, int replicas);
 
 /* Where element `local` of a unit's chunks is kept as an f32 master: bytes from the start of the unit's masters, which
  * are in the gathered layout if `shared`. In a sliced unit with weights, only elements of the rank's slice have one. */

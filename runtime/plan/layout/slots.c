@@ -1,7 +1,7 @@
 /* slots.c - the rows of the table of slots: where each is, how many bytes it has, and in which form. */
 #include "plan/layout/slots.h"
 
-#include "base/least.h"
+#include "base/min.h"
 #include "base/numbers/dtype.h"
 #include "plan/layout/factors.h"
 #include "plan/layout/moment_layout.h"
@@ -52,13 +52,13 @@ static int64_t weights_bytes(const ms_slot_owner *of) {
 }
 
 static int64_t gradient_bytes(const ms_slot_owner *of) {
-  const int64_t room = ms_unit_slice_room(of->model, unit_of(of), of->layout->replicas);
+  const int64_t room = ms_unit_slice_capacity(of->model, unit_of(of), of->layout->replicas);
   return of->config->train && room ? 4 * room : -1;
 }
 
 /* Of trainable elements that this rank updates or shares. */
 static int64_t moment_bytes(const ms_slot_owner *of, int index) {
-  const int64_t bytes = ms_moment_room(of->model, of->layout, unit_of(of), index);
+  const int64_t bytes = ms_moment_bytes(of->model, of->layout, unit_of(of), index);
   return unit_of(of)->trainable_count && (bytes || index < of->layout->optimizer[MS_OPT_NONE].moments) ? bytes : -1;
 }
 static int64_t first_moment_bytes(const ms_slot_owner *of) { return moment_bytes(of, 0); }
@@ -67,8 +67,8 @@ static int64_t second_moment_bytes(const ms_slot_owner *of) { return moment_byte
 static int64_t ema_bytes(const ms_slot_owner *of) {
   const ms_unit *u = unit_of(of);
   const int sliced = ms_unit_is_sliced(of->model, u, of->layout->replicas);
-  const int64_t slice = sliced ? ms_unit_slice_room(of->model, u, of->layout->replicas) : u->trainable_count;
-  return of->config->train && of->config->ema_decay > 0 && slice ? 4 * ms_least(slice, u->trainable_count) : -1;
+  const int64_t slice = sliced ? ms_unit_slice_capacity(of->model, u, of->layout->replicas) : u->trainable_count;
+  return of->config->train && of->config->ema_decay > 0 && slice ? 4 * ms_min(slice, u->trainable_count) : -1;
 }
 
 /* What local SGD keeps; replicas do not share it. */

@@ -317,6 +317,6 @@ void ms_outer_keep(ms_plan *plan);
 int ms_lower_outer(ms_plan *plan);
 /* Bytes that differences need in OUTER of any fragment, without a delay: those of two units that follow each other. All
  * plans of local SGD reserve them, so that the memory of a run is that of each, and the first sync needs no more. */
-int64_t ms_outer_room(const ms_plan *plan, int64_t alignment);
+int64_t ms_outer_bytes(const ms_plan *plan, int64_t alignment);
 
 #endif

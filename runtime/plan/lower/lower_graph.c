@@ -92,7 +92,7 @@ static int start(ms_lowering *l) {
   l->gathered = ms_calloc(units, sizeof *l->gathered);
   l->slice = ms_calloc(units, sizeof *l->slice);
   l->reduce = ms_calloc(units, sizeof *l->reduce);
-  l->part = ms_calloc(ms_model_most_segments(l->model), sizeof *l->part);
+  l->part = ms_calloc(ms_model_max_segments(l->model), sizeof *l->part);
   l->scale = ms_calloc(l->model->params, sizeof *l->scale);
   l->quantised = ms_calloc(2 * units, sizeof *l->quantised);
   if (!l->root || !l->last_use || !l->at || !l->read || !l->sent || !l->readers || !l->gather || !l->chunk ||

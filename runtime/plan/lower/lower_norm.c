@@ -132,7 +132,7 @@ static ms_stretch owned_of(const ms_plan *plan, const ms_unit *u, run r) {
 }
 
 /* The most runs of a group, and the number of groups in the totals. */
-static int64_t most_runs(const ms_plan *plan) {
+static int64_t max_runs(const ms_plan *plan) {
   int64_t runs[MS_MAX_NORM_GROUPS + 1] = {0}, all = 1;
   for (int unit = 0; unit < plan->model->units; unit++) {
     const ms_unit *u = &plan->model->unit[unit];
@@ -166,7 +166,7 @@ static int square_runs(ms_plan *plan, ms_ref squares, int64_t runs) {
 
 static int norms_of_groups(ms_plan *plan, int weighted) {
   const int groups = plan->config.norm_groups + 1;
-  const int64_t runs = most_runs(plan);
+  const int64_t runs = max_runs(plan);
   const ms_op_attrs zeros = {.out_dtype = 1 + MS_F32, .shape = {.d = {groups * runs}, .ndim = 1}};
   int squares, norms;
   MS_TRY(ms_plan_buffer(plan, MS_PHASE_NORM, MS_ARENA_ACTIVATIONS, MS_CAT_ACTIVATIONS, 4 * groups * runs, "squares",

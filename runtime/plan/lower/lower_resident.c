@@ -32,7 +32,7 @@ int ms_lower_resident(ms_plan *plan) {
   const ms_model *model = plan->model;
   ms_lowering l = {.plan = plan, .phase = MS_PHASE_GATHER, .model = model};
   int rc = MS_OK;
-  l.part = ms_calloc(ms_model_most_segments(model), sizeof *l.part);
+  l.part = ms_calloc(ms_model_max_segments(model), sizeof *l.part);
   if (!l.part) return MS_ENOMEM;
   for (int u = 0; u < model->units; u++) {
     if (!has_resident(model, &model->unit[u]) || ms_unit_is_direct(model, u)) continue;

@@ -2,7 +2,7 @@
  * is kept besides.
  */
 #include "plan/lower/lower.h"
-#include "base/least.h"
+#include "base/min.h"
 #include "plan/layout/state_layout.h"
 
 static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
@@ -10,7 +10,7 @@ static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 ms_stretch ms_lower_own_part(const ms_plan *plan, int unit, int64_t begin, int64_t end) {
   int64_t first;
   int64_t n = ms_unit_slice(plan->model, &plan->model->unit[unit], plan->layout->replicas, &first);
-  return (ms_stretch){most(begin, first), ms_least(end, first + n)};
+  return (ms_stretch){most(begin, first), ms_min(end, first + n)};
 }
 
 /* Elements of a segment that this rank updates, in a slot: as they are, or the words of their records. */

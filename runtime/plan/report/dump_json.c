@@ -175,7 +175,7 @@ int ms_plan_json(const ms_plan *plan, ms_text *text) {
   ms_text_append(text, "{\"rank\":%d,\"world\":%d,\"mesh\":", model->rank, model->world);
   ms_text_json_string(text, model->mesh_text);
   ms_text_append(text,
-                 ",\"ranks_per_node\":%d,\"replicas_together\":%d,\"nodes\":", ms_topology_most_ranks(&plan->topology),
+                 ",\"ranks_per_node\":%d,\"replicas_together\":%d,\"nodes\":", ms_topology_max_ranks(&plan->topology),
                  plan->layout->replicas);
   ms_text nodes = {0};
   ms_plan_describe_nodes(plan, &nodes);

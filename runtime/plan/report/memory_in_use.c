@@ -77,8 +77,8 @@ static void add_state(const ms_plan *plan, struct ms_peak *peak) {
 
 /* Raises *most to the largest number of bytes of a category, excluding permanent state, that a phase uses at one
  * time. change: [n + 1] scratch, zero before and after. */
-static void find_most(const ms_plan *plan, int phase, int n, int category, const int *begin, int64_t *change,
-                      int64_t *most) {
+static void find_max(const ms_plan *plan, int phase, int n, int category, const int *begin, int64_t *change,
+                     int64_t *most) {
   for (int i = 0; i < plan->buffers; i++) {
     const ms_buffer *b = &plan->buffer[i];
     int first, last;
@@ -105,7 +105,7 @@ int ms_plan_category_peaks(const ms_plan *plan, int64_t *bytes) {
     int64_t *change = rc ? NULL : ms_calloc(p.n + 1, sizeof *change);
     if (!rc && !change) rc = MS_ENOMEM;
     ms_gradients_begin(plan, phase, begin);
-    for (int c = 0; c < MS_CATEGORIES && !rc; c++) find_most(plan, phase, p.n, c, begin, change, &most[c]);
+    for (int c = 0; c < MS_CATEGORIES && !rc; c++) find_max(plan, phase, p.n, c, begin, change, &most[c]);
     free(change);
     free(p.at);
   }
@@ -245,9 +245,9 @@ static int find_peak(const ms_plan *plan, struct ms_peak *peak, ms_row_list *row
   int position = 0, rc = MS_OK, *begin = ms_calloc(plan->model->units, sizeof *begin);
   *peak = (struct ms_peak){.phase = -1, .instruction = -1, .op = "", .scope = ""};
   if (!begin) return MS_ENOMEM;
-  MS_GOTO(find_peak_phase(plan, begin, &peak->phase, &position, &peak->least_bytes));
+  MS_GOTO(find_peak_phase(plan, begin, &peak->phase, &position, &peak->min_bytes));
   add_state(plan, peak);
-  for (int c = 0; c < MS_CATEGORIES; c++) peak->least_bytes += peak->bytes[c];
+  for (int c = 0; c < MS_CATEGORIES; c++) peak->min_bytes += peak->bytes[c];
   if (peak->phase >= 0) {
     MS_GOTO(ms_phase_program_read(plan, peak->phase, &p));
     ms_gradients_begin(plan, peak->phase, begin);

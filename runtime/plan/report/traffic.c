@@ -59,13 +59,13 @@ typedef struct span {
 typedef struct counting {
   const ms_plan *plan;
   int *ranks, *node;  /* [members] scratch */
-  ms_coll_part *part; /* [most_parts] scratch */
-  int most_parts;     /* of a collective */
+  ms_coll_part *part; /* [max_parts] scratch */
+  int max_parts;      /* of a collective */
   span *span;
   int spans, capacity;
 } counting;
 
-static int most_parts(const ms_plan *plan) {
+static int max_parts(const ms_plan *plan) {
   int most = 0;
   for (int p = 0; p < MS_PHASES; p++)
     for (int i = 0; i < plan->phase[p].colls; i++)
@@ -77,8 +77,8 @@ static int open_counting(const ms_plan *plan, counting *c) {
   *c = (counting){.plan = plan};
   c->ranks = ms_calloc(plan->model->members, sizeof *c->ranks);
   c->node = ms_calloc(plan->model->members, sizeof *c->node);
-  c->most_parts = most_parts(plan);
-  c->part = ms_calloc(c->most_parts, sizeof *c->part);
+  c->max_parts = max_parts(plan);
+  c->part = ms_calloc(c->max_parts, sizeof *c->part);
   return c->ranks && c->node && c->part ? MS_OK : MS_ENOMEM;
 }
 
@@ -158,7 +158,7 @@ static int is_like(const counted *latest, int place, const ms_coll_part *part, i
 }
 
 static int keep(const counting *c, counted *latest, int place, int parts, const ms_traffic *moved) {
-  if (!latest->part) latest->part = ms_calloc(c->most_parts, sizeof *latest->part);
+  if (!latest->part) latest->part = ms_calloc(c->max_parts, sizeof *latest->part);
   if (!latest->part) return MS_ENOMEM;
   memcpy(latest->part, c->part, (size_t)parts * sizeof *c->part);
   latest->place = place;

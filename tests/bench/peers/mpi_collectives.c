@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { WARM_UPS = 5, MOST_REPETITIONS = 201 };
+enum { WARM_UPS = 5, MAX_REPETITIONS = 201 };
 
 /* full: [count] f32, this rank's whole buffer; result: [count] f32. */
 typedef void collective(float *full, float *result, int count, int rank, int ranks);
@@ -45,8 +45,8 @@ static int ascending(const void *a, const void *b) {
 
 /* Median microseconds; the repetitions shrink with the size, so that a size takes about as long as another. */
 static double measure(collective *run, float *full, float *result, int count, int rank, int ranks) {
-  double times[MOST_REPETITIONS];
-  int repetitions = count >= 1 << 22 ? 21 : MOST_REPETITIONS;
+  double times[MAX_REPETITIONS];
+  int repetitions = count >= 1 << 22 ? 21 : MAX_REPETITIONS;
   for (int i = -WARM_UPS; i < repetitions; i++) {
     MPI_Barrier(MPI_COMM_WORLD);
     double began = MPI_Wtime();

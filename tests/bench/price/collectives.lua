@@ -92,7 +92,7 @@ local RINGS = {
   { name = "ring, short", algorithm = C.MS_LINK_RING, kinds = GATHERS + C.MS_LINK_ALL_REDUCE, first = SHORT,
     free = FREE },
   { name = "ring, short, two", algorithm = C.MS_LINK_RING, kinds = GATHERS + C.MS_LINK_ALL_REDUCE, first = {},
-    free = { "faster" }, as = "ring, short", nodes_most = 2 },
+    free = { "faster" }, as = "ring, short", max_nodes = 2 },
   { name = "ring, long", algorithm = C.MS_LINK_RING, kinds = GATHERS, first = LONG, free = FREE, own_card = true },
 }
 local SUMS = {
@@ -106,9 +106,9 @@ local SUMS = {
 
 -- The constants of a link that rows can fit.
 local function free_of(link, rows)
-  if not link.nodes_most then return link.free end
+  if not link.max_nodes then return link.free end
   for _, row in ipairs(rows) do
-    if row.nodes > 1 and row.nodes <= link.nodes_most then return link.free end
+    if row.nodes > 1 and row.nodes <= link.max_nodes then return link.free end
   end
   return {}
 end
@@ -147,7 +147,7 @@ local function set_links(cluster, first, links, numbers, rows)
       ffi.copy(to, link_of(cluster, link.as), ffi.sizeof(to))
       given = { between = to.between * (given.faster or FASTER) }
     end
-    to.algorithm, to.kinds, to.nodes_most = link.algorithm, link.kinds, link.nodes_most or 0
+    to.algorithm, to.kinds, to.max_nodes = link.algorithm, link.kinds, link.max_nodes or 0
     for name, number in pairs(given) do to[name] = number end
     local ring = link.ring and link_of(cluster, link.ring)
     if ring then to.step_inside, to.inside = ring.step_inside, ring.inside end

@@ -20,7 +20,7 @@
 #include "comm/regions/region.h"
 #include "host/launcher.h"
 
-enum { WARM_UPS = 5, MOST_REPETITIONS = 201, MOST_BYTES = 64 << 20, FAILED_RUN = 3 };
+enum { WARM_UPS = 5, MAX_REPETITIONS = 201, MAX_BYTES = 64 << 20, FAILED_RUN = 3 };
 
 typedef struct buffers {
   int ranks, rank;
@@ -50,8 +50,8 @@ static int ascending(const void *a, const void *b) {
 /* Median microseconds; the repetitions shrink with the size, so that a size takes about as long as another. */
 static int measure(ms_world *world, ms_comm *comm, const buffers *b, int kind, int in_place, int64_t count,
                    double *us) {
-  double times[MOST_REPETITIONS], all[MS_MAX_LOCAL_RANKS];
-  int repetitions = count >= 1 << 22 ? 21 : MOST_REPETITIONS;
+  double times[MAX_REPETITIONS], all[MS_MAX_LOCAL_RANKS];
+  int repetitions = count >= 1 << 22 ? 21 : MAX_REPETITIONS;
   for (int i = -WARM_UPS; i < repetitions; i++) {
     MS_TRY(ms_world_barrier(world));
     double began = ms_clock();
@@ -85,22 +85,22 @@ static int run_all(ms_world *world) {
                      {"all_gather_in_place", MS_COLL_ALL_GATHER, 1},
                      {"reduce_scatter", MS_COLL_REDUCE_SCATTER, 0},
                      {"all_reduce", MS_COLL_ALL_REDUCE, 0}};
-  static const int sizes[] = {64 << 10, 1 << 20, MOST_BYTES};
+  static const int sizes[] = {64 << 10, 1 << 20, MAX_BYTES};
   buffers b = {.ranks = ms_world_size(world), .rank = ms_world_rank(world)};
   int group[MS_MAX_LOCAL_RANKS], rc = MS_OK;
   ms_region region;
   ms_group all;
   ms_comm *comm = NULL;
   MS_TRY(ms_group_open(world, b.ranks, NULL, "all", &all));
-  MS_TRY(ms_region_map(&all, (size_t)MOST_BYTES * (size_t)b.ranks, &region));
+  MS_TRY(ms_region_map(&all, (size_t)MAX_BYTES * (size_t)b.ranks, &region));
   for (int rank = 0; rank < b.ranks; rank++) {
     group[rank] = rank;
-    b.full[rank] = (char *)region.base + (size_t)MOST_BYTES * (size_t)rank;
+    b.full[rank] = (char *)region.base + (size_t)MAX_BYTES * (size_t)rank;
   }
-  b.result = aligned_alloc(64, MOST_BYTES);
-  if (!b.result) MS_GOTO(MS_FAIL(MS_ENOMEM, "no memory for %d bytes", MOST_BYTES));
-  memset(b.result, 0, MOST_BYTES);
-  memset(b.full[b.rank], 0, MOST_BYTES);
+  b.result = aligned_alloc(64, MAX_BYTES);
+  if (!b.result) MS_GOTO(MS_FAIL(MS_ENOMEM, "no memory for %d bytes", MAX_BYTES));
+  memset(b.result, 0, MAX_BYTES);
+  memset(b.full[b.rank], 0, MAX_BYTES);
   MS_GOTO(ms_comm_open(world, b.ranks, group, 0, &comm));
   MS_GOTO(check_sums(comm, &b, 1 << 14));
   for (int s = 0; s < 3; s++) {

@@ -21,7 +21,7 @@
 #include "comm/group/world_state.h"
 #include "tests/bench/programs/shaped_links.h"
 
-enum { MOST = 4, BUFFER = 16 << 20, ROUNDS = 15, KINDS = 3 };
+enum { MAX = 4, BUFFER = 16 << 20, ROUNDS = 15, KINDS = 3 };
 static const char TOKEN[] = "of-the-benchmark", ADDRESS[] = "10.98.0.";
 
 static const int kinds[KINDS] = {MS_COLL_ALL_GATHER, MS_COLL_REDUCE_SCATTER, MS_COLL_ALL_REDUCE};
@@ -29,8 +29,8 @@ static const int kinds[KINDS] = {MS_COLL_ALL_GATHER, MS_COLL_REDUCE_SCATTER, MS_
 /* What the processes share: also the buffers, of which a rank uses only those of its host. */
 typedef struct shared {
   _Atomic int arrived, failed;
-  double seconds[KINDS][ROUNDS][MOST];
-  char source[MOST][BUFFER], result[MOST][BUFFER], own[MOST][BUFFER];
+  double seconds[KINDS][ROUNDS][MAX];
+  char source[MAX][BUFFER], result[MAX][BUFFER], own[MAX][BUFFER];
 } shared;
 
 static shared *all;
@@ -47,12 +47,12 @@ static int run_once(ms_comm *comm, const ms_coll *coll) {
 
 static int measure(ms_world *world, int per_host) {
   const int me = ms_world_rank(world), n = ms_world_size(world);
-  int ranks[MOST];
+  int ranks[MAX];
   ms_comm *comm;
   for (int rank = 0; rank < n; rank++) ranks[rank] = rank;
   MS_TRY(ms_comm_open(world, n, ranks, 0, &comm));
   for (int k = 0, turn = 1; k < KINDS; k++) {
-    void *buffers[MOST] = {0};
+    void *buffers[MAX] = {0};
     const int gathers = kinds[k] == MS_COLL_ALL_GATHER;
     for (int rank = 0; rank < n; rank++)
       if (rank / per_host == me / per_host) buffers[rank] = all->source[rank];
@@ -116,7 +116,7 @@ static _Noreturn void become_host(int host, int hosts, int per_host, int out, in
 
 /* Returns 0 when all ranks have measured. */
 static int start(int hosts, int per_host) {
-  int failed = 0, status, pipes[MOST][4];
+  int failed = 0, status, pipes[MAX][4];
   atomic_store(&all->arrived, 0);
   for (int host = 0; host < hosts; host++) {
     char byte = 0;
@@ -135,7 +135,7 @@ static int start(int hosts, int per_host) {
 
 static double median(int kind, int n) {
   double slowest[ROUNDS];
-  return median_of_slowest(all->seconds[kind][0], ROUNDS, n, MOST, 1, slowest);
+  return median_of_slowest(all->seconds[kind][0], ROUNDS, n, MAX, 1, slowest);
 }
 
 int main(void) {

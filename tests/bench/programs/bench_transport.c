@@ -24,12 +24,12 @@
 #include "comm/transport/transport.h"
 #include "tests/bench/programs/shaped_links.h"
 
-enum { MOST = 4, BUFFER = 16 << 20, ROUNDS = 15, LOCAL_BYTES = 64 << 20 };
+enum { MAX = 4, BUFFER = 16 << 20, ROUNDS = 15, LOCAL_BYTES = 64 << 20 };
 
 typedef struct shared {
   _Atomic int arrived, failed;
-  uint8_t address[MOST][MS_TRANSPORT_ADDRESS];
-  double seconds[MOST][ROUNDS];
+  uint8_t address[MAX][MS_TRANSPORT_ADDRESS];
+  double seconds[MAX][ROUNDS];
 } shared;
 
 static shared *all;
@@ -53,7 +53,7 @@ static void report(void *context, int peer, const char *why) {
 
 /* Sends `bytes` bytes to every peer and receives as many from it. */
 static int exchange(ms_endpoint *endpoint, int rank, int n, char *memory, int64_t bytes) {
-  ms_transfer move[2 * MOST] = {0};
+  ms_transfer move[2 * MAX] = {0};
   for (int peer = 0; peer < n; peer++)
     for (int receives = 1; receives >= 0 && peer != rank; receives--) {
       move[2 * peer + receives] = (ms_transfer){.peer = peer,
@@ -75,8 +75,8 @@ static int measure(int rank, int n, int64_t bytes) {
   ms_transport_config config = {
       .rank = rank, .size = n, .token = "of-the-benchmark", .job = "bench", .timeout = 20, .failed = report};
   ms_endpoint *endpoint = NULL;
-  int peers[MOST], count = 0;
-  uint8_t addresses[MOST][MS_TRANSPORT_ADDRESS];
+  int peers[MAX], count = 0;
+  uint8_t addresses[MAX][MS_TRANSPORT_ADDRESS];
   char *memory = malloc((size_t)(1 + n) * (size_t)bytes);
   if (!memory) return MS_ENOMEM;
   memset(memory, 1, (size_t)(1 + n) * (size_t)bytes);
@@ -122,8 +122,8 @@ static _Noreturn void become_rank(int rank, int n, int64_t bytes, int hosts, int
 
 /* Returns 0 when all ranks have measured. */
 static int start(int n, int64_t bytes, int hosts) {
-  int failed = 0, status, pipes[MOST][4];
-  pid_t pid[MOST];
+  int failed = 0, status, pipes[MAX][4];
+  pid_t pid[MAX];
   *all = (shared){0};
   for (int rank = 0; rank < n; rank++) {
     if (pipe(pipes[rank]) || pipe(pipes[rank] + 2)) return 1;
@@ -159,7 +159,7 @@ static int measure_loopback(void) {
 }
 
 static int measure_links(void) {
-  for (int n = 2; n <= MOST; n += 2) {
+  for (int n = 2; n <= MAX; n += 2) {
     if (start(n, BUFFER / n, 1)) return 3;
     printf("{\"name\":\"%s/16 MiB, %d hosts, 1 Gbit/s\",\"unit\":\"ms\",\"ours\":%.1f,\"target\":%.1f}\n", name(), n,
            1e3 * median(n), 1e3 * SECONDS_PER_BYTE * (n - 1) * (BUFFER / n) / OF_THE_LINK);

@@ -201,15 +201,15 @@ static void rows_of_an_older_program_are_read_at_their_distance(void **state) {
 
 static void groups_are_read_at_their_distance(void **state) {
   (void)state;
-  enum { MOST = 64 };
+  enum { MAX = 64 };
   mlp_config c = mlp_default(1, 1, 0);
   mlp m = mlp_make(&c);
   struct newer {
     ms_param_group known;
     double added;
-  } group[MOST];
+  } group[MAX];
   memset(group, 0, sizeof group);
-  for (int p = 0; p < MOST; p++) {
+  for (int p = 0; p < MAX; p++) {
     group[p].known = (ms_param_group){.beta1 = -1, .beta2 = -1, .eps = -1, .momentum = -1, .heads = -1};
     group[p].known.lr_scale = 1 + p;
   }

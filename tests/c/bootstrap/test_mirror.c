@@ -16,7 +16,7 @@ static void dawdle(unsigned *seed) {
 }
 
 static int exchange(ms_world *world, int value) {
-  int mine = 1000 * ms_world_rank(world) + value, all[MOST_HOST_RANKS];
+  int mine = 1000 * ms_world_rank(world) + value, all[MAX_HOST_RANKS];
   MS_TRY(ms_world_all_gather_bytes(world, &mine, sizeof mine, all));
   for (int r = 0; r < ms_world_size(world); r++)
     EXPECT(all[r] == 1000 * r + value, "round %d: rank %d sent %d", value, r, all[r]);
@@ -84,7 +84,7 @@ static void H4_a_rank_that_leaves_early_is_named(void **state) {
 
 /* After the lowest rank of a host has left, the next one applies what others post. */
 static int take_over(ms_world *world, void *context) {
-  int rank = ms_world_rank(world), n = 0, ranks[MOST_HOST_RANKS];
+  int rank = ms_world_rank(world), n = 0, ranks[MAX_HOST_RANKS];
   ms_group group;
   (void)context;
   for (int r = 0; r < ms_world_size(world); r++)
@@ -93,7 +93,7 @@ static int take_over(ms_world *world, void *context) {
   if (rank == 2) return MS_OK;
   MS_TRY(ms_group_open(world, n, ranks, "without rank 2", &group));
   for (int round = 0; round < 200; round++) {
-    int all[MOST_HOST_RANKS], mine = 100 * round + rank;
+    int all[MAX_HOST_RANKS], mine = 100 * round + rank;
     MS_TRY(ms_group_all_gather_bytes(&group, &mine, sizeof mine, all));
     for (int i = 0; i < n; i++) EXPECT(all[i] == 100 * round + ranks[i], "round %d: rank %d", round, ranks[i]);
   }
@@ -110,7 +110,7 @@ static void H4_a_host_goes_on_without_its_lowest_rank(void **state) {
 
 /* Pairs and columns of a 2x3 mesh over 3 hosts of 2: groups inside a host and across hosts. */
 static int open_groups(ms_world *world, void *context) {
-  int rank = ms_world_rank(world), size = ms_world_size(world), columns[MOST_HOST_RANKS], n = 0;
+  int rank = ms_world_rank(world), size = ms_world_size(world), columns[MAX_HOST_RANKS], n = 0;
   ms_group row, column, everyone;
   ms_region region;
   char text[9000], **texts;

@@ -234,7 +234,7 @@ static void H4_random_posts_end_the_job_and_name_their_rank(void **state) {
 enum { RECOVERIES = 12 };
 
 static int exchange(ms_world *world, int round) {
-  int mine = 100 * round + ms_world_rank(world), all[MOST_HOST_RANKS];
+  int mine = 100 * round + ms_world_rank(world), all[MAX_HOST_RANKS];
   MS_TRY(ms_world_all_gather_bytes(world, &mine, sizeof mine, all));
   for (int r = 0; r < ms_world_size(world); r++)
     EXPECT(all[r] == 100 * round + r, "round %d: rank %d sent %d", round, r, all[r]);

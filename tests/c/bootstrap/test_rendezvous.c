@@ -18,7 +18,7 @@
 
 static caller ranks[8];
 
-enum { MOST = 6 };
+enum { MAX = 6 };
 
 /* What ranks tell the test, each in its own row. */
 typedef struct told {
@@ -70,9 +70,9 @@ static _Noreturn void become_rank(const launch *how, int rank, int port) {
 
 /* Runs the ranks to their end. */
 static void run_world(const launch *how) {
-  pid_t pid[MOST];
+  pid_t pid[MAX];
   int port = find_port(), present = how->present ? how->present : how->size;
-  memset(board, 0, MOST * sizeof *board);
+  memset(board, 0, MAX * sizeof *board);
   fflush(NULL);
   for (int rank = present - 1; rank >= 0; rank--) {
     pid[rank] = fork();
@@ -89,7 +89,7 @@ static void expect_success(const launch *how) {
 }
 
 static int communicate(ms_world *world) {
-  int rank = ms_world_rank(world), size = ms_world_size(world), all[MOST];
+  int rank = ms_world_rank(world), size = ms_world_size(world), all[MAX];
   ms_region region;
   ms_group group;
   EXPECT(world->topology.nodes == 1 && world->topology.node_ranks[0] == size, "nodes");
@@ -134,7 +134,7 @@ static void L5_shared_memory_has_no_name(void **state) {
 }
 
 static int look_at_two_nodes(ms_world *world) {
-  int rank = ms_world_rank(world), all[MOST];
+  int rank = ms_world_rank(world), all[MAX];
   ms_group group;
   ms_region region;
   ms_comm *comm;
@@ -255,7 +255,7 @@ static void L7_an_interrupt_ends_a_rendezvous(void **state) {
   (void)state;
   launch how = {.size = 2, .body = communicate};
   int status, port = find_port();
-  memset(board, 0, MOST * sizeof *board);
+  memset(board, 0, MAX * sizeof *board);
   fflush(NULL);
   pid_t pid = fork();
   if (pid == 0) {
@@ -290,7 +290,7 @@ static void L1_eight_ranks_meet_fast(void **state) {
 
 static int share_board(void **state) {
   (void)state;
-  board = share_memory(MOST * sizeof *board);
+  board = share_memory(MAX * sizeof *board);
   static const char *const names[] = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MOONSHARD_JOB_FD"};
   for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) unsetenv(names[i]);
   return 0;
@@ -298,7 +298,7 @@ static int share_board(void **state) {
 
 static int unshare_board(void **state) {
   (void)state;
-  unshare_memory(board, MOST * sizeof *board);
+  unshare_memory(board, MAX * sizeof *board);
   return 0;
 }
 

@@ -14,17 +14,17 @@
 #include "base/error.h"
 #include "comm/bootstrap/store/store_peer.h"
 
-enum { MOST = 16 };
+enum { MAX = 16 };
 
 /* What a rank's store thread heard. */
 typedef struct heard {
-  atomic_int posts, looks, left, disorder, last[MOST];
+  atomic_int posts, looks, left, disorder, last[MAX];
   atomic_int failed;
   char why[512]; /* complete when failed is set */
 } heard;
 
-static caller ranks[MOST];
-static heard h[MOST];
+static caller ranks[MAX];
+static heard h[MAX];
 
 static void hear_failure(void *context, const char *why) {
   heard *mine = context;
@@ -41,7 +41,7 @@ static void hear_post(void *context, int from, int kind, const uint8_t *payload,
   if (kind != MS_POST_TICKET) return;
   int number = bytes >= 4 ? (int)ms_wire_get32(payload) : -1;
   int whole = bytes == 4 || payload[bytes - 1] == (uint8_t)number;
-  if (from < 0 || from >= MOST || !whole || number != atomic_load(&mine->last[from]) + 1)
+  if (from < 0 || from >= MAX || !whole || number != atomic_load(&mine->last[from]) + 1)
     atomic_fetch_add(&mine->disorder, 1);
   else atomic_store(&mine->last[from], number);
   atomic_fetch_add(&mine->posts, 1);
@@ -59,7 +59,7 @@ static void wait_for(const atomic_int *count, int expected) {
 /* Says its host and gathers, as a rank does that joins. */
 static void *take_node(void *argument) {
   caller *one = argument;
-  int mine = one->config.rank, all[MOST];
+  int mine = one->config.rank, all[MAX];
   one->status = ms_store_set_node(one->store, one->all[0]);
   if (!one->status) one->status = ms_store_gather(one->store, &mine, sizeof mine, all);
   return NULL;

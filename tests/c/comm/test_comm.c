@@ -30,7 +30,7 @@ typedef struct bench {
   const collective_case *c;
   ms_comm *comm;
   int ranks, me, round;
-  void *shared[MOST_RANKS];
+  void *shared[MAX_RANKS];
   float *mine; /* private: source of an all-gather, destination of the others */
 } bench;
 
@@ -153,13 +153,13 @@ fail:
   return rc;
 }
 
-static const int64_t counts[] = {1, 7, 1000, MOST_COUNT};
+static const int64_t counts[] = {1, 7, 1000, MAX_COUNT};
 
 static void for_all_cases(void (*run)(int, rank_body *, void *)) {
   static const int kinds[] = {MS_COLL_ALL_GATHER, MS_COLL_REDUCE_SCATTER, MS_COLL_ALL_REDUCE,
                               MS_COLL_BROADCAST,  MS_COLL_SEND,           MS_COLL_ALL_TO_ALL};
   arena *memory = share_memory(sizeof *memory);
-  for (int ranks = 2; ranks <= MOST_RANKS; ranks++)
+  for (int ranks = 2; ranks <= MAX_RANKS; ranks++)
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++)
       for (int types = 0; types < 4; types++)
         for (int variant = 0; variant < 5; variant++)

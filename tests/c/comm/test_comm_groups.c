@@ -10,14 +10,14 @@
 /* One operation with a bf16 part, an f32 part, an empty one and one that is in place already. */
 static int gather_group(ms_world *world, void *context) {
   arena *memory = context;
-  enum { PARTS = 4, COUNT = 333, PART_BYTES = MOST_RANKS * COUNT * 4 };
+  enum { PARTS = 4, COUNT = 333, PART_BYTES = MAX_RANKS * COUNT * 4 };
   int me = ms_world_rank(world), ranks = ms_world_size(world);
   float source[COUNT];
   ms_comm *comm;
   MS_TRY(open_world_comm(world, 0, &comm));
   for (int round = 0; round < ROUNDS; round++) {
     ms_coll_part part[PARTS];
-    void *shared[PARTS][MOST_RANKS];
+    void *shared[PARTS][MAX_RANKS];
     fill(source, MS_F32, COUNT, me, round);
     for (int i = 0; i < PARTS; i++) {
       for (int p = 0; p < ranks; p++) shared[i][p] = memory->all + i * PART_BYTES;
@@ -54,7 +54,7 @@ static int poll_two_channels(ms_world *world, void *context) {
   enum { COUNT = 500 };
   int me = ms_world_rank(world), ranks = ms_world_size(world);
   ms_comm *comm[2];
-  void *shared[2][MOST_RANKS];
+  void *shared[2][MAX_RANKS];
   float sum[2][COUNT];
   for (int c = 0; c < 2; c++) {
     MS_TRY(open_world_comm(world, c, &comm[c]));
@@ -110,7 +110,7 @@ typedef struct stream {
 static int run_stream_rounds(stream *s) {
   enum { COUNT = 200 };
   int me = ms_world_rank(s->world), ranks = ms_world_size(s->world);
-  void *shared[MOST_RANKS];
+  void *shared[MAX_RANKS];
   float sum[COUNT];
   unsigned seed = (unsigned)(me * 10 + s->channel);
   ms_comm *comm;

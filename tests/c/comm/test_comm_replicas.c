@@ -15,11 +15,11 @@ typedef struct grid {
   const replicas_case *c;
   ms_comm *comm;
   int ranks, shards, me, shard, round;
-  void *shared[MOST_RANKS];
+  void *shared[MAX_RANKS];
 } grid;
 
 /* A rank's sum lies after its sources. */
-static void *sum_of(const replicas_case *c, int rank) { return c->memory->rank[rank] + 4 * 3 * MOST_COUNT; }
+static void *sum_of(const replicas_case *c, int rank) { return c->memory->rank[rank] + 4 * 3 * MAX_COUNT; }
 
 /* One result and one chunk a shard for all replicas. */
 static int gather_once(grid *g) {

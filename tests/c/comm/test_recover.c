@@ -14,7 +14,7 @@
 enum { RECOVERIES = 20 };
 
 static int exchange_ranks(ms_world *world, int round) {
-  int mine = 100 * round + ms_world_rank(world), all[MOST_RANKS];
+  int mine = 100 * round + ms_world_rank(world), all[MAX_RANKS];
   MS_TRY(ms_world_all_gather_bytes(world, &mine, sizeof mine, all));
   for (int r = 0; r < ms_world_size(world); r++)
     EXPECT(all[r] == 100 * round + r, "round %d: rank %d sent %d", round, r, all[r]);
@@ -155,7 +155,7 @@ static int leave_half_way(ms_world *world, void *context) {
   enum { COUNT = 1000 };
   int rank = ms_world_rank(world), ranks = ms_world_size(world);
   ms_comm *comm = NULL;
-  void *shared[MOST_RANKS];
+  void *shared[MAX_RANKS];
   float result[COUNT];
   for (int r = 0; r < ranks; r++) shared[r] = s->memory->rank[r];
   ms_coll_part part = {.count = COUNT, .src_dtype = MS_F32, .dst_dtype = MS_F32, .shared = shared, .dst = result};

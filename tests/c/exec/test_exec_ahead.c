@@ -92,7 +92,7 @@ typedef struct way {
 
 static int run_by_hand(ms_world *world, void *context) {
   const way *how = context;
-  static by_hand of_rank[MOST_HOST_RANKS];
+  static by_hand of_rank[MAX_HOST_RANKS];
   by_hand *made = &of_rank[ms_world_rank(world)];
   ms_exec_instr instr[2][8];
   ms_comm *comm;
@@ -109,7 +109,7 @@ static int run_by_hand(ms_world *world, void *context) {
   const ms_exec_cursor *cursor = &made->exec.cursor[GATHER];
   EXPECT(cursor->collectives == SUMS && cursor->instructions == made->exec.phase[0].stream[GATHER].n,
          "%d collectives and %d instructions were counted", (int)cursor->collectives, (int)cursor->instructions);
-  EXPECT(cursor->in_flight == 0 && ms_comm_room(comm) == MS_COMM_QUEUE, "%d are in flight", cursor->in_flight);
+  EXPECT(cursor->in_flight == 0 && ms_comm_free(comm) == MS_COMM_QUEUE, "%d are in flight", cursor->in_flight);
   ms_comm_close(comm);
   return MS_OK;
 }

@@ -7,7 +7,7 @@
 
 #include "plan/plan.h"
 
-enum { MOST = 4096 };
+enum { MAX = 4096 };
 
 static int is_collective(const ms_instr *instr) { return instr->kind == MS_INSTR_COLLECTIVE; }
 
@@ -49,9 +49,9 @@ static int list_a_step(ms_world *world, void *context) {
   ms_exec_set_profile(engine.exec, profile);
   engine_step(&engine, context, ms_world_rank(world), 1, &out);
   ms_exec_set_profile(engine.exec, NULL);
-  ms_profile_item *item = calloc(MOST, sizeof *item);
-  must(ms_profile_items(profile, item, sizeof *item, MOST, &n));
-  assert_in_range(n, 1, MOST);
+  ms_profile_item *item = calloc(MAX, sizeof *item);
+  must(ms_profile_items(profile, item, sizeof *item, MAX, &n));
+  assert_in_range(n, 1, MAX);
   static const int phases[] = {MS_PHASE_FIRST, MS_PHASE_NORM, MS_PHASE_UPDATE};
   for (int k = 0; k < 3; k++) check_phase(engine.plan, phases[k], item, n);
   item[1].phase = -1;

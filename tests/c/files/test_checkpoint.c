@@ -20,15 +20,15 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
-enum { MOST_PIECES = 64, PATH_BYTES = 256 };
+enum { MAX_PIECES = 64, PATH_BYTES = 256 };
 
 typedef struct rig {
   ms_world *world;
   mlp net;
   ms_state *state;
   ms_save *save;
-  ms_save_piece piece[MOST_PIECES];
-  char name[MOST_PIECES][80];
+  ms_save_piece piece[MAX_PIECES];
+  char name[MAX_PIECES][80];
   int pieces;
   char folder[PATH_BYTES], unfinished[PATH_BYTES + 8], target[PATH_BYTES + 8];
 } rig;

@@ -159,7 +159,7 @@ static void reference(const ranks *r, float *chunks, double *half_steps) {
         for (int64_t e = 0; e < s->chunk; e++) {
           float most = 0;
           for (int64_t k = e / 256 * 256; k < e / 256 * 256 + 256 && k < s->chunk; k++) most = fmaxf(most, fabsf(x[k]));
-          half[e] += 2.02 * (double)most / (2 * (double)most_of(s->dtype)); /* that of a node's sum is no larger */
+          half[e] += 2.02 * (double)most / (2 * (double)max_of(s->dtype)); /* that of a node's sum is no larger */
         }
         round_chunk(s, one);
         for (int64_t e = 0; e < s->chunk; e++) node_sum[e] = i ? node_sum[e] + one[e] : one[e];

@@ -5,7 +5,7 @@
 #include "base/numbers/dtype.h"
 #include "tests/c/support/pieces.h"
 
-enum { MOST_RANKS = 5 };
+enum { MAX_RANKS = 5 };
 
 static void round_pieces(int dtype, float *x, int64_t n, const ms_pieces *of) {
   for (int64_t piece = 0; piece < n; piece += of->elements)
@@ -105,7 +105,7 @@ static void Q6_sums_in_few_bits_are_those_written_out_and_within_half_a_step_of_
   (void)state;
   static const int64_t sizes[] = {1, 7, 64, 255, 257, 1000, 3001};
   for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
-    for (int ranks = 1; ranks <= MOST_RANKS; ranks++)
+    for (int ranks = 1; ranks <= MAX_RANKS; ranks++)
       for (int dtype = MS_I8; dtype <= MS_I4; dtype++) {
         all_of(dtype, MS_F32, sizes[s], ranks);
         if (ranks == 2) all_of(dtype, MS_BF16, sizes[s], ranks);
@@ -194,7 +194,7 @@ static void Q6_sums_over_shards_round_each_block_once_and_add_in_f32(void **stat
   (void)state;
   static const int64_t chunks[] = {1, 7, 255, 256, 333, 1025};
   for (size_t i = 0; i < sizeof chunks / sizeof *chunks; i++)
-    for (int shards = 1; shards <= MOST_RANKS; shards += 2)
+    for (int shards = 1; shards <= MAX_RANKS; shards += 2)
       for (int dtype = MS_I8; dtype <= MS_I4; dtype++) shards_of(dtype, chunks[i], shards);
 }
 
@@ -224,7 +224,7 @@ static void Q6_the_mean_of_many_sums_has_no_bias_with_error_feedback(void **stat
       without = fmaxf(without, fabsf(mean[0][i] - x[i]));
       with = fmaxf(with, fabsf(mean[1][i] - x[i]));
     }
-    const float half = most / (2 * most_of(dtype));
+    const float half = most / (2 * max_of(dtype));
     assert_true(without > half / 2);
     assert_true(with <= 1.1f * half / STEPS + 1e-5f * most);
   }

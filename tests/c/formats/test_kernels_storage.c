@@ -42,7 +42,7 @@ static uint8_t *encode(const ms_safetensors *file, int dtype, const float *x, in
     if (dtype != MS_NF4) continue;
     const float *offset = fixture_tensor(file, "nf4.offset", &one);
     const int64_t blocks = (count + s->block - 1) / s->block;
-    ms_storage_set_scales(s, record, scales, blocks, *offset, ms_storage_most(scales, blocks, *offset));
+    ms_storage_set_scales(s, record, scales, blocks, *offset, ms_storage_max(scales, blocks, *offset));
   }
   return out;
 }
@@ -76,7 +76,7 @@ static void Q7_codes_and_scales_of_nf4_are_bitsandbytes(void **state) {
   const uint8_t *scale_codes = fixture_tensor(file, "nf4.scale_codes", &scales);
   uint8_t *own = encode(file, MS_NF4, x, n);
   for (int64_t i = 0; i < n; i++) {
-    const uint8_t byte = own[i / MS_STORED_MOST * NF4_RECORD + i % MS_STORED_MOST / 2];
+    const uint8_t byte = own[i / MS_MAX_STORED * NF4_RECORD + i % MS_MAX_STORED / 2];
     assert_int_equal(i % 2 ? ms_second4(byte) : ms_first4(byte), codes[i]);
   }
   for (int64_t b = 0; b < scales; b++)

@@ -8,7 +8,7 @@
 #include "tests/c/graph/graph_gradient_cases.h"
 #include "tests/c/graph/graph_interpreter.h"
 
-enum { MOST_PARTS = 8 };
+enum { MAX_PARTS = 8 };
 
 /* ---- cases ------------------------------------------------------------------------------------------------------ */
 
@@ -275,7 +275,7 @@ static void try_node(const interpreter *it, const ms_node *node, const char *wha
   for (int i = 0; i < node->inputs; i++) w.in[i] = (operand){in[i], w.axes.in[i], it->data[node->in[i]]};
   for (int o = 0; o < node->outputs; o++) w.out[o] = (operand){out[o], w.axes.out[o], it->data[node->out[o]]};
   for (int label = 0; label < w.axes.labels; label++)
-    for (int64_t n = 2; n <= MOST_PARTS && (!w.axes.label[label].whole || label == w.axes.placed); n++)
+    for (int64_t n = 2; n <= MAX_PARTS && (!w.axes.label[label].whole || label == w.axes.placed); n++)
       if (w.axes.label[label].parts % n == 0) divide(&w, label, n), divided[node->op]++;
 }
 

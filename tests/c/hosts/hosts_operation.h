@@ -25,9 +25,9 @@ typedef struct hosts_case {
 /* What the threads of a run share. */
 typedef struct arena {
   const fake_hosts *hosts;
-  int64_t capacity;               /* elements of a buffer, for all parts */
-  float *source[MOST_HOST_RANKS]; /* mapped by the ranks of the same host */
-  float *result[MOST_HOST_RANKS]; /* by node: the copy of an all-gather */
+  int64_t capacity;              /* elements of a buffer, for all parts */
+  float *source[MAX_HOST_RANKS]; /* mapped by the ranks of the same host */
+  float *result[MAX_HOST_RANKS]; /* by node: the copy of an all-gather */
 } arena;
 
 /* A rank of a run. */
@@ -39,7 +39,7 @@ typedef struct runner {
   int me, n, round;
   float *dst;
   int64_t sent, received; /* expected */
-  void *shared[PARTS][MOST_HOST_RANKS];
+  void *shared[PARTS][MAX_HOST_RANKS];
   ms_coll_part part[PARTS];
 } runner;
 

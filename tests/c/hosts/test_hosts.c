@@ -8,7 +8,7 @@
 #include <stdlib.h>
 
 static int open_all(runner *r) {
-  int rank[MOST_HOST_RANKS];
+  int rank[MAX_HOST_RANKS];
   for (int p = 0; p < r->n; p++) rank[p] = p;
   r->dst = calloc((size_t)r->all->capacity, sizeof *r->dst);
   EXPECT(r->dst, "memory is short");
@@ -82,7 +82,7 @@ static arena *make_arena(const fake_hosts *hosts, int64_t capacity) {
   arena *all = calloc(1, sizeof *all);
   assert_non_null(all);
   *all = (arena){.hosts = hosts, .capacity = capacity};
-  for (int r = 0; r < MOST_HOST_RANKS; r++) {
+  for (int r = 0; r < MAX_HOST_RANKS; r++) {
     all->source[r] = calloc((size_t)capacity, sizeof(float));
     all->result[r] = calloc((size_t)capacity, sizeof(float));
     assert_true(all->source[r] && all->result[r]);
@@ -91,7 +91,7 @@ static arena *make_arena(const fake_hosts *hosts, int64_t capacity) {
 }
 
 static void free_arena(arena *all) {
-  for (int r = 0; r < MOST_HOST_RANKS; r++) {
+  for (int r = 0; r < MAX_HOST_RANKS; r++) {
     free(all->source[r]);
     free(all->result[r]);
   }
@@ -111,23 +111,23 @@ static void run_everywhere(const ms_transport_api *api, int64_t capacity, rank_b
 
 static void H1_H2_all_kinds_types_and_sizes_over_threads(void **state) {
   (void)state;
-  run_everywhere(&threads_transport, MOST_HOST_RANKS * 100000, run_all_kinds);
+  run_everywhere(&threads_transport, MAX_HOST_RANKS * 100000, run_all_kinds);
 }
 
 static void H1_H2_all_kinds_types_and_sizes_over_tcp(void **state) {
   (void)state;
-  run_everywhere(&ms_transport_tcp, MOST_HOST_RANKS * 100000, run_all_kinds);
+  run_everywhere(&ms_transport_tcp, MAX_HOST_RANKS * 100000, run_all_kinds);
 }
 
 static void H1_H2_all_kinds_types_and_sizes_over_mpi(void **state) {
   (void)state;
-  run_everywhere(emulated_mpi_transport(), MOST_HOST_RANKS * 100000, run_all_kinds);
+  run_everywhere(emulated_mpi_transport(), MAX_HOST_RANKS * 100000, run_all_kinds);
 }
 
 static void H1_H2_all_kinds_types_and_sizes_over_ucx(void **state) {
   (void)state;
   if (!has_ucx()) skip();
-  run_everywhere(&ms_transport_ucx, MOST_HOST_RANKS * 100000, run_all_kinds);
+  run_everywhere(&ms_transport_ucx, MAX_HOST_RANKS * 100000, run_all_kinds);
 }
 
 static int run_sliced(ms_world *world, void *context) {
@@ -152,7 +152,7 @@ fail:
 
 static void H1_sliced_sums(void **state) {
   (void)state;
-  run_everywhere(&threads_transport, MOST_HOST_RANKS * 80000, run_sliced);
+  run_everywhere(&threads_transport, MAX_HOST_RANKS * 80000, run_sliced);
 }
 
 /* 20 MB in one part; less under the thread sanitizer, which is slow. */

@@ -4,18 +4,18 @@
 
 #include "base/numbers/bf16.h"
 
-enum { MOST_PARTS = 3, LONG = 900000 };
+enum { MAX_PARTS = 3, LONG = 900000 };
 
 /* A send or recv of one rank. */
 typedef struct transfer {
   ms_coll coll;
-  ms_coll_part part[MOST_PARTS];
-  void *shared[MOST_PARTS][4];
+  ms_coll_part part[MAX_PARTS];
+  void *shared[MAX_PARTS][4];
 } transfer;
 
-static float sent[4][MOST_PARTS][LONG], received[4][MOST_PARTS][LONG];
+static float sent[4][MAX_PARTS][LONG], received[4][MAX_PARTS][LONG];
 
-static const int64_t COUNTS[][MOST_PARTS] = {{1, 0, 0}, {1000, 3, 0}, {0, LONG, 65537}, {0, 0, 0}};
+static const int64_t COUNTS[][MAX_PARTS] = {{1, 0, 0}, {1000, 3, 0}, {0, LONG, 65537}, {0, 0, 0}};
 static const int N_COUNTS = sizeof COUNTS / sizeof *COUNTS;
 
 static float value_of(int rank, int round, int part, int64_t i) {
@@ -23,8 +23,8 @@ static float value_of(int rank, int round, int part, int64_t i) {
 }
 
 static void prepare_pair(transfer *t, int me, int kind, int peer, const int64_t *counts, int dtype, int round) {
-  t->coll = (ms_coll){.kind = kind, .parts = MOST_PARTS, .part = t->part, .root = peer, .label = "layers.0"};
-  for (int i = 0; i < MOST_PARTS; i++) {
+  t->coll = (ms_coll){.kind = kind, .parts = MAX_PARTS, .part = t->part, .root = peer, .label = "layers.0"};
+  for (int i = 0; i < MAX_PARTS; i++) {
     memset(t->shared[i], 0, sizeof t->shared[i]);
     t->shared[i][me] = sent[me][i];
     t->part[i] = (ms_coll_part){
@@ -45,7 +45,7 @@ static int move_one(ms_comm *comm, int me, int kind, int peer, const int64_t *co
   prepare_pair(t, me, kind, peer, counts, dtype, round);
   MS_TRY(ms_comm_start(comm, &t->coll));
   MS_TRY(ms_comm_wait(comm));
-  for (int i = 0; i < MOST_PARTS && kind == MS_COLL_RECV; i++)
+  for (int i = 0; i < MAX_PARTS && kind == MS_COLL_RECV; i++)
     for (int64_t k = 0; k < counts[i]; k++)
       EXPECT(received[me][i][k] == value_of(peer, round, i, k), "round %d, part %d, element %lld is %g", round, i,
              (long long)k, (double)received[me][i][k]);
@@ -97,7 +97,7 @@ static void H1_sends_and_sums_take_turns_in_a_channel(void **state) {
 
 static int disagree(ms_world *world, void *context) {
   const int me = ms_world_rank(world), both_send = *(const int *)context;
-  static const int64_t fewer[MOST_PARTS] = {1000, 2, 0};
+  static const int64_t fewer[MAX_PARTS] = {1000, 2, 0};
   reduction r = {0};
   MS_TRY(open_everyone(world, 0, &r.comm));
   EXPECT_FAILS(move_one(r.comm, me, me && !both_send ? MS_COLL_RECV : MS_COLL_SEND, !me,

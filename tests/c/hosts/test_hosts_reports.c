@@ -15,7 +15,7 @@
 #include "comm/collectives/hosts/progress_thread.h"
 #include "comm/group/world_state.h"
 
-enum { MOST = 6, COUNT = 1000 };
+enum { MAX = 6, COUNT = 1000 };
 static const double TIMEOUT = 2;
 
 /* What one rank does while the others wait for it, in memory that all map. */
@@ -23,7 +23,7 @@ typedef struct misfortune {
   int rank;
   void (*suffer)(ms_world *world, struct misfortune *how);
   atomic_int pid, ended; /* ended: ranks whose wait has failed */
-  float source[MOST][COUNT];
+  float source[MAX][COUNT];
 } misfortune;
 
 static misfortune *shared;
@@ -34,14 +34,14 @@ static int open_ranks(ms_world *world, int n, const int *ranks, int channel, ms_
 }
 
 static int open_everyone(ms_world *world, ms_comm **comm) {
-  static const int everyone[MOST] = {0, 1, 2, 3, 4, 5};
+  static const int everyone[MAX] = {0, 1, 2, 3, 4, 5};
   return open_ranks(world, ms_world_size(world), everyone, 0, comm);
 }
 
 /* Sums ones, in place. */
 static int reduce(ms_world *world, ms_comm *comm, misfortune *how) {
   /* An operation whose wait failed is in flight until its communicator is closed. */
-  static void *sources[MOST];
+  static void *sources[MAX];
   static ms_coll_part part;
   static ms_coll coll;
   const int me = ms_world_rank(world), n = ms_world_size(world);

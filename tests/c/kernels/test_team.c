@@ -14,11 +14,11 @@
 
 #include "kernels/cpu/team.h"
 
-enum { MOST_PARTS = 16 };
+enum { MAX_PARTS = 16 };
 
 typedef struct tally {
-  _Atomic int ran[MOST_PARTS];
-  int64_t plain[MOST_PARTS]; /* written by the part alone, read after the team */
+  _Atomic int ran[MAX_PARTS];
+  int64_t plain[MAX_PARTS]; /* written by the part alone, read after the team */
 } tally;
 
 static void count(void *context, int part) {
@@ -31,7 +31,7 @@ static void count(void *context, int part) {
 static int runs_all(int parts, int turns) {
   tally t = {0};
   for (int turn = 0; turn < turns; turn++) ms_team_run(parts, count, &t);
-  for (int part = 0; part < MOST_PARTS; part++) {
+  for (int part = 0; part < MAX_PARTS; part++) {
     const int expected = part < parts ? turns : 0;
     if (t.ran[part] != expected || t.plain[part] != (int64_t)expected * (part + 1)) return 0;
   }
@@ -41,7 +41,7 @@ static int runs_all(int parts, int turns) {
 static void every_part_runs_once_a_turn(void **state) {
   (void)state;
   for (int round = 0; round < 20; round++)
-    for (int parts = 1; parts <= MOST_PARTS; parts = parts * 2 + 1) assert_true(runs_all(parts, 50));
+    for (int parts = 1; parts <= MAX_PARTS; parts = parts * 2 + 1) assert_true(runs_all(parts, 50));
 }
 
 static void *use_team(void *context) {

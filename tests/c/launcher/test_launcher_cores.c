@@ -319,8 +319,8 @@ static void L5_ranks_and_their_threads_stay_on_their_cores(void **state) {
   assert_int_equal(board->threads[1], 5);
   if (cores.n < 10) assert_true(CPU_EQUAL(&board->cores[1], &all));
   unsetenv("OMP_NUM_THREADS");
-  if (cores.n >= MOST_RANKS) return;
-  look(MOST_RANKS, NULL);
+  if (cores.n >= MAX_RANKS) return;
+  look(MAX_RANKS, NULL);
   assert_true(CPU_EQUAL(&board->cores[3], &all));
   assert_int_equal(board->threads[3], 1);
 }

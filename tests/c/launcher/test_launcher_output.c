@@ -33,7 +33,7 @@ static int with_folder(void **state) {
 }
 
 static int without_folder(void **state) {
-  for (int rank = 0; rank < MOST_RANKS; rank++) unlink(path_of(rank));
+  for (int rank = 0; rank < MAX_RANKS; rank++) unlink(path_of(rank));
   assert_int_equal(rmdir(folder), 0); /* and so there is nothing else in it */
   return without_board(state);
 }

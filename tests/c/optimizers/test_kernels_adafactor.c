@@ -4,7 +4,7 @@
 #include "kernels/clip.h"
 #include "tests/c/support/kernel_case.h"
 
-enum { STEPS = 3, RANKS = 3, MOST = 5000 };
+enum { STEPS = 3, RANKS = 3, MAX = 5000 };
 
 /* Axis: the one that `parts` ranks of a tensor dimension divide: 0 matrices, 1 rows, 2 columns. Leading axes of a
  * parameter with more than three are `blocks` of matrices, each of which is divided. */
@@ -24,7 +24,7 @@ static const double lr = 0.5, lr_scale = 0.5, decay = 0.25, beta2_decay = -0.8, 
 
 typedef struct reference {
   const parameter *of;
-  double p[MOST], g[MOST], rows[MOST], columns[MOST];
+  double p[MAX], g[MAX], rows[MAX], columns[MAX];
 } reference;
 
 static int64_t elements_of(const parameter *x) { return (x->matrices ? x->matrices : 1) * x->rows * x->columns; }
@@ -36,7 +36,7 @@ static void step_of(reference *r, int step) {
   const int64_t n = elements_of(x), matrices = x->matrices ? x->matrices : 1;
   const double rest = pow(step, beta2_decay), rate = lr * lr_scale;
   double squares = 0, of_updates = 0, mean[16] = {0};
-  static double update[MOST];
+  static double update[MAX];
   for (int64_t i = 0; i < n; i++) squares += r->p[i] * r->p[i];
   const double alpha = larger(eps2, sqrt(squares / (double)n)) * fmin(rate, 1 / sqrt(step));
   for (int64_t row = 0; row < matrices * x->rows; row++) {
@@ -117,12 +117,12 @@ static void add_values(kernel_case *c, const float *values, int64_t n, int scala
 typedef struct training {
   rank rank[16];
   int ranks;
-  float p[MOST], gradient[MOST], rows[MOST], columns[MOST], row_sums[MOST], column_sums[MOST], means[16];
+  float p[MAX], gradient[MAX], rows[MAX], columns[MAX], row_sums[MAX], column_sums[MAX], means[16];
   float squares, update_squares;
 } training;
 
 static void add_gradient(const training *t, const rank *k, kernel_case *c) {
-  static float own[MOST];
+  static float own[MAX];
   for (int64_t i = 0; i < k->count; i++) own[i] = t->gradient[whole_index(k, i)];
   add_values(c, own, k->count, 0);
   add_values(c, (float[]){0, 0, (float)factor, 0}, 4, 0);

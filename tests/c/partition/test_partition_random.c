@@ -6,7 +6,7 @@
 #include "tests/c/partition/random_images.h"
 #include "tests/c/partition/random_places.h"
 
-enum { CASES = 3000, MOST_ELEMENTS = 1536 };
+enum { CASES = 3000, MAX_ELEMENTS = 1536 };
 
 typedef struct tally {
   int divided, refused;
@@ -50,7 +50,7 @@ static void draw_graph(draw *d) {
   d->pool[d->values++] = op2(f, MS_OP_add, d->pool[0], some_param(d, 1, &dims[2]), NULL);
   for (int n = 3 + below(d, 9); n > 0 && d->values < DRAW_POOL && f->params < FIXTURE_PARAMS - 8; n--) {
     const int v = random_nodes[below(d, N_RANDOM_NODES)](d);
-    if (v >= 0 && ms_numel(shape(d, v)) <= MOST_ELEMENTS) d->pool[d->values++] = v;
+    if (v >= 0 && ms_numel(shape(d, v)) <= MAX_ELEMENTS) d->pool[d->values++] = v;
   }
   int loss = loss_of(d, d->pool[2]); /* so that some gradient is more than rounding */
   for (int k = d->values - 1; k > 2 && k >= d->values - 3; k--)

@@ -49,7 +49,7 @@ static int64_t live_gradients(const ms_plan *plan, int phase, int at) {
 
 /* The most bytes of gathered weights, of gradients on their way and of gradient chunks that hold something, at one
  * instruction of forward, or of backward. */
-static int64_t most_transient(const ms_plan *plan, int backward) {
+static int64_t max_transient(const ms_plan *plan, int backward) {
   int boundary, positions = positions_of(plan, MS_PHASE_FIRST, &boundary);
   int64_t most = 0;
   for (int at = backward ? boundary : 0; at < (backward ? positions : boundary); at++) {
@@ -84,8 +84,8 @@ static planned plan_of_six(int shards, int reshard, int shared_masters, int batc
 static void check_bounds(int shards, int reshard, int shared_masters, int64_t held) {
   planned p = plan_of_six(shards, reshard, shared_masters, 8);
   sizes s = sizes_of(p.net.model);
-  int64_t initial = p.plan->category_bytes[MS_CAT_PARAMETERS], forward = initial + most_transient(p.plan, 0);
-  int64_t backward = initial + most_transient(p.plan, 1);
+  int64_t initial = p.plan->category_bytes[MS_CAT_PARAMETERS], forward = initial + max_transient(p.plan, 0);
+  int64_t backward = initial + max_transient(p.plan, 1);
   assert_true(initial <= s.sharded + s.block);
   if (reshard == MS_RESHARD_ALWAYS) {
     assert_true(forward <= s.sharded + 3 * s.block + s.root);

@@ -61,11 +61,11 @@ static void H12_no_kernel_waits_for_sums_with_a_delay(void **state) {
     mlp_config c = network(2, shard);
     ms_plan_config config = settings(1, BOTH);
     planned p = plan_with(&c, &config);
-    enum { MOST = 1024 };
-    static ms_price_event event[MOST];
+    enum { MAX = 1024 };
+    static ms_price_event event[MAX];
     int n;
-    must(ms_plan_timeline(p.plan, NULL, MS_PHASE_FIRST, event, sizeof *event, MOST, &n));
-    assert_true(n <= MOST);
+    must(ms_plan_timeline(p.plan, NULL, MS_PHASE_FIRST, event, sizeof *event, MAX, &n));
+    assert_true(n <= MAX);
     for (int i = 0; i < n; i++)
       if (event[i].exposed) assert_string_not_equal(event[i].name, "all_reduce");
     drop(&p);

@@ -276,9 +276,9 @@ static void private_buffers_use_communicated_memory(void **state) {
   ms_plan_summary summary;
   must(ms_plan_summarize(p.plan, &summary, sizeof summary));
   const struct ms_peak peak = summary.peak;
-  assert_true(peak.total_bytes <= peak.least_bytes);
-  assert_true(peak.least_bytes <= ms_plan_peak(p.plan));
-  assert_true((double)ms_plan_peak(p.plan) <= 1.05 * (double)peak.least_bytes);
+  assert_true(peak.total_bytes <= peak.min_bytes);
+  assert_true(peak.min_bytes <= ms_plan_peak(p.plan));
+  assert_true((double)ms_plan_peak(p.plan) <= 1.05 * (double)peak.min_bytes);
   drop(&p);
 }
 
@@ -338,7 +338,7 @@ static void gradient_chunks_lend_their_bytes(void **state) {
     ms_plan_summary summary;
     must(ms_plan_summarize(p.plan, &summary, sizeof summary));
     const struct ms_peak peak = summary.peak;
-    assert_true(peak.total_bytes <= peak.least_bytes && peak.least_bytes <= ms_plan_peak(p.plan));
+    assert_true(peak.total_bytes <= peak.min_bytes && peak.min_bytes <= ms_plan_peak(p.plan));
     free(begin);
     drop(&p);
   }

@@ -12,12 +12,12 @@ typedef struct layout_case {
 
 static const layout_case cases[] = {{2, 1, 0, 2}, {2, 2, 0, 2}, {4, 1, 2, 2}, {4, 2, 4, 2},
                                     {4, 2, 2, 4}, {6, 1, 2, 3}, {8, 1, 2, 4}, {3, 2, 0, 3}};
-enum { CASES = sizeof cases / sizeof *cases, MOST_RANKS = 8 };
+enum { CASES = sizeof cases / sizeof *cases, MAX_RANKS = 8 };
 
 static planned plan_of(const layout_case *k, int rank, int dtype, int sliced, int sync) {
   mlp_config c = mlp_default(k->replicate, k->shard, rank);
   ms_plan_config config = planned_config();
-  int node_of[MOST_RANKS];
+  int node_of[MAX_RANKS];
   for (int i = 0; i < k->replicate * k->shard && k->per_node; i++) node_of[i] = i / k->per_node;
   config.nodes = k->per_node ? k->replicate * k->shard / k->per_node : 0;
   config.node_of = k->per_node ? node_of : NULL;
@@ -51,7 +51,7 @@ static void H11_slices_of_all_replicas_cover_the_chunks_once(void **state) {
         const int64_t n = ms_unit_slice(p.net.model, unit, p.plan->layout->replicas, &first);
         const int64_t node_n = ms_unit_node_slice(p.net.model, unit, p.plan->layout->replicas, &node_first);
         assert_int_equal(ms_replica_copies(p.net.model, p.plan->layout->replicas), k->copies);
-        assert_true(n <= ms_unit_slice_room(p.net.model, unit, p.plan->layout->replicas));
+        assert_true(n <= ms_unit_slice_capacity(p.net.model, unit, p.plan->layout->replicas));
         assert_true(!n || (first >= node_first && first + n <= node_first + node_n));
         covered += n;
         whole = unit->trainable_count;
@@ -118,7 +118,7 @@ static void H11_bytes_between_copies_are_those_of_slices(void **state) {
         const int gathers = coll->kind == MS_COLL_ALL_GATHER;
         if (coll->unit < 0 || coll->dim != MS_DIM_REPLICATE || coll->kind == MS_COLL_ALL_REDUCE) continue;
         const ms_unit *unit = &p.net.model->unit[coll->unit];
-        const int64_t room = ms_unit_slice_room(p.net.model, unit, plan->layout->replicas);
+        const int64_t room = ms_unit_slice_capacity(p.net.model, unit, plan->layout->replicas);
         assert_int_equal(coll->ranks, cases[i].copies);
         assert_int_equal(ms_plan_coll_is_between_nodes(coll), plan->layout->replicas > 1);
         assert_true(coll->bytes == (double)((coll->ranks - 1) * room * (gathers ? 2 : 4)));
@@ -137,7 +137,7 @@ static void H11_memory_is_a_slice_of_the_state_and_the_chunks(void **state) {
     for (int u = 0; u < p.net.model->units; u++) {
       const ms_unit *unit = &p.net.model->unit[u];
       const int64_t bytes = ms_unit_weights_bytes(p.net.model, unit, p.plan->layout->replicas);
-      slices += (4 * ms_unit_slice_room(p.net.model, unit, p.plan->layout->replicas) + 63) / 64 * 64;
+      slices += (4 * ms_unit_slice_capacity(p.net.model, unit, p.plan->layout->replicas) + 63) / 64 * 64;
       chunks += (bytes + p.plan->layout->replicas_here - 1) / p.plan->layout->replicas_here;
     }
     assert_int_equal(p.plan->category_bytes[MS_CAT_OPTIMIZER], 2 * slices);

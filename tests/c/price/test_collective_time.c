@@ -215,7 +215,7 @@ static void E1_one_rank_takes_no_time_and_one_node_no_network(void **state) {
   ring.between_rank = 1;
   ring.log_between = 1;
   assert_true(seconds_on(ring, work_of(MS_LINK_ALL_GATHER, 8, 1, 1e9)) == before);
-  ring.nodes_most = 1;
+  ring.max_nodes = 1;
   ring.between = 0;
   assert_true(seconds_on(ring, work_of(MS_LINK_ALL_GATHER, 8, 1, 1e9)) == before);
 }
@@ -231,7 +231,7 @@ static void E1_the_fastest_link_that_may_carry_it_counts(void **state) {
   cluster.link[1].inside = 10e9;
   cluster.link[2].kinds = MS_LINK_ALL_REDUCE;
   cluster.link[2].inside = 1000e9;
-  cluster.link[2].nodes_most = 1;
+  cluster.link[2].max_nodes = 1;
   const struct {
     ms_collective_work work;
     int link;
@@ -308,8 +308,8 @@ static void E1_numbers_out_of_range_are_named(void **state) {
   link.kinds = 0;
   assert_fails(ms_link_check(&link, 0), MS_EINVAL, "kinds | link 0");
   link = right;
-  link.nodes_most = -1;
-  assert_fails(ms_link_check(&link, 0), MS_EINVAL, "nodes_most | link 0 | -1");
+  link.max_nodes = -1;
+  assert_fails(ms_link_check(&link, 0), MS_EINVAL, "max_nodes | link 0 | -1");
 }
 
 static void E1_work_that_no_group_does_is_refused(void **state) {
@@ -335,9 +335,9 @@ static void E1_work_that_no_group_does_is_refused(void **state) {
                "work");
   assert_fails(ms_cluster_collective_time(&cluster, &right, sizeof(ms_collective_work), NULL, NULL), MS_EINVAL,
                "seconds");
-  cluster.link[0].nodes_most = 1;
+  cluster.link[0].max_nodes = 1;
   assert_fails(ms_cluster_collective_time(&cluster, &right, sizeof(ms_collective_work), &seconds, NULL),
-               MS_EUNSUPPORTED, "all_gather | 2 nodes | nodes_most");
+               MS_EUNSUPPORTED, "all_gather | 2 nodes | max_nodes");
   cluster.links = 9;
   assert_fails(ms_cluster_collective_time(&cluster, &right, sizeof(ms_collective_work), &seconds, NULL), MS_EINVAL,
                "9 links | 8");

@@ -200,8 +200,8 @@ static void E3_one_rank_stands_for_all(void **state) {
   static const int meshes[][3] = {{1, 4, 1}, {2, 2, 1}, {2, 4, 2}, {4, 2, 2}, {8, 1, 4}};
   for (int m = 0; m < 5; m++) {
     const int ranks = meshes[m][0] * meshes[m][1];
-    planned p[MOST_RANKS];
-    const ms_plan *plans[MOST_RANKS];
+    planned p[MAX_RANKS];
+    const ms_plan *plans[MAX_RANKS];
     for (int r = 0; r < ranks; r++) {
       p[r] = plan_on(meshes[m][0], meshes[m][1], r, meshes[m][2]);
       plans[r] = p[r].plan;
@@ -210,8 +210,8 @@ static void E3_one_rank_stands_for_all(void **state) {
     cluster.issue = 1e-6;
     cluster.overlap = 0.1;
     for (int phase = MS_PHASE_FIRST; phase <= MS_PHASE_NEXT; phase++) {
-      ms_cost *cost[MOST_RANKS];
-      ms_simulated all[MOST_RANKS] = {{0}}, one = {0};
+      ms_cost *cost[MAX_RANKS];
+      ms_simulated all[MAX_RANKS] = {{0}}, one = {0};
       for (int r = 0; r < ranks; r++) must(ms_price_costs(plans[r], &cluster, phase, &cost[r]));
       must(ms_simulate_streams(plans, ranks, &cluster, phase, (const ms_cost *const *)cost, all));
       must(ms_simulate_streams(plans, 1, &cluster, phase, (const ms_cost *const *)cost, &one));

@@ -124,7 +124,7 @@ static double apart(const float *a, const float *b, int n) {
 /* Roundings to 4 significant bits are off by 2^-4 at most and a 38th on average, to 3 by twice as much; they join here
  * those of y, which the gradient of the loss reads. */
 static void Q4_gradients_are_near_those_without_rounding(void **state) {
-  static const double MOST[] = {
+  static const double MAX[] = {
       [MS_FP8_TENSORWISE] = 0.09, [MS_FP8_ROWWISE] = 0.06, [MS_FP8_ROWWISE_WITH_GW_HP] = 0.06, [MS_FP8_MXFP8] = 0.06};
   (void)state;
   for (int trans_b = 0; trans_b < 2; trans_b++) {
@@ -133,7 +133,7 @@ static void Q4_gradients_are_near_those_without_rounding(void **state) {
     for (int recipe = MS_FP8_TENSORWISE; recipe <= MS_FP8_MXFP8; recipe++) {
       compute(recipe, trans_b, &near);
       const double dx = apart(near.dx, exact.dx, ROWS * INPUTS), dw = apart(near.dw, exact.dw, INPUTS * OUTPUTS);
-      if (!(dx > 0 && dx < MOST[recipe] && dw > 0 && dw < MOST[recipe]))
+      if (!(dx > 0 && dx < MAX[recipe] && dw > 0 && dw < MAX[recipe]))
         fail_msg("%s: dx is off by %.3g, dw by %.3g", ms_f8_recipe_name(recipe), dx, dw);
     }
   }

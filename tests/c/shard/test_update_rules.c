@@ -165,14 +165,14 @@ static void R4_resharding_changes_the_next_plan(void **state) {
 
 static void R4_groups_change_where_segments_allow_it(void **state) {
   (void)state;
-  enum { MOST = 32 };
-  ms_param_group group[MOST];
+  enum { MAX = 32 };
+  ms_param_group group[MAX];
   for (int layout = MS_LAYOUT_ROWS; layout <= MS_LAYOUT_RAGGED; layout++) {
     mlp_config config = mlp_default(1, 2, 0);
     config.block.layout = layout;
     mlp net = mlp_make(&config);
     int n = net.model->params;
-    assert_true(n <= MOST);
+    assert_true(n <= MAX);
     ms_plan_summary before, after;
     summarize(&net, &before);
     for (int p = 0; p < n; p++) group[p] = net.model->param[p].config.group;
@@ -201,14 +201,14 @@ static void R4_groups_change_where_segments_allow_it(void **state) {
 /* Next to AdamW a matrix with Muon has a momentum and no betas. */
 static void R4_groups_of_muon_have_its_momentum_and_no_betas(void **state) {
   (void)state;
-  enum { MOST = 64 };
+  enum { MAX = 64 };
   mlp_config c = mlp_default(1, 2, 0);
   c.muon = 1;
   mlp net = mlp_make(&c);
-  ms_param_group group[MOST];
+  ms_param_group group[MAX];
   ms_plan_summary before, after;
   int matrix = 0;
-  assert_true(net.model->params <= MOST);
+  assert_true(net.model->params <= MAX);
   while (!ms_param_takes_muon(&net.model->param[matrix])) matrix++;
   for (int p = 0; p < net.model->params; p++) group[p] = net.model->param[p].config.group;
   summarize(&net, &before);

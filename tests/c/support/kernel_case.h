@@ -46,15 +46,15 @@ enum { TEAM = 3 };
  * slow. */
 #ifdef EMULATED_CUDA
   #ifdef __SANITIZE_ADDRESS__
-enum { MOST_EMULATED = 30000 };
+enum { MAX_EMULATED = 30000 };
   #else
-enum { MOST_EMULATED = 120000 };
+enum { MAX_EMULATED = 120000 };
   #endif
-static inline int too_large(int64_t elements) { return elements > MOST_EMULATED; }
+static inline int too_large(int64_t elements) { return elements > MAX_EMULATED; }
 #else
-/* MOONSHARD_TEST_MOST limits the size of cases, for tools that are slow on GPUs too. */
+/* MOONSHARD_TEST_MAX limits the size of cases, for tools that are slow on GPUs too. */
 static inline int too_large(int64_t elements) {
-  const char *most = getenv("MOONSHARD_TEST_MOST");
+  const char *most = getenv("MOONSHARD_TEST_MAX");
   return most && elements > atoll(most);
 }
 #endif

@@ -21,13 +21,13 @@ static inline float value_of(int rank, int64_t i) {
   return i / 256 % 3 == 2 ? 0 : ldexpf((float)(int32_t)x, -24 - (int)(i / 256 % 7));
 }
 
-static inline float most_of(int dtype) { return dtype == MS_I8 ? 127 : 7; }
+static inline float max_of(int dtype) { return dtype == MS_I8 ? 127 : 7; }
 
 /* Rounds [begin, end) of x, a block, to codes and back. Every element moves by half a step at most. */
 static inline void round_block(int dtype, float *x, int64_t begin, int64_t end) {
   float amax = 0;
   for (int64_t i = begin; i < end; i++) amax = fmaxf(amax, fabsf(x[i]));
-  const float scale = amax / most_of(dtype), half = amax / (2 * most_of(dtype));
+  const float scale = amax / max_of(dtype), half = amax / (2 * max_of(dtype));
   for (int64_t i = begin; i < end; i++) {
     const float rounded = scale > 0 ? rintf(x[i] / scale) * scale : 0;
     assert_true(fabsf(rounded - x[i]) <= half * (1 + 1e-5f));

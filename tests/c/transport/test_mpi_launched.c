@@ -18,7 +18,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 
-enum { MIB = 1 << 20, MOST = 4, FAILED = 3 };
+enum { MIB = 1 << 20, MAX = 4, FAILED = 3 };
 
 /* ---- in a rank ---- */
 
@@ -57,8 +57,8 @@ static void exchange(const uint8_t *own, uint8_t (*all)[MS_TRANSPORT_ADDRESS]) {
 static void turn(void) { check(ms_transport_mpi.progress(self.endpoint, 0.01)); }
 
 static void open_rank(double timeout) {
-  uint8_t own[MS_TRANSPORT_ADDRESS], addresses[MOST][MS_TRANSPORT_ADDRESS];
-  int peers[MOST];
+  uint8_t own[MS_TRANSPORT_ADDRESS], addresses[MAX][MS_TRANSPORT_ADDRESS];
+  int peers[MAX];
   self.config.timeout = timeout;
   check(ms_transport_mpi.open(&self.config, &self.endpoint));
   check(ms_transport_mpi.address(self.endpoint, own));
@@ -101,8 +101,8 @@ static void check_filled(const uint8_t *data, int64_t bytes, int seed) {
 /* Every rank with every other, sizes around those of messages and pieces. */
 static void data(void) {
   static const int64_t sizes[] = {1, 31, 4095, 4097, 65537, (512 << 10) - 1, 512 << 10, (512 << 10) + 1, 9 * MIB + 5};
-  ms_transfer sends[MOST], receives[MOST];
-  uint8_t *out[MOST], *in[MOST];
+  ms_transfer sends[MAX], receives[MAX];
+  uint8_t *out[MAX], *in[MAX];
   ms_transport_counts counts;
   int64_t sum = 0;
   open_rank(60);

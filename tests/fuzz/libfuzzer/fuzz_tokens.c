@@ -62,13 +62,13 @@ static void as_token_index(const uint8_t *data, size_t size) {
 
 /* The values before the first that is no token are copied, whatever they are stored as. */
 static void as_tokens(const uint8_t *data, size_t size) {
-  enum { MOST = 256 };
-  int32_t out[MOST];
+  enum { MAX = 256 };
+  int32_t out[MAX];
   for (int code = 0; code <= 255; code++) {
     const ms_token_dtype *dtype = ms_token_dtype_of_code(code);
     if (!dtype || !dtype->copy) continue;
     int64_t count = (int64_t)size / dtype->width;
-    if (count > MOST) count = MOST;
+    if (count > MAX) count = MAX;
     const int64_t good = dtype->copy(data, count, out);
     must_hold(good >= 0 && good <= count);
     for (int64_t i = 0; i < good; i++) must_hold(out[i] >= 0);

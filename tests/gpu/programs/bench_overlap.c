@@ -21,7 +21,7 @@
 
 #include "tests/gpu/programs/stand_in.h"
 
-enum { PRODUCTS = 4, SAMPLES = 9, TRIES = 4, MOST_ROWS = 64, MOST_TENSORS = 4 };
+enum { PRODUCTS = 4, SAMPLES = 9, TRIES = 4, MAX_ROWS = 64, MAX_TENSORS = 4 };
 enum { ALONE, FEWER, OVERLAPPED, OVERLAPPED_FEWER, WAYS }; /* FEWER: on fewer multiprocessors */
 static const int64_t COPIED = 256 << 20;                   /* bytes, more than a cache has */
 static const double LONGER = 3; /* than the products, as the stand-in's copies alone would take */
@@ -106,8 +106,8 @@ static int calibrate(const overlap *o, int blocks, double seconds, int *rounds) 
 typedef struct product {
   ms_kernel_call call;
   const ms_kernel *kernel;
-  void *data[MOST_TENSORS]; /* a, b, c and the workspace */
-  int64_t bytes[MOST_TENSORS];
+  void *data[MAX_TENSORS]; /* a, b, c and the workspace */
+  int64_t bytes[MAX_TENSORS];
 } product;
 
 static ms_value_info matrix(int dtype, int64_t rows, int64_t columns) {
@@ -127,7 +127,7 @@ static ms_kernel_call call_of(const layer *l, int spared) {
 }
 
 static void close_product(const bench *b, product *p) {
-  for (int i = 0; i < MOST_TENSORS; i++)
+  for (int i = 0; i < MAX_TENSORS; i++)
     if (p->data[i]) b->api->release(b->device, p->data[i], p->bytes[i], 0);
   if (p->call.prepared) p->kernel->release(p->call.prepared);
 }
@@ -139,7 +139,7 @@ static int open_product(const bench *b, const layer *l, int spared, product *p) 
   MS_TRY(p->kernel->prepare(call));
   for (int i = 0; i < 3; i++) p->bytes[i] = bytes_of(i < 2 ? &call->in[i] : &call->out[0]);
   p->bytes[3] = call->workspace_bytes + 1;
-  for (int i = 0; i < MOST_TENSORS; i++) {
+  for (int i = 0; i < MAX_TENSORS; i++) {
     MS_GOTO(b->api->allocate(b->device, p->bytes[i], 0, "a tensor", &p->data[i]));
     if (i < 2) MS_GOTO(fill(b, p->data[i], p->bytes[i]));
   }
@@ -281,10 +281,10 @@ static int check_blocks(int sizes, const int *blocks) {
 }
 
 static int measure_all(const overlap *o, int64_t tokens, int sizes, const int *blocks) {
-  static row rows[MOST_ROWS];
+  static row rows[MAX_ROWS];
   int n = 0;
   for (size_t i = 0; i < sizeof layers / sizeof *layers; i++)
-    for (int s = 0; s < sizes && n < MOST_ROWS; s++, n++) {
+    for (int s = 0; s < sizes && n < MAX_ROWS; s++, n++) {
       layer l = layers[i];
       if (tokens) l.tokens = tokens, l.in /= 64, l.out /= 64;
       MS_TRY(measure(o, &l, blocks[s], &rows[n]));
@@ -295,9 +295,9 @@ static int measure_all(const overlap *o, int64_t tokens, int sizes, const int *b
 }
 
 int main(int argc, char **argv) {
-  enum { MOST_SIZES = 8 };
-  int blocks[MOST_SIZES] = {16, 32}, sizes = argc > 2 ? 0 : 2;
-  for (int i = 2; i < argc && sizes < MOST_SIZES; i++) blocks[sizes++] = atoi(argv[i]);
+  enum { MAX_SIZES = 8 };
+  int blocks[MAX_SIZES] = {16, 32}, sizes = argc > 2 ? 0 : 2;
+  for (int i = 2; i < argc && sizes < MAX_SIZES; i++) blocks[sizes++] = atoi(argv[i]);
   const int64_t tokens = argc > 1 ? atoll(argv[1]) : 0;
   bench b = {0};
   overlap o;

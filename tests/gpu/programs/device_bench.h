@@ -69,11 +69,11 @@ static inline int time_runs(const bench *b, const ms_kernel *kernel, const ms_ke
 
 /* Allocates the tensors and workspace of a call, fills its inputs, and measures the median time in seconds. */
 static inline int measure_call(const bench *b, ms_kernel_call *call, double *seconds) {
-  enum { MOST = MS_MAX_INPUTS + MS_MAX_OUTPUTS + 1 };
+  enum { MAX = MS_MAX_INPUTS + MS_MAX_OUTPUTS + 1 };
   const ms_kernel *kernel = b->api->kernel(call->op);
   const int tensors = call->inputs + call->outputs;
-  void *data[MOST] = {NULL};
-  int64_t bytes[MOST];
+  void *data[MAX] = {NULL};
+  int64_t bytes[MAX];
   MS_TRY(kernel->prepare(call));
   for (int i = 0; i < tensors; i++) bytes[i] = bytes_of(i < call->inputs ? &call->in[i] : &call->out[i - call->inputs]);
   bytes[tensors] = call->workspace_bytes + 1;

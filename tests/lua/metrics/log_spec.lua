@@ -43,13 +43,13 @@ end)
 
 describe("the points of a curve", function()
   it("are kept in full for a short run, and equally far apart for a long one, with the newest", function()
-    for _, steps in ipairs({ 1, history.MOST, history.MOST + 1, 3 * history.MOST, 10 * history.MOST + 7 }) do
+    for _, steps in ipairs({ 1, history.MAX, history.MAX + 1, 3 * history.MAX, 10 * history.MAX + 7 }) do
       local list = {}
       for step = 1, steps do
         history.add(list, step, -step)
         assert.equal(step, list[#list][1])
       end
-      assert.is_true(#list <= history.MOST + 1 and #list >= math.min(steps, history.MOST / 2), #list)
+      assert.is_true(#list <= history.MAX + 1 and #list >= math.min(steps, history.MAX / 2), #list)
       assert.same({ 1, -1 }, list[1])
       local apart = #list > 1 and list[2][1] - 1
       for i = 3, #list - 1 do assert.equal(apart, list[i][1] - list[i - 1][1]) end

@@ -35,7 +35,7 @@ local function bytes_of(plan)
   local peak = numbers.peak
   local summary = plan:summary()
   local converted = precision.cpu_has_bf16() and 0 or summary.fullest.workspace
-  return summary.peak_bytes - converted, tonumber(peak.least_bytes), tonumber(peak.total_bytes)
+  return summary.peak_bytes - converted, tonumber(peak.min_bytes), tonumber(peak.total_bytes)
 end
 
 -- Instructions of a phase, in order.

@@ -160,7 +160,7 @@ describe("moonshard calibrate", function()
       for _, field in ipairs({ "start_between", "between", "processor" }) do
         has(found[("links.%s.%s"):format(kind, field)].source, "hosts a, b")
       end
-      assert.equal(0, link.nodes_most)
+      assert.equal(0, link.max_nodes)
       assert.truthy(link.start_between >= 0 and link.start_between < 0.1)
       assert.truthy(link.between > 1e6 and link.between <= found["network.rail"].value * 1.001)
       assert.truthy(link.processor >= 0 and link.processor < 1e-6)

@@ -122,7 +122,7 @@ describe("a description of a cluster", function()
     assert.equal(0, c.peak[1])
     assert.equal(1e10, c.memory_rate)
     assert.equal(5e9, c.link[0].inside)
-    assert.equal(1, c.link[0].nodes_most) -- no network
+    assert.equal(1, c.link[0].max_nodes) -- no network
     assert.truthy(math.abs(c.link[0].step_inside - 1e-7) < 1e-15)
     assert.equal(0, c.link[0].processor)
     local costly = cluster.load(changed('links = { memory = { processor = { "0.5 ns/B", "here" } } }'))
@@ -132,7 +132,7 @@ describe("a description of a cluster", function()
     local gpu = cluster.load("h100x8-400g"):struct()
     local simple = cluster.load("h100x8-3200g"):struct()
     for i = 0, gpu.links - 1 do
-      if gpu.link[i].nodes_most ~= 1 then assert.truthy(gpu.link[i].between <= 50e9) end
+      if gpu.link[i].max_nodes ~= 1 then assert.truthy(gpu.link[i].between <= 50e9) end
     end
     assert.equal(gpu.links, simple.links)
   end)

@@ -13,12 +13,12 @@ local point = require("moonshard.tune.point")
 local policies = require("moonshard.tune.policies")
 local program = require("lua.support.program")
 local re = require("moonshard.base.re")
-local room = require("moonshard.tune.room")
+local memory_limit_of = require("moonshard.tune.memory_limit")
 local rules = require("moonshard.shard.rules")
 local rules_text = require("moonshard.tune.rules_text")
 local scratch = require("lua.support.scratch")
 local search = require("moonshard.tune.search")
-local subject = require("moonshard.tune.subject")
+local trial = require("moonshard.tune.trial")
 local world = require("moonshard.distributed.world")
 
 local LLAMA = "recipes/llama.lua"
@@ -321,7 +321,7 @@ local function search_of(config, try)
   world.describe(0, 4)
   config.units = { re[[^\d+$]] }
   local model = ms.fully_shard(ms.nn.sequential { ms.nn.linear(8, 8), ms.nn.linear(8, 8) }, config)
-  local of = subject.new({ session = { sharding = model.sharding } }, {}, clusters.load("h100x8"), 0)
+  local of = trial.new({ session = { sharding = model.sharding } }, {}, clusters.load("h100x8"), 0)
   of.try = try
   local free = {}
   for _, row in ipairs(policies.all) do free[row.name] = true end
@@ -401,8 +401,8 @@ describe("meshes to tune", function()
 
   it("divide a node's memory on the CPU", function()
     local cluster = { name = "c", device = "cpu", memory = 400, reserved = 40, sharing = function() return 4 end }
-    assert.same({ bytes = 90, device = 100, allowed = 100, reserved = 10 }, room(cluster, nil, "memory"))
-    assert.equal(40, room(cluster, 50, "memory").bytes)
-    assert.is_truthy(fixture.message(room, cluster, 101, "memory"):find("100 B", 1, true))
+    assert.same({ bytes = 90, device = 100, allowed = 100, reserved = 10 }, memory_limit_of(cluster, nil, "memory"))
+    assert.equal(40, memory_limit_of(cluster, 50, "memory").bytes)
+    assert.is_truthy(fixture.message(memory_limit_of, cluster, 101, "memory"):find("100 B", 1, true))
   end)
 end)

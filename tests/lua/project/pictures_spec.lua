@@ -4,7 +4,7 @@ local scratch = require("lua.support.scratch")
 
 local FOLDER = "recipes/guides/pictures/"
 local GUIDES = { sweep = "sweeps", timeline = "pricing", memory = "pricing", mesh = "fsdp_or_hsdp", loss = "running" }
-local MOST_BYTES = 16 * 1024
+local MAX_BYTES = 16 * 1024
 
 describe("the pictures of the guides", function()
   teardown(scratch.clear)
@@ -17,7 +17,7 @@ describe("the pictures of the guides", function()
       local file = name .. ".svg"
       local kept = scratch.read(FOLDER .. file)
       assert.is_true(kept == scratch.read(drawn .. "/" .. file), file .. " is old: run make pictures")
-      assert.is_true(#kept < MOST_BYTES, file)
+      assert.is_true(#kept < MAX_BYTES, file)
       assert.truthy(scratch.read("recipes/guides/" .. guide .. ".md"):find("](pictures/" .. file .. ")", 1, true), file)
     end
   end)

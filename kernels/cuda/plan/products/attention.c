@@ -22,9 +22,9 @@
 #include "kernels/cuda/workspace.h"
 
 enum { Q, K, V };
-enum { MOST_HEAD = 256, HEAD_UNIT = 8, OWN_BYTES = 4096, MOST_POSITIONS = 1 << 30 };
+enum { MAX_HEAD = 256, HEAD_UNIT = 8, OWN_BYTES = 4096, MAX_POSITIONS = 1 << 30 };
 enum choice { AUTO, CUDNN, FLASH };
-static const double MOST_WORKSPACE = 1e12;
+static const double MAX_WORKSPACE = 1e12;
 
 static ms_attention_options options_of(const ms_kernel_call *call) {
   return ms_attention_options_of(call->op, &call->attrs, call->in);
@@ -55,7 +55,7 @@ static const char *refused_because(const ms_kernel_call *call, const ms_dnn_atte
   if (o.prefix) return "a prefix that every query sees";
   if (o.softcap != 0.0f) return "capped scores";
   if (call->in[V].dims[3] != a->d) return "values of another width than keys";
-  if (a->d > MOST_HEAD || a->d % HEAD_UNIT) return "head sizes that are not a multiple of 8 up to 256";
+  if (a->d > MAX_HEAD || a->d % HEAD_UNIT) return "head sizes that are not a multiple of 8 up to 256";
   if (a->causal && a->t > a->s) return "fewer keys than causal queries";
   if (a->backward && a->t == 1 && a->s == 1) return "the gradient of one query and one key";
   return a->batch > 0 && a->t > 0 && a->s > 0 ? NULL : "tensors without elements";
@@ -76,9 +76,9 @@ int ms_attention_cudnn_library(const ms_dnn_attention *a, int64_t *bytes) {
   const int64_t keys = a->batch * a->heads * a->s * a->d * ms_dtype_size(MS_BF16);
   double asked;
   MS_TRY(ms_env_double("MOONSHARD_CUDNN_WORKSPACE", 0, &asked));
-  if (!(asked >= 0 && asked <= MOST_WORKSPACE))
+  if (!(asked >= 0 && asked <= MAX_WORKSPACE))
     return MS_FAIL(MS_EINVAL, "MOONSHARD_CUDNN_WORKSPACE is %g; it must be a number of bytes, at most %g", asked,
-                   MOST_WORKSPACE);
+                   MAX_WORKSPACE);
   *bytes = OWN_BYTES + (grouped ? 2 * ms_cuda_align(keys) : 0);
   if (*bytes < (int64_t)asked) *bytes = ms_cuda_align((int64_t)asked);
   return MS_OK;
@@ -102,10 +102,10 @@ static int check(const ms_kernel_call *call, const ms_dnn_attention *a) {
   if (dtype != MS_F32 && dtype != MS_BF16)
     return MS_FAIL(MS_EDTYPE, "attention: q is %s; it must be f32 or bf16", ms_dtype_name(dtype));
   const int64_t e = call->in[V].dims[3], widest = a->d > e ? a->d : e;
-  if (widest > MOST_HEAD)
+  if (widest > MAX_HEAD)
     return MS_FAIL(MS_EUNSUPPORTED, "cuda: attention with head size %lld; it must be at most %d", (long long)widest,
-                   MOST_HEAD);
-  if (a->t > MOST_POSITIONS || a->s > MOST_POSITIONS)
+                   MAX_HEAD);
+  if (a->t > MAX_POSITIONS || a->s > MAX_POSITIONS)
     return MS_FAIL(MS_EUNSUPPORTED, "cuda: attention of %lld queries and %lld keys; there must be at most 2^30 of each",
                    (long long)a->t, (long long)a->s);
   return MS_OK;

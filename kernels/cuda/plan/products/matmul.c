@@ -13,7 +13,7 @@
 
 /* Workspace for sums split along k: at most PARTS f32 parts of the result, and no more than NVIDIA recommends for
  * Hopper. */
-enum { PARTS = 16, MOST_WORKSPACE = 32 << 20 };
+enum { PARTS = 16, MAX_WORKSPACE = 32 << 20 };
 
 int ms_matmul_choice(const ms_product *product, int *plain, int *demanded) {
   const char *choice = ms_env_string("MOONSHARD_CUDA_MATMUL", "auto");
@@ -29,7 +29,7 @@ static int64_t result_bytes(const ms_product *p) { return p->batch * p->m * p->n
 
 int64_t ms_matmul_library_bytes(const ms_product *p) {
   const int64_t parts = PARTS * result_bytes(p);
-  return parts < MOST_WORKSPACE ? ms_cuda_align(parts) : MOST_WORKSPACE;
+  return parts < MAX_WORKSPACE ? ms_cuda_align(parts) : MAX_WORKSPACE;
 }
 
 int64_t ms_matmul_scratch_bytes(const ms_product *p) {

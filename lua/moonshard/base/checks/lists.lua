@@ -41,12 +41,12 @@ local function text_of_hole(list)
 end
 
 local NO_FIELD = "a list has no field %s: leave it out, or write it into the table of an item"
-local MOST_NESTED = 64 -- a list that contains itself has no end
+local MAX_NESTED = 64 -- a list that contains itself has no end
 
 -- What is wrong with a list or one in it, and in which: "[2]".
 local function wrong_in(list, has_fields, depth)
   local count, last, odd, field, has_method = survey(list)
-  if count == 0 or depth > MOST_NESTED then return nil end
+  if count == 0 or depth > MAX_NESTED then return nil end
   if last > count then return text_of_hole(list), "" end
   if odd then return ("item %g of a list: items are counted from 1"):format(odd), "" end
   if field ~= nil and not has_fields and not has_method then return NO_FIELD:format(tostring(field)), "" end

@@ -11,7 +11,7 @@ local ffi = require("ffi")
 
 local json = {}
 
-local MOST_NESTED = 200
+local MAX_NESTED = 200
 
 ---A null, for readers that ask for it (json.decode, json.fields), and for writing.
 json.null = setmetatable({}, { __name = "null", __tostring = function() return "null" end })
@@ -75,7 +75,7 @@ end
 function encode(value, depth)
   local kind = type(value)
   depth = (depth or 0) + 1
-  if depth > MOST_NESTED then error(("JSON: tables nest more than %d deep"):format(MOST_NESTED), 0) end
+  if depth > MAX_NESTED then error(("JSON: tables nest more than %d deep"):format(MAX_NESTED), 0) end
   if kind == "number" then
     return number_text(value)
   elseif kind == "boolean" then
@@ -207,16 +207,16 @@ local function read_string(at)
   return table.concat(parts), stop + 1
 end
 
-local MOST_DIGITS = 15 -- of an integer that stays exact in a double while its digits are summed
+local MAX_DIGITS = 15 -- of an integer that stays exact in a double while its digits are summed
 
 local function read_number(at)
   local whole, after = 0, at
-  while bytes[after] >= ZERO and bytes[after] <= NINE and after - at <= MOST_DIGITS do
+  while bytes[after] >= ZERO and bytes[after] <= NINE and after - at <= MAX_DIGITS do
     whole = 10 * whole + (bytes[after] - ZERO)
     after = after + 1
   end
   local ends = bytes[after] == COMMA or bytes[after] == CLOSE or bytes[after] == CLOSE_LIST
-  if ends and after > at and after - at <= MOST_DIGITS and (bytes[at] ~= ZERO or after == at + 1) then
+  if ends and after > at and after - at <= MAX_DIGITS and (bytes[at] ~= ZERO or after == at + 1) then
     return whole, after
   end
   local digits = text:match("^%-?%d+%.?%d*[eE]?[+-]?%d*", at + 1)
@@ -248,7 +248,7 @@ end
 
 local function enter(at)
   depth = depth + 1
-  if depth > MOST_NESTED then fail(at, ("lists and objects nest more than %d deep"):format(MOST_NESTED)) end
+  if depth > MAX_NESTED then fail(at, ("lists and objects nest more than %d deep"):format(MAX_NESTED)) end
 end
 
 local function read_array(at)

@@ -93,7 +93,7 @@ end
 -- A recipe's error() and names in files can contain anything: characters that would move the cursor, colour the
 -- terminal or start a new line are escaped, and long text is cut.
 
-local MOST = 1000 -- bytes of a message
+local MAX = 1000 -- bytes of a message
 local QUOTED = 300 -- and of a value in it
 local ARGUMENTS = 1500 -- of all values in one
 local ROOM = 40 -- for the number of bytes removed
@@ -124,7 +124,7 @@ end
 ---@param text string
 ---@return string
 function text_lines.message(text)
-  return cut(text_lines.escape(text), MOST)
+  return cut(text_lines.escape(text), MAX)
 end
 
 ---A message of this layer, which continues in lines that begin with two blanks; other line ends came with a name or a

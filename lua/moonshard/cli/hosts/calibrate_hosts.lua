@@ -5,7 +5,7 @@ local calibration_between = require("moonshard.calibrate.between")
 local hosts = require("moonshard.cli.hosts.hosts")
 local nodes = require("moonshard.cli.options.nodes")
 local refuse = require("moonshard.base.exit_status").refuse
-local MOST_RANKS = tonumber(require("moonshard.base.ffi").C.MS_MAX_LOCAL_RANKS)
+local MAX_RANKS = tonumber(require("moonshard.base.ffi").C.MS_MAX_LOCAL_RANKS)
 
 local calibrate_hosts = { OPTIONS = { ["--timeout"] = { name = "timeout", value = "seconds" } } }
 for option, row in pairs(hosts.OPTIONS) do calibrate_hosts.OPTIONS[option] = row end
@@ -64,8 +64,8 @@ function calibrate_hosts.read(line, units)
   end
   local most = 0
   for _, host in ipairs(list) do most = math.max(most, host.ranks) end
-  if most > MOST_RANKS then
-    refuse("MS_EINVAL", "--hosts %s: a node can have at most %d ranks, not %d", line.hosts, MOST_RANKS, most)
+  if most > MAX_RANKS then
+    refuse("MS_EINVAL", "--hosts %s: a node can have at most %d ranks, not %d", line.hosts, MAX_RANKS, most)
   end
   return { list = list, world = world, ranks = most, words = words }
 end

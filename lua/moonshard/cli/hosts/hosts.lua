@@ -22,7 +22,7 @@ for option, row in pairs(hosts.REACH) do hosts.OPTIONS[option] = row end
 
 local DEFAULT_AGENT = "ssh -o BatchMode=yes"
 local DEFAULT_TIMEOUT = 300
-local MOST_RANKS = 4096
+local MAX_RANKS = 4096
 local SAFE_WORD = "^[%w_%./:=@%%,+-]+$"
 
 ---Refuses options that need --hosts without it.
@@ -109,8 +109,8 @@ function hosts.read(text, ranks)
       seen[name] = true
       list[#list + 1] = { name = name, ranks = count, first = world }
       world = world + count
-      if world > MOST_RANKS then
-        refuse("MS_EINVAL", "--hosts %s: a job has at most %d ranks", text, MOST_RANKS)
+      if world > MAX_RANKS then
+        refuse("MS_EINVAL", "--hosts %s: a job has at most %d ranks", text, MAX_RANKS)
       end
     end
   end

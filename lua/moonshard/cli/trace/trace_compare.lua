@@ -105,13 +105,13 @@ end
 local function ms(value) return ("%.3f"):format(value) end
 
 -- A prediction that is next to nothing is off by more than this, and by how much says nothing.
-local MOST_FACTOR = 1000
+local MAX_FACTOR = 1000
 
 local function ratio(row)
   if row.predicted <= 0 then return row.real > 0 and "only in the second" or "-" end
   if row.real <= 0 then return "only in the first" end
   local factor = row.real / row.predicted
-  return factor < MOST_FACTOR and ("%.2f x"):format(factor) or ("over %d x"):format(MOST_FACTOR)
+  return factor < MAX_FACTOR and ("%.2f x"):format(factor) or ("over %d x"):format(MAX_FACTOR)
 end
 
 local function calls_of(row)

@@ -49,14 +49,14 @@ local function place_of(text, at, part)
   if behind and is_at(text, behind, bare) then return behind, behind + #bare - 1 end
 end
 
-local MOST_BYTES = 4 -- of a character
+local MAX_BYTES = 4 -- of a character
 local NO_CHARACTER = "\239\191\189" -- U+FFFD
 
 -- Tokens from one on that are a character together, in tokenizers that write rare characters byte by byte: what they
 -- decode to, and the last of them.
 local function character_of(self, ids, i)
   local bytes = {}
-  for j = i, math.min(i + MOST_BYTES - 1, #ids) do
+  for j = i, math.min(i + MAX_BYTES - 1, #ids) do
     bytes[#bytes + 1] = ids[j]
     local text = decoded(self, bytes)
     if not text:find(NO_CHARACTER, 1, true) then return text, j end

@@ -5,7 +5,7 @@ local lists = require("moonshard.base.checks.lists")
 
 local shape = {}
 
-local MOST_RANKS = 4096 -- per mesh; the engine's limit
+local MAX_RANKS = 4096 -- per mesh; the engine's limit
 
 ---@param sizes integer[]
 ---@return string text "2x4"
@@ -35,9 +35,9 @@ function shape.read(given)
     errors.invalid("mesh shape %s: write a size, a list of sizes or text like \"2x4\"", tostring(given))
   end
   for i, size in ipairs(lists.items("mesh shape", given)) do
-    if type(size) ~= "number" or size % 1 ~= 0 or math.abs(size) > MOST_RANKS then
+    if type(size) ~= "number" or size % 1 ~= 0 or math.abs(size) > MAX_RANKS then
       errors.invalid("mesh shape: size %s of dimension %d must be an integer of at most %d", tostring(size),
-        i - 1, MOST_RANKS)
+        i - 1, MAX_RANKS)
     end
     sizes[i] = size
   end

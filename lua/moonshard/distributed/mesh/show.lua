@@ -5,7 +5,7 @@ local world = require("moonshard.distributed.world")
 
 local show = {}
 
-local MOST_ROWS, MOST_COLUMNS = 16, 32
+local MAX_ROWS, MAX_COLUMNS = 16, 32
 
 -- The first and the last of 1 .. n, at most `most`, with false in place of omitted ones.
 local function ends_of(n, most)
@@ -43,9 +43,9 @@ local function rank_rows(mesh)
   local columns = mesh.shape[mesh.ndim]
   local ranks, lines, width = mesh:ranks(), {}, 1
   for _, rank in ipairs(ranks) do width = math.max(width, #tostring(rank)) end
-  for _, row in ipairs(ends_of(#ranks / columns, MOST_ROWS)) do
+  for _, row in ipairs(ends_of(#ranks / columns, MAX_ROWS)) do
     local cells = row and row_head(mesh, row) or { "", "..." }
-    for _, column in ipairs(row and ends_of(columns, MOST_COLUMNS) or {}) do
+    for _, column in ipairs(row and ends_of(columns, MAX_COLUMNS) or {}) do
       cells[#cells + 1] = column and ("%" .. width .. "d"):format(ranks[(row - 1) * columns + column]) or "..."
     end
     lines[#lines + 1] = table.concat(cells, "  ")

@@ -17,7 +17,7 @@ local same_constants = {}
 
 -- Bytes that are compared before every run of a plan. More of them take longer than a small step, and are compared
 -- before its runs 2, 4, 8, ...
-local MOST_BYTES = 2 ^ 20
+local MAX_BYTES = 2 ^ 20
 
 local UNCOMPARED = 0 -- in place of a hash
 
@@ -70,7 +70,7 @@ end
 function same_constants.number(exec)
   local constants, bytes = exec and exec.plan.graph.constants or {}, 0
   for _, constant in ipairs(constants) do bytes = bytes + values.bytes(constant.tensor) end
-  if bytes == 0 or bytes > MOST_BYTES and not retrace.is_due(exec.plan.graph.uses + 1) then return UNCOMPARED end
+  if bytes == 0 or bytes > MAX_BYTES and not retrace.is_due(exec.plan.graph.uses + 1) then return UNCOMPARED end
   return number_of(hashes_of(exec.plan.graph))
 end
 

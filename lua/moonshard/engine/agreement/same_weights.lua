@@ -15,7 +15,7 @@ local owned_ranges = require("moonshard.engine.owned_ranges")
 local world = require("moonshard.distributed.world")
 local C, ffi, check = engine.C, engine.ffi, engine.check
 
-local STEPS, SHARE, LEAST_ELEMENTS, PIECES = 8, 128, 16384, 16
+local STEPS, SHARE, MIN_ELEMENTS, PIECES = 8, 128, 16384, 16
 
 ---@class moonshard.SameWeights
 ---@field session moonshard.Session
@@ -76,7 +76,7 @@ local function new(session, state, sharded)
   local alike = has_units(session, sharded) and alike_of(session, sharded)
   if not alike then return nil end
   local ranges, total = ranges_of(session, state, sharded)
-  local most = math.min(total, math.max(LEAST_ELEMENTS, math.ceil(total / SHARE)))
+  local most = math.min(total, math.max(MIN_ELEMENTS, math.ceil(total / SHARE)))
   return setmetatable({
     session = session, state = state, alike = alike, ranges = ranges, most = most,
     memory = ffi.new("float[?]", math.max(1, most)), at = { range = 1, element = 0 }, pieces = {},

@@ -7,7 +7,7 @@ local roles = require("moonshard.shard.roles")
 
 local op_places = {}
 
-local MOST_NAMED = 3
+local MAX_NAMED = 3
 
 ---By module path and op.
 ---@alias moonshard.OpPlaces table<string, { where: string, shapes: string }[]>
@@ -72,7 +72,7 @@ function op_places.put_in(places, message)
   local lines = lines_of(list, rest:match("%[[%d,]*%]"))
   if not lines[1] then lines = lines_of(list) end
   if #lines == 1 then return ("%s: %s"):format(lines[1], message) end
-  if #lines == 0 or #lines > MOST_NAMED then return message end
+  if #lines == 0 or #lines > MAX_NAMED then return message end
   return ("%s (it is at %s)"):format(message, table.concat(lines, " or "))
 end
 

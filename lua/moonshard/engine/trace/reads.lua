@@ -15,9 +15,9 @@ local tree = require("moonshard.nn.tree")
 
 local has_util, util = pcall(require, "jit.util")
 
-local MOST_PLACES = 16384
+local MAX_PLACES = 16384
 local DEEPEST = 6
-local MOST_FIELDS = 256 -- tables with more are data
+local MAX_FIELDS = 256 -- tables with more are data
 
 -- Fields of modules that the library sets.
 local INTERNAL = { _options = true, _order = true, _single_rank = true, session = true, sharding = true }
@@ -56,7 +56,7 @@ end
 
 local function add(self, holder, key, value, name)
   local known = self.known[holder] or {}
-  if known[key] or #self.keys == MOST_PLACES then return end
+  if known[key] or #self.keys == MAX_PLACES then return end
   self.known[holder], known[key] = known, true
   local at = #self.keys + 1
   self.holders[at], self.keys[at], self.values[at], self.names[at] = holder, key, value, name
@@ -167,7 +167,7 @@ local function visit_table(self, t, name, depth)
   if parameter.is(t) then return end
   t = sealed.fields(t)
   local count = count_of(t)
-  if not is_module and count > MOST_FIELDS then return end
+  if not is_module and count > MAX_FIELDS then return end
   for key, value in next, t do
     local path = ("%s.%s"):format(name, tostring(key))
     if has_own_alone then

@@ -76,7 +76,7 @@ local function rounded(number)
   return below
 end
 
-local MOST_DIGITS = 98 -- that printing.fixed writes
+local MAX_DIGITS = 98 -- that printing.fixed writes
 
 local function round(_, value, precision, method)
   precision = precision == nil and 0 or values.whole(precision, "round: precision")
@@ -84,7 +84,7 @@ local function round(_, value, precision, method)
   values.check_defined(value)
   local number, is_float = values.number(value)
   if not number then faults.raise("round needs a number, not %s", values.describe(value)) end
-  if precision > MOST_DIGITS then faults.unsupported("round: a precision of %d", precision) end
+  if precision > MAX_DIGITS then faults.unsupported("round: a precision of %d", precision) end
   local scale = 10 ^ precision
   if method == "ceil" or method == "floor" then return values.float(math[method](number * scale) / scale) end
   if method ~= "common" then faults.raise("round: the method is common, ceil or floor") end

@@ -7,11 +7,11 @@
 
 /* ---- writing ---- */
 
-size_t ms_mirror_room(const ms_mirror_writer *writer) { return sizeof writer->data - writer->used; }
+size_t ms_mirror_free(const ms_mirror_writer *writer) { return sizeof writer->data - writer->used; }
 
 /* NULL: there is no room. The payload is then cut, which the other hosts report as invalid data. */
 static uint8_t *take_room(ms_mirror_writer *writer, size_t bytes) {
-  writer->full |= bytes > ms_mirror_room(writer);
+  writer->full |= bytes > ms_mirror_free(writer);
   if (writer->full) return NULL;
   uint8_t *at = writer->data + writer->used;
   writer->used += bytes;

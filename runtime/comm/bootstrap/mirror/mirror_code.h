@@ -11,13 +11,13 @@ typedef struct ms_mirror_writer {
   int full; /* something did not fit: the payload is invalid */
 } ms_mirror_writer;
 
-/* The caller knows that there is room (ms_mirror_room). */
+/* The caller knows that there is room (ms_mirror_free). */
 void ms_mirror_put32(ms_mirror_writer *writer, uint32_t value);
 void ms_mirror_put64(ms_mirror_writer *writer, uint64_t value);
 void ms_mirror_put_bytes(ms_mirror_writer *writer, const void *data, size_t bytes);
 /* At most capacity - 1 bytes of it. */
 void ms_mirror_put_text(ms_mirror_writer *writer, const char *text, size_t capacity);
-size_t ms_mirror_room(const ms_mirror_writer *writer);
+size_t ms_mirror_free(const ms_mirror_writer *writer);
 
 typedef struct ms_mirror_reader {
   const uint8_t *at;

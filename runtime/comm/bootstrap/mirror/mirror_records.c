@@ -193,7 +193,7 @@ static void put_rings(ms_mirror_writer *writer, const ms_world *world, const ms_
     }
   }
   if (latest >= 0 && n < MS_RECORDER_RINGS) chosen[n++] = latest;
-  while (n * RING_BYTES > ms_mirror_room(writer) - 4) n--;
+  while (n * RING_BYTES > ms_mirror_free(writer) - 4) n--;
   ms_mirror_put32(writer, n);
   for (uint32_t i = 0; i < n; i++) put_ring(writer, world, recorder, chosen[i]);
 }

@@ -20,7 +20,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 
-enum { LONGEST = 8 + MS_STORE_POST, MOST_QUEUED = 64 << 20, ALL_TIME = -1, TURN_MS = 20 };
+enum { LONGEST = 8 + MS_STORE_POST, MAX_QUEUED = 64 << 20, ALL_TIME = -1, TURN_MS = 20 };
 /* Seconds for the store to close the connection of a rank that leaves, and of one that leaves a failed run. */
 static const double LEAVE_SECONDS = 2.0, HURRIED_SECONDS = 0.3;
 
@@ -66,7 +66,7 @@ static void enqueue(ms_store_link *link, const uint8_t *data, size_t bytes) {
   }
   if (link->queued + bytes > link->capacity) {
     size_t capacity = 2 * link->capacity + bytes;
-    uint8_t *grown = capacity > MOST_QUEUED ? NULL : realloc(link->queue, capacity);
+    uint8_t *grown = capacity > MAX_QUEUED ? NULL : realloc(link->queue, capacity);
     link->overflow |= !grown;
     if (!grown) return;
     link->queue = grown;

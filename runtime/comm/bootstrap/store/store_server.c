@@ -57,7 +57,7 @@ struct ms_store_server {
   ms_store_posts posts;
   ms_store_peer **peers, **member; /* all connections; [size] by rank: NULL before it connects and after it leaves */
   struct pollfd *polled;
-  int n_peers, n_strangers, most_strangers;
+  int n_peers, n_strangers, max_strangers;
   uint8_t *joined;      /* [size]: the rank has connected at some time */
   ms_store_round round; /* the current gather */
   int failed;           /* status and reason; sent to every later peer */
@@ -115,7 +115,7 @@ static void make_room(ms_store_server *server) {
 
 /* Owns the descriptor, even when there is no room or memory. */
 static void add_stranger(ms_store_server *server, int fd) {
-  if (server->n_strangers == server->most_strangers) make_room(server);
+  if (server->n_strangers == server->max_strangers) make_room(server);
   ms_store_peer *peer = ms_store_peer_new(fd);
   if (!peer) return;
   server->peers[server->n_peers++] = peer;
@@ -347,14 +347,14 @@ static int prepare(ms_store_server *server, const ms_store_config *config) {
   server->kind = config->place->kind;
   server->size = config->size;
   server->silence = fmin(config->timeout, LONGEST_SILENCE);
-  server->most_strangers = config->size + SPARE_STRANGERS;
-  int most_peers = config->size + server->most_strangers;
+  server->max_strangers = config->size + SPARE_STRANGERS;
+  int max_peers = config->size + server->max_strangers;
   MS_TRY(ms_wire_allow_files(config->size, 2 * config->size + SPARE_STRANGERS + SPARE_FILES));
   server->job = ms_strdup(config->job);
   server->token = ms_secret_copy(config->token);
-  server->peers = ms_calloc(most_peers, sizeof *server->peers);
+  server->peers = ms_calloc(max_peers, sizeof *server->peers);
   server->member = ms_calloc(server->size, sizeof *server->member);
-  server->polled = ms_calloc(most_peers + 2, sizeof *server->polled);
+  server->polled = ms_calloc(max_peers + 2, sizeof *server->polled);
   server->joined = ms_calloc(server->size, 1);
   if (!server->job || !server->token || !server->peers || !server->member || !server->polled || !server->joined)
     return MS_ENOMEM;

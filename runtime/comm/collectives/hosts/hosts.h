@@ -55,9 +55,9 @@ typedef struct ms_hosts_partner {
   int begun, sent_words;   /* its first pieces are known; `tell` and `tell_asked` were sent */
   ms_hosts_signature theirs;
   ms_transfer take, tell;
-  /* What it receives of a sliced sum, [asked_room]. */
+  /* What it receives of a sliced sum, [asked_capacity]. */
   ms_hosts_range *asked;
-  int asked_room;
+  int asked_capacity;
   ms_transfer take_asked, tell_asked;
   ms_hosts_flow sums_out, sums_in, copies_out, copies_in;
 } ms_hosts_partner;
@@ -108,8 +108,8 @@ typedef struct ms_hosts_lane {
   ms_tickets tickets;
   const ms_coll *coll; /* in flight */
   ms_hosts_signature mine;
-  ms_hosts_range *asked; /* [asked_room] */
-  int asked_room;
+  ms_hosts_range *asked; /* [asked_capacity] */
+  int asked_capacity;
   ms_hosts_flow cast; /* all-gather: the piece of this rank's chunk that is cast next; it is not posted */
   uint64_t ready;     /* pieces of this rank's region that have their sums, or are cast: they can be sent */
   uint64_t moved;     /* pieces of all flows that are finished */

@@ -13,11 +13,11 @@
 /* ---- signatures ---- */
 
 static int ask(ms_hosts_lane *lane, const ms_coll *coll) {
-  MS_TRY(ms_grow((void **)&lane->asked, &lane->asked_room, coll->parts, sizeof *lane->asked));
+  MS_TRY(ms_grow((void **)&lane->asked, &lane->asked_capacity, coll->parts, sizeof *lane->asked));
   for (int i = 0; i < coll->parts; i++) lane->asked[i] = (ms_hosts_range){coll->part[i].first, coll->part[i].n};
   for (int i = 0; i < lane->partners; i++) {
     ms_hosts_partner *x = &lane->partner[i];
-    MS_TRY(ms_grow((void **)&x->asked, &x->asked_room, coll->parts, sizeof *x->asked));
+    MS_TRY(ms_grow((void **)&x->asked, &x->asked_capacity, coll->parts, sizeof *x->asked));
   }
   return MS_OK;
 }

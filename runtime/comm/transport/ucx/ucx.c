@@ -14,7 +14,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 
-enum { MOST_PROGRESS = 64, CLOSE_PAUSE_US = 200 };
+enum { MAX_PROGRESS = 64, CLOSE_PAUSE_US = 200 };
 /* Seconds that close, and a cancellation with rendezvous, wait at most. */
 static const double CLOSE_SECONDS = 1.0, CANCEL_SECONDS = 1.0;
 
@@ -164,7 +164,7 @@ static void settle(ms_endpoint *endpoint) {
 }
 
 static void turn(ms_endpoint *endpoint) {
-  int left = MOST_PROGRESS;
+  int left = MAX_PROGRESS;
   while (left && endpoint->ucx->worker_progress(endpoint->worker)) left--;
   if (!left) endpoint->heard++; /* UCX can only be slept on when it has nothing to do */
   for (int i = 0; i < endpoint->common.n; i++)

@@ -129,7 +129,7 @@ static int encode_bytes(ms_encoder *e, ms_span piece) {
   int whole;
   MS_TRY(is_whole(e, piece, &whole));
   if (whole) return MS_OK;
-  MS_TRY(ms_id_room(e->ids, piece.bytes));
+  MS_TRY(ms_id_reserve(e->ids, piece.bytes));
   int32_t *ids = e->ids->id + e->ids->count;
   for (int64_t i = 0; i < piece.bytes; i++) ids[i] = e->tokenizer->byte_id[piece.at[i]];
   e->ids->count += piece.bytes;

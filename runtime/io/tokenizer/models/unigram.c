@@ -90,7 +90,7 @@ static int encode(ms_encoder *e, ms_span piece) {
   const ms_tokenizer *t = e->tokenizer;
   if (piece.bytes >= INT32_MAX)
     return MS_FAIL(MS_EINVAL, "a piece of %lld bytes is more than can be tokenized", (long long)piece.bytes);
-  MS_TRY(ms_grow((void **)&e->path, &e->path_room, (int)piece.bytes + 1, sizeof *e->path));
+  MS_TRY(ms_grow((void **)&e->path, &e->path_capacity, (int)piece.bytes + 1, sizeof *e->path));
   MS_TRY(find_best(e, piece));
   /* Turns the way around: each node gets the end of its token, from the last to the first. */
   node *path = e->path;

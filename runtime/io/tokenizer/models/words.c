@@ -18,7 +18,7 @@ int ms_word_piece_read(ms_tokenizer *t, const json_t *model, const json_t *vocab
     return MS_FAIL(MS_EINVAL, "model.max_input_chars_per_word must be a whole number");
   free(t->prefix);
   if (!(t->prefix = ms_strdup(prefix ? json_string_value(prefix) : "##"))) return MS_ENOMEM;
-  t->most_chars = most ? json_integer_value(most) : 100;
+  t->max_chars = most ? json_integer_value(most) : 100;
   t->model = &ms_word_piece;
   return ms_unk_read(t, model, 1);
 }
@@ -52,7 +52,7 @@ static int32_t longest_at(ms_encoder *e, ms_span word, int64_t at, int64_t *take
 static int encode_pieces(ms_encoder *e, ms_span word) {
   const int64_t before = e->ids->count;
   int64_t taken = 0;
-  int known = (e->tokenizer->byte_level ? word.bytes : ms_char_count(word)) <= e->tokenizer->most_chars;
+  int known = (e->tokenizer->byte_level ? word.bytes : ms_char_count(word)) <= e->tokenizer->max_chars;
   for (int64_t at = 0; known && at < word.bytes; at += taken) {
     const int32_t id = longest_at(e, word, at, &taken);
     MS_TRY(ms_text_status(&e->spelled));

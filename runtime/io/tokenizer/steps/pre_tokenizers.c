@@ -120,7 +120,7 @@ enum { PREFIX_SPACE, USE_REGEX };
 
 static int add_pattern(ms_tokenizer *t, ms_step *step, const char *pattern) {
   MS_TRY(ms_pieces_compile(pattern, &step->pattern));
-  MS_TRY(ms_grow((void **)&t->pattern, &t->patterns_room, t->patterns + 1, sizeof(ms_pieces *)));
+  MS_TRY(ms_grow((void **)&t->pattern, &t->patterns_capacity, t->patterns + 1, sizeof(ms_pieces *)));
   step->matcher = t->patterns;
   t->pattern[t->patterns++] = step->pattern;
   return MS_OK;

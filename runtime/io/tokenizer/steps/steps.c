@@ -74,7 +74,7 @@ int ms_step_read_pattern(ms_tokenizer *t, ms_step *step, const json_t *part, con
   if (!regex || json_object_size(pattern) != 1)
     return MS_FAIL(MS_EUNSUPPORTED, "%s.pattern: one String or one Regex is supported", where);
   if (ms_pieces_compile(regex, &step->pattern)) return ms_error_prefix("%s.pattern", where);
-  MS_TRY(ms_grow((void **)&t->pattern, &t->patterns_room, t->patterns + 1, sizeof(ms_pieces *)));
+  MS_TRY(ms_grow((void **)&t->pattern, &t->patterns_capacity, t->patterns + 1, sizeof(ms_pieces *)));
   step->matcher = t->patterns;
   t->pattern[t->patterns++] = step->pattern;
   return MS_OK;

@@ -49,7 +49,7 @@ int ms_lower_deferred_buffer(ms_lowering *l, int unit, int64_t elements, int *bu
 int64_t ms_lower_reduce_elements(const ms_lowering *l, const ms_unit *u) {
   const int64_t own = u->reduce_bytes / ms_dtype_size(u->config.reduce_dtype);
   const int64_t chunks =
-      ms_model_shards(l->model) == 1 ? ms_unit_chunk_room(l->model, u, l->plan->layout->replicas) : 0;
+      ms_model_shards(l->model) == 1 ? ms_unit_chunk_capacity(l->model, u, l->plan->layout->replicas) : 0;
   return own > chunks ? own : chunks;
 }
 
@@ -104,7 +104,7 @@ int ms_lower_zero_between_segments(ms_lowering *l, int unit) {
     MS_TRY(ms_lower_fill_zero(l, gradient, 4 * (end - first), MS_F32, begin - end, u->name));
     if (seg->local + seg->chunk > end) end = seg->local + seg->chunk;
   }
-  const int64_t room = ms_unit_slice_room(l->model, u, l->plan->layout->replicas);
+  const int64_t room = ms_unit_slice_capacity(l->model, u, l->plan->layout->replicas);
   if (end > first + n) end = first + n; /* the reserved bytes after a shorter or empty slice are cleared as well */
   return ms_lower_fill_zero(l, gradient, 4 * (end - first), MS_F32, first + room - end, u->name);
 }
@@ -236,7 +236,7 @@ int ms_lower_zero_unreached(ms_lowering *l) {
   for (int u = 0; u < l->model->units; u++) {
     const ms_unit *unit = &l->model->unit[u];
     if (l->use[u].gradient_last >= 0) continue;
-    int64_t room = ms_unit_slice_room(l->model, unit, l->plan->layout->replicas);
+    int64_t room = ms_unit_slice_capacity(l->model, unit, l->plan->layout->replicas);
     MS_TRY(ms_lower_fill_zero(l, ms_state_buffer(u, MS_SLOT_GRADIENT), 0, MS_F32, room, unit->name));
   }
   return MS_OK;

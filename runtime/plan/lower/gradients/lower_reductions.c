@@ -111,8 +111,8 @@ static ms_gradients state_gradients(int unit) {
 /* Creates a buffer for chunks, or slices of them, between two sums. */
 static int open_chunks(ms_lowering *l, int unit, int dtype, int sliced, ms_gradients *to) {
   const ms_unit *u = &l->model->unit[unit];
-  const int64_t n = sliced ? ms_unit_node_slice_room(l->model, u, l->plan->layout->replicas)
-                           : ms_unit_chunk_room(l->model, u, l->plan->layout->replicas);
+  const int64_t n = sliced ? ms_unit_node_slice_capacity(l->model, u, l->plan->layout->replicas)
+                           : ms_unit_chunk_capacity(l->model, u, l->plan->layout->replicas);
   *to = (ms_gradients){.dtype = dtype, .chunked = 1, .sliced = sliced};
   return ms_plan_buffer(l->plan, l->phase, MS_ARENA_COMM, MS_CAT_COMMUNICATION, n * ms_dtype_size(dtype), u->name,
                         &to->buffer);
@@ -136,7 +136,8 @@ static int reduce_over_shards(ms_lowering *l, int unit, const ms_gradients *from
     MS_TRY(open_node_sums(l, unit, from->dtype, to, &accumulate));
   } else if (ms_unit_replicas(l->model, unit) > 1 && ms_lower_sync(l, unit) == MS_SYNC_SHARD) {
     to->sliced = 0;
-    MS_TRY(ms_lower_deferred_buffer(l, unit, ms_unit_chunk_room(l->model, u, l->plan->layout->replicas), &to->buffer));
+    MS_TRY(
+        ms_lower_deferred_buffer(l, unit, ms_unit_chunk_capacity(l->model, u, l->plan->layout->replicas), &to->buffer));
   } else if (ms_unit_replicas(l->model, unit) > 1) {
     accumulate = 0;
     const int whole = ms_unit_is_quantised(l->model, unit) || ms_unit_quantises_shards(l->model, unit);

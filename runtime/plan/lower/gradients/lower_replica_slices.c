@@ -17,7 +17,8 @@
 /* A reduce-scatter or an all-gather of the slices that the copies of the state divide: this rank's node slice. */
 static int move_slices(ms_plan *plan, int phase, int kind, int unit, ms_ref all, ms_ref src, ms_ref dst,
                        int accumulate) {
-  const ms_plan_part part = {.count = ms_unit_slice_room(plan->model, &plan->model->unit[unit], plan->layout->replicas),
+  const ms_plan_part part = {.count =
+                                 ms_unit_slice_capacity(plan->model, &plan->model->unit[unit], plan->layout->replicas),
                              .src = src,
                              .shared = all,
                              .dst = dst,
@@ -29,9 +30,9 @@ int ms_lower_scatter_slices(ms_lowering *l, int unit, const ms_gradients *from, 
   const ms_unit *u = &l->model->unit[unit];
   const int replicas = l->plan->layout->replicas;
   const ms_ref none = {.buffer = -1};
-  const ms_ref all = ms_ref_vector(from->buffer, 0, from->dtype, ms_unit_node_slice_room(l->model, u, replicas));
+  const ms_ref all = ms_ref_vector(from->buffer, 0, from->dtype, ms_unit_node_slice_capacity(l->model, u, replicas));
   const ms_ref own =
-      ms_ref_vector(ms_state_buffer(unit, MS_SLOT_GRADIENT), 0, MS_F32, ms_unit_slice_room(l->model, u, replicas));
+      ms_ref_vector(ms_state_buffer(unit, MS_SLOT_GRADIENT), 0, MS_F32, ms_unit_slice_capacity(l->model, u, replicas));
   MS_TRY(move_slices(l->plan, l->phase, MS_COLL_REDUCE_SCATTER, unit, all, none, own, accumulate));
   ms_plan_touch(l->plan, l->sending[MS_DIM_REPLICATE], l->plan->phase[l->phase].n - 1);
   l->sending[MS_DIM_REPLICATE] = from->buffer;
@@ -106,7 +107,7 @@ int ms_lower_gather_slices(ms_plan *plan, int unit) {
   const ms_unit *u = &model->unit[unit];
   const int replicas = plan->layout->replicas, weights = ms_unit_has_weights(model, u, replicas);
   if (!ms_unit_is_sliced(model, u, replicas) || !is_updated(plan, u)) return MS_OK;
-  const int64_t all = ms_unit_node_slice_room(model, u, replicas),
+  const int64_t all = ms_unit_node_slice_capacity(model, u, replicas),
                 first = model->dim[MS_DIM_REPLICATE].place % replicas * all;
   const int dtype = weights ? ms_unit_chunk_dtype(u) : MS_F32;
   const ms_ref none = {.buffer = -1};
@@ -115,7 +116,7 @@ int ms_lower_gather_slices(ms_plan *plan, int unit) {
   /* Cast from the masters, unless the update has written the slice. */
   const int casts = weights && !ms_unit_keeps_copies(u);
   const ms_ref own = ms_ref_vector(casts ? ms_state_buffer(unit, MS_SLOT_MASTER) : -1, 0, casts ? MS_F32 : dtype,
-                                   ms_unit_slice_room(model, u, replicas));
+                                   ms_unit_slice_capacity(model, u, replicas));
   MS_TRY(move_slices(plan, MS_PHASE_UPDATE, MS_COLL_ALL_GATHER, unit, chunks, own, none, 0));
   if (stays_in_flight(plan, unit)) leave_in_flight(plan, unit);
   return MS_OK;

@@ -163,7 +163,7 @@ static int64_t buffer_bytes(const ms_unit *unit, int64_t alignment) {
   return (4 * unit->trainable_count + alignment - 1) / alignment * alignment;
 }
 
-int64_t ms_outer_room(const ms_plan *plan, int64_t alignment) {
+int64_t ms_outer_bytes(const ms_plan *plan, int64_t alignment) {
   const ms_model *model = plan->model;
   int64_t most = 0;
   if (!plan->config.train || plan->config.outer_delay) return 0;

@@ -19,7 +19,7 @@
  */
 #include <stdlib.h>
 
-#include "base/least.h"
+#include "base/min.h"
 #include "plan/layout/state_layout.h"
 #include "plan/lower/optimizers/owners.h"
 #include "plan/lower/optimizers/update.h"
@@ -32,7 +32,7 @@ typedef struct step {
   int kind, dim, stage;
 } step;
 
-enum { MOST_STEPS = 3 + 4 * MS_GRID_DIMS };
+enum { MAX_STEPS = 3 + 4 * MS_GRID_DIMS };
 
 typedef struct owners {
   ms_plan *plan;
@@ -40,7 +40,7 @@ typedef struct owners {
   int copies;                                  /* 1: each replica has the gradients of whole chunks */
   int last;                                    /* the last dimension with an exchange; -1: none */
   int opens[MS_GRID_DIMS], ends[MS_GRID_DIMS]; /* the stages in which an exchange has buffers */
-  step step[MOST_STEPS];
+  step step[MAX_STEPS];
   int steps, stages;
   ms_owner_bucket *bucket;
   int buckets;
@@ -128,7 +128,7 @@ static int move_part(const owners *m, const ms_owned *o, int whole, int of, ms_r
   const ms_param *p = &m->plan->model->param[o->param];
   const int divided = ms_param_is_divided(m->plan->model, p);
   const ms_division part = ms_param_division(m->plan->model, p, of);
-  const int64_t run = ms_least(part.run, o->count), runs = o->count / run;
+  const int64_t run = ms_min(part.run, o->count), runs = o->count / run;
   const int64_t apart = runs > 1 ? part.stride : run, all = (runs - 1) * apart + run;
   const ms_ref at = vector(whole, divided ? part.origin : 0, all);
   const ms_op_attrs attrs = {.runs = {.run = run, .from = back ? apart : run, .to = back ? run : apart}};

@@ -10,7 +10,7 @@
 #include "plan/layout/state_layout.h"
 #include "plan/lower/optimizers/update.h"
 
-enum { UPDATE = MS_PHASE_UPDATE, MOST_BUFFERS = 4 };
+enum { UPDATE = MS_PHASE_UPDATE, MAX_BUFFERS = 4 };
 
 /* A parameter that has a gradient in this step. */
 typedef struct summed {
@@ -23,8 +23,8 @@ typedef struct program {
   const ms_optimizer *by;
   summed *list; /* [n] */
   int n;
-  int buffer[MOST_BUFFERS + 1];    /* from 1 */
-  int64_t count[MOST_BUFFERS + 1]; /* elements; 0: there is none */
+  int buffer[MAX_BUFFERS + 1];    /* from 1 */
+  int64_t count[MAX_BUFFERS + 1]; /* elements; 0: there is none */
 } program;
 
 static int list_params(program *a) {
@@ -56,13 +56,13 @@ static int64_t count_of(const program *a, const ms_update_vector *v, int i) {
 static int place_vectors(program *a) {
   for (const ms_update_vector *v = a->by->vector; v->buffer; v++)
     for (int i = 0; i < a->n; i++) a->count[v->buffer] += count_of(a, v, i);
-  for (int b = 1; b <= MOST_BUFFERS && a->count[b]; b++) {
+  for (int b = 1; b <= MAX_BUFFERS && a->count[b]; b++) {
     const int exchanged = is_summed(a, b);
     MS_TRY(ms_plan_buffer(a->plan, UPDATE, exchanged ? MS_ARENA_COMM : MS_ARENA_ACTIVATIONS,
                           exchanged ? MS_CAT_COMMUNICATION : MS_CAT_ACTIVATIONS, 4 * a->count[b], a->by->scope,
                           &a->buffer[b]));
   }
-  int64_t at[MOST_BUFFERS + 1] = {0};
+  int64_t at[MAX_BUFFERS + 1] = {0};
   for (int i = 0; i < a->n; i++) {
     ms_ref *place = a->list[i].vector;
     for (const ms_update_vector *v = a->by->vector; v->buffer; v++) {

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "base/config.h"
-#include "base/least.h"
+#include "base/min.h"
 #include "plan/layout/replica_slices.h"
 #include "plan/layout/state_layout.h"
 #include "plan/lower/optimizers/owners.h"
@@ -31,11 +31,11 @@ static int ranks_of(const ms_model *model) {
 static int64_t cuts_of(const ms_plan *plan, const ms_param *p) {
   const int64_t matrices = ms_matrices_of(&plan->config, p).dims[0];
   const int64_t blocks = p->numel / ms_param_division(plan->model, p, 0).run;
-  return ms_param_is_divided(plan->model, p) ? ms_least(matrices, blocks) : matrices;
+  return ms_param_is_divided(plan->model, p) ? ms_min(matrices, blocks) : matrices;
 }
 
 static int64_t runs_of(const ms_plan *plan, int param) {
-  return is_wanted(plan, param) ? ms_least(cuts_of(plan, &plan->model->param[param]), ranks_of(plan->model)) : 0;
+  return is_wanted(plan, param) ? ms_min(cuts_of(plan, &plan->model->param[param]), ranks_of(plan->model)) : 0;
 }
 
 static ms_owned run_of(const ms_plan *plan, int param, int64_t i, int64_t runs) {
@@ -135,7 +135,7 @@ ms_owned_range ms_owned_chunk(const ms_plan *plan, const ms_owned *o, int shard)
   const ms_param *p = param_of(plan, o);
   const ms_segment *segment = &plan->model->unit[p->unit].segment[p->segment];
   const int64_t chunk = segment->chunk * shard, own = p->offset + o->first;
-  const int64_t begin = most(own, chunk), end = ms_least(own + o->count, chunk + segment->chunk);
+  const int64_t begin = most(own, chunk), end = ms_min(own + o->count, chunk + segment->chunk);
   if (end <= begin) return (ms_owned_range){.local = segment->local};
   return (ms_owned_range){begin - own, end - begin, segment->local + begin - chunk};
 }
@@ -145,7 +145,7 @@ ms_owned_range ms_owned_slice(const ms_plan *plan, const ms_owned *o, int replic
   const ms_owned_range chunk = ms_owned_chunk(plan, o, shard);
   int64_t first;
   const int64_t n = ms_unit_slice_of(plan->model, unit, plan->layout->replicas, replica, &first);
-  const int64_t begin = most(chunk.local, first), end = ms_least(chunk.local + chunk.count, first + n);
+  const int64_t begin = most(chunk.local, first), end = ms_min(chunk.local + chunk.count, first + n);
   if (end <= begin) return (ms_owned_range){.first = chunk.first, .local = chunk.local};
   return (ms_owned_range){chunk.first + begin - chunk.local, end - begin, begin};
 }

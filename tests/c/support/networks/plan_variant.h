@@ -56,11 +56,11 @@ static inline ms_plan_config settings(const variant *v) {
 }
 
 static inline planned plan_of(const variant *v) {
-  enum { MOST = 16 };
+  enum { MAX = 16 };
   mlp_config c = network(v);
   ms_plan_config config = settings(v);
-  int node_of[MOST];
-  assert_true(c.world <= MOST);
+  int node_of[MAX];
+  assert_true(c.world <= MAX);
   for (int rank = 0; rank < c.world && v->per_node; rank++) node_of[rank] = rank / v->per_node;
   config.nodes = v->per_node ? 1 + node_of[c.world - 1] : 0;
   config.node_of = v->per_node ? node_of : NULL;

@@ -30,11 +30,11 @@ static inline ms_cluster cluster_of(int device) {
   return c;
 }
 
-enum { MOST_RANKS = 8 };
+enum { MAX_RANKS = 8 };
 
-/* A plan of replicate * shard ranks, at most MOST_RANKS, on `nodes` nodes in order. */
+/* A plan of replicate * shard ranks, at most MAX_RANKS, on `nodes` nodes in order. */
 static inline planned plan_on(int replicate, int shard, int rank, int nodes) {
-  int node_of[MOST_RANKS];
+  int node_of[MAX_RANKS];
   const int ranks = replicate * shard;
   mlp_config c = mlp_default(replicate, shard, rank);
   ms_plan_config config = planned_config();

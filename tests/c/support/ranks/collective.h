@@ -9,12 +9,12 @@
 #include "comm/collectives/comm.h"
 #include "tests/c/support/ranks/ranks.h"
 
-enum { MOST_RANKS = 5, MOST_COUNT = 17000, ROUNDS = 6 };
-enum { BUFFER_BYTES = MOST_RANKS * MOST_COUNT * 4 };
+enum { MAX_RANKS = 5, MAX_COUNT = 17000, ROUNDS = 6 };
+enum { BUFFER_BYTES = MAX_RANKS * MAX_COUNT * 4 };
 
 /* What the ranks of a test share: each rank's buffer, and one that belongs to all. */
 typedef struct arena {
-  char rank[MOST_RANKS][BUFFER_BYTES];
+  char rank[MAX_RANKS][BUFFER_BYTES];
   char all[BUFFER_BYTES];
 } arena;
 

@@ -46,8 +46,8 @@ void open_end(ends *all, int rank) {
 }
 
 void connect_end(ends *all, int rank) {
-  int peers[MOST_ENDS], n = 0;
-  uint8_t addresses[MOST_ENDS][MS_TRANSPORT_ADDRESS];
+  int peers[MAX_ENDS], n = 0;
+  uint8_t addresses[MAX_ENDS][MS_TRANSPORT_ADDRESS];
   for (int other = 0; other < all->n; other++) {
     if (other == rank) continue;
     memcpy(addresses[n], all->addresses[other], MS_TRANSPORT_ADDRESS);
@@ -92,7 +92,7 @@ static void *close_one(void *endpoint) {
 
 /* At once: a rank of ucx waits for an answer to its goodbye. */
 void close_ends(ends *all) {
-  pthread_t threads[MOST_ENDS];
+  pthread_t threads[MAX_ENDS];
   for (int rank = 0; rank < all->n; rank++)
     assert_int_equal(pthread_create(&threads[rank], NULL, close_one, all->of[rank].endpoint), 0);
   for (int rank = 0; rank < all->n; rank++) {

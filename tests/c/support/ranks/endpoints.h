@@ -5,7 +5,7 @@
 
 #include "comm/transport/tcp/tcp.h"
 
-enum { MOST_ENDS = 6 };
+enum { MAX_ENDS = 6 };
 
 /* The transport; tcp unless a test changes it. */
 extern const ms_transport_api *ends_api;
@@ -23,8 +23,8 @@ typedef struct end {
 
 typedef struct ends {
   int n;
-  end of[MOST_ENDS];
-  uint8_t addresses[MOST_ENDS][MS_TRANSPORT_ADDRESS];
+  end of[MAX_ENDS];
+  uint8_t addresses[MAX_ENDS][MS_TRANSPORT_ADDRESS];
 } ends;
 
 /* Rank `rank` of n with a token, job "test" and 20 s; what a test wants otherwise it changes before open_end. */

@@ -9,11 +9,11 @@
 #include "comm/collectives/hosts/progress_thread.h"
 #include "tests/c/support/ranks/ranks.h"
 
-enum { MOST_HOST_RANKS = 6 };
+enum { MAX_HOST_RANKS = 6 };
 
 typedef struct fake_hosts {
   const char *name;
-  int ranks, node[MOST_HOST_RANKS];
+  int ranks, node[MAX_HOST_RANKS];
 } fake_hosts;
 
 /* 2x1, 2x2, 3x1, 4x1, 2x3, uneven ones, and one whose hosts alternate. */

@@ -40,11 +40,11 @@ static _Noreturn void become_rank(const hosts *how, int rank, int port) {
 
 const ended *run_hosts(const hosts *how) {
   static const char *const names[] = {"LOCAL_RANK", "LOCAL_WORLD_SIZE", "MOONSHARD_JOB_FD"};
-  pid_t pid[MOST_HOST_RANKS] = {0};
-  int status[MOST_HOST_RANKS] = {0}, port = find_port();
+  pid_t pid[MAX_HOST_RANKS] = {0};
+  int status[MAX_HOST_RANKS] = {0}, port = find_port();
   for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) unsetenv(names[i]);
-  if (!board) board = share_memory(MOST_HOST_RANKS * sizeof *board);
-  memset(board, 0, MOST_HOST_RANKS * sizeof *board);
+  if (!board) board = share_memory(MAX_HOST_RANKS * sizeof *board);
+  memset(board, 0, MAX_HOST_RANKS * sizeof *board);
   for (int rank = 0; rank < how->size; rank++) board[rank].status = -1;
   fflush(NULL);
   for (int rank = how->size - 1; rank >= 0; rank--) {

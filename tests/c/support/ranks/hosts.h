@@ -7,7 +7,7 @@
 
 #include "tests/c/support/ranks/ranks.h"
 
-enum { MOST_HOST_RANKS = 80 };
+enum { MAX_HOST_RANKS = 80 };
 
 /* How a rank ended; in memory that all share. */
 typedef struct ended {

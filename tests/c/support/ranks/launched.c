@@ -126,7 +126,7 @@ int is_gone(pid_t pid) {
 }
 
 static void assert_nothing_is_left(void) {
-  for (int rank = 0; rank < MOST_RANKS; rank++)
+  for (int rank = 0; rank < MAX_RANKS; rank++)
     if (board->pid[rank] && !is_gone(board->pid[rank]))
       fail_msg("rank %d (process %d) is still there", rank, (int)board->pid[rank]);
 }

@@ -13,13 +13,13 @@
 #include "comm/group/world.h"
 #include "host/launcher.h"
 
-enum { MOST_RANKS = 4, OUTPUT_BYTES = 65536, STATUS_FAILED_RUN = 3 };
+enum { MAX_RANKS = 4, OUTPUT_BYTES = 65536, STATUS_FAILED_RUN = 3 };
 
 /* Shared by the test and its ranks. */
 typedef struct blackboard {
-  pid_t pid[MOST_RANKS], program; /* program: one that a rank started */
-  cpu_set_t cores[MOST_RANKS], team_cores[MOST_RANKS];
-  int threads[MOST_RANKS], counted[MOST_RANKS];
+  pid_t pid[MAX_RANKS], program; /* program: one that a rank started */
+  cpu_set_t cores[MAX_RANKS], team_cores[MAX_RANKS];
+  int threads[MAX_RANKS], counted[MAX_RANKS];
   int ready;
 } blackboard;
 

@@ -15,7 +15,7 @@ enum { COUNT = 1 << 18, CHANNELS = 3 };
 static const fake_hosts two_by_one = {"2x1", 2, {0, 1}}, two_by_two = {"2x2", 4, {0, 0, 1, 1}};
 
 /* Sources of all channels; the ranks of a host map those of each other. */
-static float source[CHANNELS][MOST_HOST_RANKS][COUNT];
+static float source[CHANNELS][MAX_HOST_RANKS][COUNT];
 /* How many ranks have come to a place that a test waits for. */
 static _Atomic int reached;
 
@@ -24,7 +24,7 @@ typedef struct reduction {
   ms_comm *comm;
   ms_coll coll;
   ms_coll_part part;
-  void *shared[MOST_HOST_RANKS];
+  void *shared[MAX_HOST_RANKS];
 } reduction;
 
 /* In place; rank r gives (r + 1) * (round + channel) + i. members: the group's world ranks. */
@@ -53,7 +53,7 @@ static inline int check(const reduction *r, const int *members, int channel, int
   return MS_OK;
 }
 
-static const int everyone[MOST_HOST_RANKS] = {0, 1, 2, 3, 4, 5};
+static const int everyone[MAX_HOST_RANKS] = {0, 1, 2, 3, 4, 5};
 
 static inline int reduce(reduction *r, const ms_world *world, int64_t count, int round) {
   prepare(r, world, everyone, 0, count, round);

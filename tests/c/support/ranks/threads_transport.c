@@ -22,7 +22,7 @@ struct ms_endpoint {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static int held;
-static ms_endpoint *endpoints[MOST_HOST_RANKS]; /* by rank; NULL: none, or it has left */
+static ms_endpoint *endpoints[MAX_HOST_RANKS]; /* by rank; NULL: none, or it has left */
 
 static ms_peer *peer_at(const ms_endpoint *endpoint, int i) { return (ms_peer *)endpoint->common.first + i; }
 
@@ -140,7 +140,7 @@ static void collect(ms_endpoint *endpoint) {
 static int open_endpoint(const ms_transport_config *config, ms_endpoint **endpoint) {
   int rc;
   *endpoint = NULL;
-  if (config->rank >= MOST_HOST_RANKS)
+  if (config->rank >= MAX_HOST_RANKS)
     return MS_FAIL(MS_EINVAL, "the transport of threads has no rank %d", config->rank);
   ms_endpoint *made = ms_calloc(1, sizeof *made);
   if (!made) return MS_ENOMEM;
@@ -211,7 +211,7 @@ static void cancel(ms_endpoint *endpoint, uint64_t key) {
 }
 
 static void wake_all(void) {
-  for (int rank = 0; rank < MOST_HOST_RANKS; rank++)
+  for (int rank = 0; rank < MAX_HOST_RANKS; rank++)
     if (endpoints[rank]) ms_peers_wake(endpoints[rank]);
 }
 

@@ -5,7 +5,7 @@ local errors = require("moonshard.base.error")
 local progress = require("moonshard.base.text.progress")
 local size = progress.size
 
----@class moonshard.Room
+---@class moonshard.MemoryLimit
 ---@field bytes number that the arenas of a rank may take
 ---@field device number of a rank's device; on the CPU its share of a node
 ---@field allowed number of those that the run may take
@@ -14,7 +14,7 @@ local size = progress.size
 ---@param cluster moonshard.Cluster
 ---@param allowed number? bytes of a rank's device that the run may take; nil: all
 ---@param who string for messages: "--memory"
----@return moonshard.Room
+---@return moonshard.MemoryLimit
 return function(cluster, allowed, who)
   local ranks = cluster:sharing()
   local device, reserved = cluster.memory / ranks, cluster.reserved / ranks

@@ -5,7 +5,7 @@
 local batch_of = require("moonshard.engine.batch")
 local errors = require("moonshard.base.error")
 local search = require("moonshard.tune.search")
-local subject = require("moonshard.tune.subject")
+local trial = require("moonshard.tune.trial")
 local world = require("moonshard.distributed.world")
 
 ---@class moonshard.TunedMesh
@@ -17,19 +17,19 @@ local world = require("moonshard.distributed.world")
 ---@field searched boolean whether more than plain policies was tried
 ---@field refused any? the error, if the recipe has no plan on this mesh
 
----@class moonshard.Survey
+---@class moonshard.MeshSearch
 ---@field cluster moonshard.Cluster
 ---@field limit number bytes of a rank's arenas
 ---@field meshes moonshard.TunedMesh[] the fastest first; those that do not fit and refused ones last
 ---@field compiles integer
-local survey = {}
+local mesh_search = {}
 
 -- Compiles of a search, and of all searches together.
 local OF_A_MESH, OF_ALL = 160, 400
 ---About the most plans that are compiled, for a progress bar.
-survey.MOST_COMPILES = 500
+mesh_search.MAX_COMPILES = 500
 -- Meshes that are searched at least, even if others look better.
-local LEAST_SEARCHED = 3
+local MIN_SEARCHED = 3
 -- A search gains little over the fastest plain policy, apart from making it fit: a mesh on which that is slower than
 -- the best so far by more than this factor is not searched.
 local FAR = 1.25
@@ -45,7 +45,7 @@ local FAR = 1.25
 ---Seconds per token of the best point; infinite if none fits.
 ---@param row moonshard.TunedMesh
 ---@return number
-function survey.cost(row)
+function mesh_search.cost(row)
   local best = row.search and row.search.best
   return best and best.seconds / row.tokens or math.huge
 end
@@ -56,7 +56,7 @@ end
 
 local function new_row(options, mesh, trainer, batch)
   local limit = math.min(options.limit, trainer.memory_limit or math.huge)
-  local of = subject.new(trainer, batch, options.cluster, limit)
+  local of = trial.new(trainer, batch, options.cluster, limit)
   local label = trainer.session.sharding.mesh:label()
   return { mesh = mesh or label:match("^%S+"), own = mesh == nil, label = label, search = search.new(of, options.free),
     tokens = tokens_of(trainer, batch), searched = false }
@@ -68,7 +68,7 @@ local function plain(options, mesh)
   local ok, raised = pcall(options.run, mesh, function(compiled, trainer, batch)
     compiled:free()
     row = new_row(options, mesh, trainer, batch)
-    row.search.subject.on_compile = options.on_compile
+    row.search.trial.on_compile = options.on_compile
     row.search:try_baselines()
   end)
   if ok then return row end
@@ -81,16 +81,16 @@ local function hope(row) return row.search and row.search:fastest_plain() / row.
 
 local function sort(rows)
   table.sort(rows, function(a, b)
-    if survey.cost(a) ~= survey.cost(b) then return survey.cost(a) < survey.cost(b) end
+    if mesh_search.cost(a) ~= mesh_search.cost(b) then return mesh_search.cost(a) < mesh_search.cost(b) end
     if hope(a) ~= hope(b) then return hope(a) < hope(b) end
     return a.mesh < b.mesh
   end)
 end
 
 ---The mesh with the smallest plan of all that were tried.
----@param found moonshard.Survey
+---@param found moonshard.MeshSearch
 ---@return moonshard.TunedMesh
-function survey.smallest(found)
+function mesh_search.smallest(found)
   local least
   for _, row in ipairs(found.meshes) do
     local tried = row.search and row.search.smallest
@@ -102,27 +102,27 @@ end
 local function lowest(rows)
   local best
   for _, row in ipairs(rows) do
-    if survey.cost(row) < (best and survey.cost(best) or math.huge) then best = row end
+    if mesh_search.cost(row) < (best and mesh_search.cost(best) or math.huge) then best = row end
   end
   return best
 end
 
 local function can_win(row, best)
-  return not best or hope(row) < FAR * survey.cost(best)
+  return not best or hope(row) < FAR * mesh_search.cost(best)
 end
 
 local function improve(rows, state)
   local searched = 0
   for _, row in ipairs(rows) do
     local best = lowest(rows)
-    local left, few = OF_ALL - state.searching, searched < LEAST_SEARCHED
+    local left, few = OF_ALL - state.searching, searched < MIN_SEARCHED
     if not row.refused and (few or left > 0 and can_win(row, best)) then
       world.check_interrupt()
-      local before = row.search.subject.compiles
+      local before = row.search.trial.compiles
       row.search:try_frugal()
-      if row.search.best then row.search:improve(math.min(OF_A_MESH, math.max(left, OF_A_MESH / LEAST_SEARCHED))) end
+      if row.search.best then row.search:improve(math.min(OF_A_MESH, math.max(left, OF_A_MESH / MIN_SEARCHED))) end
       row.searched, searched = true, searched + 1
-      state.searching = state.searching + row.search.subject.compiles - before
+      state.searching = state.searching + row.search.trial.compiles - before
     end
   end
 end
@@ -143,8 +143,8 @@ end
 
 ---@param options moonshard.SurveyOptions
 ---@param meshes fun(): string[] others than the recipe's own; called when that was tried
----@return moonshard.Survey
-function survey.run(options, meshes)
+---@return moonshard.MeshSearch
+function mesh_search.run(options, meshes)
   local state = { compiles = 0, searching = 0, rows = {} }
   options.on_compile = function()
     state.compiles = state.compiles + 1
@@ -159,4 +159,4 @@ function survey.run(options, meshes)
   return { cluster = options.cluster, limit = options.limit, meshes = rows, compiles = state.compiles }
 end
 
-return survey
+return mesh_search

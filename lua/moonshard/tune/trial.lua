@@ -12,7 +12,7 @@ local policies = require("moonshard.shard.policies.policies")
 local world = require("moonshard.distributed.world")
 local C = engine.C
 
----@class moonshard.Subject
+---@class moonshard.Trial
 ---@field trainer moonshard.Trainer
 ---@field batch table
 ---@field cluster moonshard.Cluster
@@ -21,8 +21,8 @@ local C = engine.C
 ---@field blocks moonshard.Blocks
 ---@field compiles integer plans compiled so far
 ---@field on_compile fun()? called after each
-local Subject = {}
-Subject.__index = Subject
+local Trial = {}
+Trial.__index = Trial
 
 ---@class moonshard.Tried a point that was compiled
 ---@field point moonshard.TunePoint
@@ -35,18 +35,18 @@ Subject.__index = Subject
 ---@field by_category table<string, number> bytes at the peak
 ---@field refused string? why it cannot be compiled; without the other numbers
 
-local subject = {}
+local trial = {}
 
 ---@param trainer moonshard.Trainer
 ---@param batch table
 ---@param cluster moonshard.Cluster
 ---@param limit number
----@return moonshard.Subject
-function subject.new(trainer, batch, cluster, limit)
+---@return moonshard.Trial
+function trial.new(trainer, batch, cluster, limit)
   local sharding = trainer.session.sharding
   return setmetatable({ trainer = trainer, batch = batch, cluster = cluster, limit = limit, sharding = sharding,
     blocks = blocks.of(sharding), rank = sharding.mesh:ranks(sharding.rank)[1], graphs = {}, known = {}, compiles = 0 },
-    Subject)
+    Trial)
 end
 
 -- The policies that a plan of an existing graph can be compiled under. A trainer's prefetch is that of units that no
@@ -104,7 +104,7 @@ end
 ---Compiles and prices a point, once.
 ---@param p moonshard.TunePoint
 ---@return moonshard.Tried
-function Subject:try(p)
+function Trial:try(p)
   local key = point.key(p)
   if self.known[key] then return self.known[key] end
   world.check_interrupt()
@@ -123,6 +123,6 @@ end
 
 ---All that was tried, in no order.
 ---@return table<string, moonshard.Tried> by key
-function Subject:all() return self.known end
+function Trial:all() return self.known end
 
-return subject
+return trial

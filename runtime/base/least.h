@@ -1,9 +1,0 @@
-/* least.h - the smaller of two counts, sizes or offsets. */
-#ifndef MS_BASE_LEAST_H
-#define MS_BASE_LEAST_H
-
-#include <stdint.h>
-
-static inline int64_t ms_least(int64_t a, int64_t b) { return a < b ? a : b; }
-
-#endif
