@@ -272,7 +272,6 @@ struct program {
 
 static int run_protected(lua_State *L) {
   struct program *program = lua_touserdata(L, 1);
-  lua_gc(L, LUA_GCSTOP, 0); /* until the command's modules are loaded */
   luaL_openlibs(L);
   add_searcher(L);
   add_host(L);

@@ -89,11 +89,14 @@ NO_UNDEFINED_release := -Wl,-z,defs
 
 # Long functions call the address sanitizer: gcc takes longer to inline its checks, for one of them half a minute.
 CALLED_CHECKS := --param asan-instrumentation-with-call-threshold=0
+INLINE_CHECKS := --param asan-instrumentation-with-call-threshold=7000
 FLAGS_split_panel := $(if $(filter address,$(CONFIG)),$(CALLED_CHECKS))
 
 # The emulation's fibers are not instrumented for the thread sanitizer, which does not know their stacks.
 EMULATED_release := -O1 -g1
 EMULATED_address := $(CONFIG_address) $(CALLED_CHECKS)
+# The emulation itself, which every access of a kernel runs, is worth the time.
+EMULATION_address := $(INLINE_CHECKS)
 EMULATED_thread := -O1 -g1
 EMULATED_CXXFLAGS := -std=c++17 -D_GNU_SOURCE $(WARNINGS) -Wno-unknown-pragmas -Wno-missing-field-initializers -fPIC -fvisibility=hidden \
   -ffp-contract=off -Itests/emulated_cuda $(INCLUDES) $(PREFIX_MAP) $(EMULATED_$(CONFIG)) $(CPPFLAGS) $(CXXFLAGS)
@@ -392,7 +395,7 @@ $(OUT)/obj/%.emulated.o: %.cu $(OUT)/flags.list
 $(OUT)/obj/tests/emulated_cuda/%.o: tests/emulated_cuda/%.cpp $(OUT)/flags.list
 	@mkdir -p $(@D)
 	@echo "c++   $<"
-	@$(CXX) $(EMULATED_CXXFLAGS) -MMD -MP -c $< -o $@
+	@$(CXX) $(EMULATED_CXXFLAGS) $(EMULATION_$(CONFIG)) -MMD -MP -c $< -o $@
 
 # The kernels' tests again, for the CUDA kernels.
 $(OUT)/obj/tests/c/%.emulated.o: tests/c/%.c $(OUT)/flags.list

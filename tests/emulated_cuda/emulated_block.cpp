@@ -287,7 +287,9 @@ static void suspend(Machine *m) {
 
 /* ---- barriers and warps ------------------------------------------------------------------------------------------ */
 
-static bool same(const Site &a, const Site &b) { return a.line == b.line && !strcmp(a.file, b.file); }
+static bool same(const Site &a, const Site &b) {
+  return a.line == b.line && (a.file == b.file || !strcmp(a.file, b.file));
+}
 
 void barrier(Site site) {
   Machine *m = machine.get();

@@ -66,9 +66,7 @@ local function dispatch(arguments)
   for _, argument in ipairs(rest) do
     if argument == "--help" or argument == "-h" then return print_help(command) end
   end
-  local main = require("moonshard.cli." .. command).main
-  collectgarbage("restart") -- stopped since the program began (runtime/host/main.c): what modules define is no garbage
-  return main(rest)
+  return require("moonshard.cli." .. command).main(rest)
 end
 
 ---Runs a command; prints an error as one line on standard error.

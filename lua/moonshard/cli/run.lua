@@ -228,13 +228,12 @@ local FIRST_COLLECTION = 32 * 1024
 local function delay_collector()
   local percent = math.floor(100 * FIRST_COLLECTION / collectgarbage("count"))
   local before = collectgarbage("setpause", math.max(200, percent))
-  collectgarbage("restart", -1) -- waits as after a collection, without one
+  collectgarbage("collect")
   collectgarbage("setpause", before)
 end
 
 ---Loads the modules that most recipes use; call before the ranks are forked, so that it happens once.
 function run.preload()
-  collectgarbage("stop")
   for _, name in ipairs(COMMON) do require(name) end
   delay_collector()
 end

@@ -158,9 +158,8 @@ static void H5_nothing_is_sent_before_the_receive_is_posted(void **state) {
   free(in);
 }
 
-/* More bytes than an int counts; a MiB of memory, mapped again and again. The thread sanitizer takes minutes to copy so
- * many. */
-#ifdef __SANITIZE_THREAD__
+/* More bytes than an int counts; a MiB of memory, mapped again and again. Sanitizers take minutes to copy so many. */
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 static const int64_t bytes = 20 * MIB + 5;
 #else
 static const int64_t bytes = (2ll << 30) + MIB + 5;

@@ -105,7 +105,7 @@ end)
 -- ---- a model ----------------------------------------------------------------------------------------------------
 
 describe("a model with frozen weights in nf4", function()
-  it("Q7 computes the bits of one that has their values in f32, in f32 and in bf16", function()
+  it("Q7 computes the bits of one that has their values in f32, in f32 and in bf16 #release", function()
     for _, dtype in ipairs({ "f32", "bf16" }) do
       for _, storage in ipairs({ "nf4", "i8" }) do
         local function make() return ms.models.llama(TINY) end
@@ -119,7 +119,7 @@ describe("a model with frozen weights in nf4", function()
     end
   end)
 
-  it("Q7 is read from a Hugging Face folder, quantised while it is read", function()
+  it("Q7 is read from a Hugging Face folder, quantised while it is read #release", function()
     local folder = scratch.path()
     ms.huggingface.save(ms.models.llama(TINY), folder)
     local stored, plain = ms.huggingface.model(folder), ms.huggingface.model(folder)
@@ -265,7 +265,7 @@ describe("parameters in few bits on a mesh", function()
     equals_one_rank("shards", "replicas", "both", "neighbours", "copies", "averages")
   end)
 
-  it("Q7 train as on one rank over two hosts", function() equals_one_rank("hosts") end)
+  it("Q7 train as on one rank over two hosts #release", function() equals_one_rank("hosts") end)
 
   it("Q7 train as on one rank on emulated GPUs, with the kernels of CUDA", function()
     equals_one_rank("cuda", "cuda, i8", "cuda, bf16")
@@ -275,7 +275,7 @@ describe("parameters in few bits on a mesh", function()
     equals_one_rank("tensor", "tensor and shards", "tensor and replicas", "tensor, bf16")
   end)
 
-  it("Q7 train as on one rank on emulated GPUs that a tensor dimension divides", function()
+  it("Q7 train as on one rank on emulated GPUs that a tensor dimension divides #release", function()
     equals_one_rank("cuda, tensor", "cuda, tensor, i8")
   end)
 
@@ -332,7 +332,7 @@ describe("checkpoints of parameters in few bits that a tensor dimension divides"
     return (scratch.read(facts):gsub("loss[^\n]*\n", ""))
   end
 
-  it("Q10 have the numbers of one rank, bit for bit, and go to any other mesh, or become whole", function()
+  it("Q10 have the numbers of one rank, bit for bit, and go to any other mesh, or become whole #release", function()
     for _, kept in ipairs(breadth.few { { "i8", "dim=1024", "ffn=1024" }, { "nf4", "dim=256", "ffn=512" } }) do
       local storage, size = kept[1], { unpack(kept, 2) }
       local folder, exported = scratch.path(), { scratch.path(), scratch.path() }
@@ -379,7 +379,7 @@ describe("storage", function()
     has(message(ms.lora.merge, model), "layers.0.attn.wq.weight is kept in nf4 | ms.lora.save")
   end)
 
-  it("Q7 leaves matrices in f32 whose records would be larger", function()
+  it("Q7 leaves matrices in f32 whose records would be larger #release", function()
     local model = ms.module { a = ms.parameter { 16, 16, frozen = true }, b = ms.parameter { 64, 64, frozen = true },
       forward = function(self, x) return x:matmul(self.a) end }
     ms.fully_shard(model, { storage = "nf4" })
@@ -388,14 +388,14 @@ describe("storage", function()
     assert.same({}, model.sharding.warnings)
   end)
 
-  it("Q7 keeps parameters in f32 where that is given as the one value for all", function()
+  it("Q7 keeps parameters in f32 where that is given as the one value for all #release", function()
     local model = ms.module { a = ms.parameter { 64, 64, frozen = true }, forward = function(self, x) return x end }
     ms.fully_shard(model, { storage = "f32" })
     assert.equal("frozen f32", model.sharding:marks()[model.a])
     assert.equal("f32", model.sharding.decisions.storage.a.value)
   end)
 
-  it("Q7 by rules keeps small parameters in larger records, and warns once", function()
+  it("Q7 by rules keeps small parameters in larger records, and warns once #release", function()
     local path = program.recipe([[
       local ms = require "moonshard"
       local re = ms.re
@@ -410,7 +410,7 @@ describe("storage", function()
       .. "bytes | 256 of f32")
   end)
 
-  it("Q7 takes one value for all matrices that do not train, and PyTorch's names", function()
+  it("Q7 takes one value for all matrices that do not train, and PyTorch's names #release", function()
     local model = ms.lora(ms.models.llama(TINY), { { re"wq", {} } })
     ms.fully_shard(model, { storage = "int8" })
     local marks = model.sharding:marks()

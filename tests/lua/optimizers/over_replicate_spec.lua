@@ -46,7 +46,7 @@ describe("optimizer state sharded over the replicas", function()
     end)
   end
 
-  it("H11 clipping by the norm counts each square once: parity", function()
+  it("H11 clipping by the norm counts each square once: parity #release", function()
     local settings = trained.with(OFF, { mesh = "2x2", dtype = "bf16" })
     for _, over in ipairs(breadth.few { "all", "blocks" }) do
       trained.assert_parity(off(4, settings), run(4, settings, over), 1e-5)
@@ -62,20 +62,20 @@ describe("optimizer state sharded over the replicas", function()
     assert_equal_bits(4, { mesh = "2x2", micro = 3, reshard_backward = false, dtype = "bf16" })
   end)
 
-  it("H11 frozen, unused and mixed parameters, moments in bf16 and units of their own rules", function()
+  it("H11 frozen, unused and mixed parameters, moments in bf16 and units of their own rules #release", function()
     assert_equal_bits(4, { mesh = "2x2", freeze = "bias", dtype = "bf16" })
     assert_equal_bits(4, { mesh = "4x1", freeze = "fc1", dtype = "bf16", mixed = true })
     assert_equal_bits(4, { mesh = "2x2", unused = true, spare = true, groups = true, moments = "bf16" }, "blocks")
     assert_equal_bits(4, { mesh = "2x2", reshard = "2", mixed = true, dtype = "bf16" })
   end)
 
-  it("H11 replicas that draw frozen parameters into one copy of the chunks draw the same", function()
+  it("H11 replicas that draw frozen parameters into one copy of the chunks draw the same #release", function()
     -- Large enough for every replica to be drawing while another one is.
     local ended = program.run({ "run", "tests/lua/optimizers/recipes/frozen_draws.lua", "-n", "4" })
     assert.equal(0, ended.status, ended.err)
   end)
 
-  it("H11 averages of the weights, for evaluating as well", function()
+  it("H11 averages of the weights, for evaluating as well #release", function()
     for _, dtype in ipairs(breadth.few { "f32", "bf16" }) do
       local without, with = assert_equal_bits(4, { mesh = "2x2", ema = 0.9, dtype = dtype })
       assert.same(without.averages, with.averages)
@@ -83,7 +83,7 @@ describe("optimizer state sharded over the replicas", function()
     end
   end)
 
-  it("H11 a rank keeps its share of the optimizer, and sends a reduce-scatter and a gather", function()
+  it("H11 a rank keeps its share of the optimizer, and sends a reduce-scatter and a gather #release", function()
     local without, with = assert_equal_bits(4, { mesh = "4x1", layout = "ragged", dtype = "bf16" })
     -- Slices of the three units are rounded up to 64 elements: of gradients, two moments, and masters.
     local rounding = 3 * 64 * 4

@@ -41,7 +41,7 @@ describe("weights that are kept in bf16 next to their masters", function()
     end)
   end
 
-  it("S4 S5 S6 S17 whenever weights are freed and gathered, ahead or not, in micro-batches", function()
+  it("S4 S5 S6 S17 whenever weights are freed and gathered, ahead or not, in micro-batches #release", function()
     for _, reshard in ipairs(breadth.few { "true", "false", "2" }) do
       assert_equal_bits(4, { mesh = "1x4", reshard = reshard, micro = 3 })
     end
@@ -67,7 +67,7 @@ describe("weights that are kept in bf16 next to their masters", function()
     end
   end)
 
-  it("S7 with averages of the weights, which evaluation reads, and values that a program sets", function()
+  it("S7 with averages of the weights, which evaluation reads, and values that a program sets #release", function()
     for _, mesh in ipairs(breadth.few { { 1, "1x1" }, { 4, "2x2" } }) do
       assert_equal_bits(mesh[1], { mesh = mesh[2], ema = 0.9, optimizer = "muon" })
       assert_equal_bits(mesh[1], { mesh = mesh[2], wrong = "norm", wrong_at = 2, shared_masters = false })
@@ -76,7 +76,7 @@ describe("weights that are kept in bf16 next to their masters", function()
     assert.equal(kept.evaluated, kept.as_weights)
   end)
 
-  it("H11 S7 where replicas shard the optimizer: the chunks that they keep anyway", function()
+  it("H11 S7 where replicas shard the optimizer: the chunks that they keep anyway #release", function()
     for _, mesh in ipairs(breadth.few { "4x1", "2x2" }) do
       local plain, kept = assert_equal_bits(4,
         { mesh = mesh, over_replicate = "all", shared_masters = false, ema = 0.9 })
@@ -199,7 +199,7 @@ if os.getenv("MOONSHARD_CONFIG") ~= "thread" then
     end)
     teardown(function() runs:remove() end)
 
-    it("A1 S7 train to the same bits, in the bytes of the plan", function()
+    it("A1 S7 train to the same bits, in the bytes of the plan #release", function()
       for name in pairs(CASES) do
         local plain, kept = runs:result(name .. "false"), runs:result(name .. "true")
         for _, what in ipairs { "losses", "norms", "updates", "params", "moments", "evaluated", "averages" } do

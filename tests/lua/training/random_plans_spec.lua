@@ -8,7 +8,8 @@ local shrink = require("fuzz.shrink")
 local breadth = require("lua.support.breadth")
 local has = require("lua.support.message").has
 
-local SEED, COUNT = 1, breadth.all and 60 or 10
+local few = os.getenv("MOONSHARD_CONFIG") ~= "release" and os.getenv("MOONSHARD_CASES") == "few"
+local SEED, COUNT = 1, breadth.all and 60 or few and 4 or 10
 
 local function compare(first, count, per_host)
   local list = {}
@@ -26,6 +27,7 @@ describe("random plans", function()
       local list, refused = compare(SEED, COUNT)
       local divided = 0
       for _, each in ipairs(list) do divided = divided + ((each.tensor or each.context) and 1 or 0) end
+      if few then return end -- too few to count
       assert.is_true(divided >= COUNT / 3, divided .. " cases have a dimension that divides layers or samples")
       assert.is_true(#refused <= 2 + divided / 4, #refused .. " cases are refused")
     end)
