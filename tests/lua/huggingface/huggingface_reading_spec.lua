@@ -141,7 +141,7 @@ describe("a config.json", function()
     ["biases that grow with the distance"] = { "falcon", set("alibi", true), "alibi is true | not built" },
     ["key heads of another architecture"] = { "falcon_sequential", set("num_kv_heads", 2), "num_kv_heads is 2 | 4" },
     ["state spaces"] = { "llama", set("model_type", "mamba"), 'model_type "mamba" | state space | supported' },
-    ["images, and no text beside them"] = { "llama", set("model_type", "gemma3"), "text_config | object | nil" },
+    ["images, and no text next to them"] = { "llama", set("model_type", "gemma3"), "text_config | object | nil" },
     ["rope of two types"] = { "phi3", function(c) c.rope_parameters.rope_type = "yarn" end,
       "rope_parameters: factor | nil" },
     ["an odd number of rotated elements"] = { "glm", function(c)

@@ -26,7 +26,7 @@ local function tokens_of(name)
   return x:index(0), file
 end
 
-describe("what trains beside adapters", function()
+describe("what trains besides adapters", function()
   for _, name in ipairs(NAMES) do
     local on_meshes = name:find("dora") and " #all" or "" -- these train below, on meshes
     it("Q8 trains as PEFT trains it, in float64: " .. name .. on_meshes, function()

@@ -126,7 +126,7 @@ local function has_key_bias(name)
   return false
 end
 
----Whether a tensor is of a part that does not run, beside a decoder.
+---Whether a tensor is of a part that does not run, next to a decoder.
 ---@param name string
 ---@return boolean
 function huggingface.is_other_part(name)
