@@ -13,8 +13,17 @@
 
 #include "kernels/op.h"
 
-/* MS_DEVICE_VERSION: version of this table. A library that was built for another version is refused. */
-enum { MS_DEVICE_VERSION = 8, MS_DEVICE_ID_BYTES = 128, MS_DEVICE_PEERS = 64 };
+/* What a library knows of the ops: a sum that differs where they have other names, numbers or attributes. */
+#define MS_OP(name, ...) +(MS_OP_##name + 1) * (int)sizeof #name
+enum {
+  MS_DEVICE_OPS = (int)sizeof(ms_kernel_call)
+#include "kernels/ops.def"
+};
+#undef MS_OP
+
+/* MS_DEVICE_VERSION: version of this table (the last two digits) and of the ops. A library that was built for another
+ * version is refused: it would take an op of a plan for another one. */
+enum { MS_DEVICE_VERSION = 100 * MS_DEVICE_OPS + 8, MS_DEVICE_ID_BYTES = 128, MS_DEVICE_PEERS = 64 };
 
 typedef struct ms_device ms_device;
 typedef struct ms_device_stream ms_device_stream;

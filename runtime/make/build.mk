@@ -4,7 +4,8 @@
 #   BUILD=build                           the folder of all products
 #   CC, CXX, CPPFLAGS, CFLAGS, CXXFLAGS, LDFLAGS   from the environment or the command line; flags follow our own
 #   WERROR=1                              warnings are errors, as in .ci/run
-#   CUDA_CHECK=1                          nvcc reads the CUDA kernels and compiles none, as in .ci/run
+#   CUDA_CHECK=1                          nvcc reads the CUDA kernels and compiles none, as in .ci/run; a library that an
+#                                         earlier build made is of other kernels, and is removed
 #
 # Products of a configuration, in $(BUILD)/$(CONFIG)/:
 #   libmoonshard.so    the engine; exports what moonshard.h marks MS_API
@@ -198,7 +199,7 @@ GPU_TESTS := $(call programs,gpu/,$(KERNEL_TEST_C))
 # Without main.c, only the library is built.
 all: $(LIBRARY) $(GEN)/moonshard/cdef.lua $(if $(HOST_C),$(EXECUTABLE)) \
   $(if $(filter release,$(CONFIG)),$(META) $(CUDA_BUILT) $(if $(MPI),$(MPI_LIBRARY)))
-	@:
+	@$(if $(CUDA_CHECK),rm -f $(CUDA_LIBRARY),:)
 # Specs of a sanitized build run in a luajit that is linked with the sanitizer's runtime.
 tests: $(TESTS) $(if $(filter-out thread,$(CONFIG)),$(EMULATED_TESTS) $(OUT)/tests/fuzz_api) $(if $(filter-out release,$(CONFIG)),$(OUT)/luajit)
 	@:

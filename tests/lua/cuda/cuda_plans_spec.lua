@@ -3,11 +3,18 @@
 
 local has = require("lua.support.message").has
 local program = require("lua.support.program")
+local scratch = require("lua.support.scratch")
 
 local BINARY = assert(os.getenv("MOONSHARD_BIN"))
 local LIBRARY = ("MOONSHARD_CUDA_LIBRARY=%s/tests/emulated/libmoonshard_cuda_emulated.so"):format(
   BINARY:match("^(.*)/"))
 local PARTS, GPT2, LLAMA = "tests/lua/recipes/tensor_parallel.lua", "recipes/gpt2.lua", "recipes/llama.lua"
+
+-- A library as it was before versions knew of ops, whose kernels would be those of other ops today.
+local OTHER = [[
+static const struct { int version, kind; const char *name; } table = {8, 1, "cuda"};
+const void *ms_device_table(const void *host) { return host ? &table : 0; }
+]]
 
 local commands = {
   gpt2 = { "plan", GPT2, "-n", "8", "mesh=2x4", "dtype=bf16", "dropout=0.1", "ema=0.9" },
@@ -36,7 +43,12 @@ local function of(name)
   if ended then return ended[name] end
   folder = os.tmpname()
   assert(os.execute(("rm %s && mkdir %s && cp %s %s/moonshard"):format(folder, folder, BINARY, folder)))
+  scratch.write(folder .. "/other.c", OTHER)
+  assert(os.execute(("cc -shared -fPIC %s/other.c -o %s/other.so"):format(folder, folder)))
   local runs = {
+    ["plan with another version's"] = {
+      "plan", GPT2, "-n", "2", "--device", "cuda", environment = ("MOONSHARD_CUDA_LIBRARY=%s/other.so"):format(folder),
+    },
     price = { "price", GPT2, "-n", "16", "--cluster", "h100x8-400g", environment = LIBRARY },
     ["price without"] = {
       "price", GPT2, "-n", "16", "--cluster", "h100x8-400g",
@@ -88,5 +100,7 @@ describe("without the library of the device cuda", function()
   it("A5 a library that was named and cannot be used is an error for plans, too", function()
     assert.equal(2, of("plan with nothing").status)
     has(of("plan with nothing").err, "device cuda | MOONSHARD_CUDA_LIBRARY | /proc/nowhere/lib.so")
+    assert.equal(2, of("plan with another version's").status)
+    has(of("plan with another version's").err, "device cuda | libmoonshard_cuda.so | version")
   end)
 end)
