@@ -44,7 +44,7 @@ describe("a program that was started with signals ignored", function()
       ffi.cdef "int kill(int, int); int getppid(void); int usleep(unsigned);"
       jit.off() -- signals interrupt a loop
       ffi.C.kill(ffi.C.getppid(), 15)
-      for _ = 1, 300 do ffi.C.usleep(10000) end
+      for _ = 1, 3000 do ffi.C.usleep(10000) end
     ]==], function(recipe)
       local ended = launched.together({ IGNORING .. BIN .. " run " .. recipe })[1]
       assert.equal(143, ended.status, ended.err)
