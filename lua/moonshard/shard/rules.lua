@@ -41,20 +41,21 @@ local function shown(pattern, is_regex) return is_regex and "/" .. pattern .. "/
 -- The same as Lua.
 local function written(pattern, is_regex) return is_regex and "re[[" .. pattern .. "]]" or ("%q"):format(pattern) end
 
-local function refuse_without_value(policy, position, pattern, is_regex)
-  errors.raise("MS_ERULE", "%s: rule %d (%s) has no value: write { %s, value }", policy, position,
-    shown(pattern, is_regex), written(pattern, is_regex))
+local function refuse_without_value(policy, position, pattern, is_regex, one_value)
+  errors.raise("MS_ERULE", "%s: rule %d (%s) has no value: write { %s, value }%s", policy, position,
+    shown(pattern, is_regex), written(pattern, is_regex),
+    one_value and (", or one value for all, as in %s = %s"):format(policy, one_value) or "")
 end
 
-local function read_entry(policy, entry, position, bare_value)
+local function read_entry(policy, entry, position, options)
   local bare = re.is(entry) or type(entry) == "string"
   if not bare and type(entry) ~= "table" then
     errors.raise("MS_ERULE", "%s: rule %d is %s: write { pattern, value }", policy, position, tostring(entry))
   end
   local pattern, is_regex, where = pattern_of(policy, bare and entry or entry[1], position)
-  local value = bare_value
+  local value = options.bare_value
   if not bare and entry[2] ~= nil then value = entry[2] end
-  if value == nil then refuse_without_value(policy, position, pattern, is_regex) end
+  if value == nil then refuse_without_value(policy, position, pattern, is_regex, options.one_value) end
   for key in pairs(bare and {} or entry) do
     if key ~= 1 and key ~= 2 and key ~= "optional" and key ~= "where" then
       errors.raise("MS_ERULE", "%s: rule %d (%s) has %s: a rule is { pattern, value, optional = true }", policy,
@@ -144,8 +145,8 @@ end
 ---Reads a policy from a recipe.
 ---@param name string the policy's name in messages
 ---@param list table rules, first match wins; bare patterns are allowed when bare_value is given
----@param options? { bare_value: any, read: fun(value: any, rule: string): any, by_layer: boolean? } read checks and
----  converts each value
+---@param options? { bare_value: any, read: fun(value: any, rule: string): any, by_layer: boolean?, one_value: string? }
+---  read checks and converts each value; one_value is a value in place of the list, as Lua, for messages
 ---@return moonshard.Policy
 function rules.policy(name, list, options)
   options = options or {}
@@ -155,7 +156,7 @@ function rules.policy(name, list, options)
   check_nested(name, list)
   local read = {}
   for position, entry in ipairs(list) do
-    local rule = read_entry(name, entry, position, options.bare_value)
+    local rule = read_entry(name, entry, position, options)
     if options.read then
       rule.value = options.read(rule.value, ("rule %d (%s)"):format(position, rules.describe(rule)))
     end

@@ -36,6 +36,7 @@ local function always(read) return function() return read end end
 ---@field bare_value any value of patterns without one
 ---@field applies (fun(param: moonshard.ShardedParameter, by_rules: boolean, given: any): boolean)? to which parameters
 ---@field left_out string? why not to the others, for rules that match only those
+---@field one_value string? a value for all names in place of rules, as Lua: for messages about lists without values
 ---@field is_value (fun(given: any): boolean)? whether a list is one value for all instead of rules
 ---@field inherited boolean? a module's decision holds for its submodules, so one value for all is the model's own
 ---@field check (fun(self: moonshard.Sharding, decisions: table))? refuses what the other policies do not go with
@@ -86,6 +87,7 @@ local ROWS = {
   },
   {
     name = "mp_policy", of = "unit", reader = readers.precision,
+    one_value = '{ param_dtype = "bf16", reduce_dtype = "f32" }',
     default = function() return precision.read("mp_policy", nil) end,
     store = precision.store,
     text = function(value, _, _, self)
@@ -400,7 +402,8 @@ function policies.decide_one(self, row, given)
   local by_name
   local warnings, unmatched = {}, {}
   if has_rules(row, given) then
-    local policy = rules.policy(row.name, given, { read = read, bare_value = row.bare_value, by_layer = row.by_layer })
+    local policy = rules.policy(row.name, given, { read = read, bare_value = row.bare_value, by_layer = row.by_layer,
+      one_value = row.one_value })
     local decisions
     decisions, warnings, unmatched = policy:resolve(of.names, default, row.of == "parameter" and self.tied or nil,
       row.left_out and { names = of.left_out, because = row.left_out } or nil)
