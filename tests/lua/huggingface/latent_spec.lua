@@ -4,6 +4,7 @@
 local breadth = require("lua.support.breadth")
 local has = require("lua.support.message").has
 local huggingface = require("lua.support.huggingface")
+local json = require("cjson")
 local message = require("lua.support.fixture").message
 local ms = require("moonshard")
 local program = require("lua.support.program")
@@ -207,5 +208,17 @@ describe("ms.models", function()
     assert.equal("yarn", o.rope_scaling.type)
     assert.equal(32, o.rope_scaling.factor)
     assert.equal(150000, o.rope_theta)
+  end)
+
+  it("G1 refuses a null in place of the scaling of gpt-oss, which versions of the library read in two ways", function()
+    local function folder_of(parameters)
+      return huggingface.copy_of("gpt_oss", function(config)
+        config.rope_scaling, config.rope_parameters = json.null, parameters
+      end)
+    end
+    has(message(ms.huggingface.model, folder_of(nil)), "rope_scaling is null | version 4 | version 5 | rope_parameters")
+    local o = ms.huggingface.model(folder_of { rope_type = "default", rope_theta = 1000 }).config
+    assert.is_falsy(o.rope_scaling)
+    assert.equal(1000, o.rope_theta)
   end)
 end)

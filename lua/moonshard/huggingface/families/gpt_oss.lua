@@ -43,6 +43,12 @@ return {
       layer_kinds.set_window(o, values.sliding_window, layer_kinds.slides(path, values, o.layers, function(i)
         return i % 2 == 1
       end))
+      if values.rope_scaling == false and not values.rope_parameters then
+        errors.invalid("%s: rope_scaling is null: version 4 of the reference library then does not scale positions, "
+          .. "version 5 scales them as the published models do; leave the field out for the latter, or add "
+          .. "\"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": %s} for the former", path,
+          tostring(values.rope_theta or 150000))
+      end
       if not (values.rope_scaling or values.rope_parameters) then
         o.rope_theta, o.rope_scaling = values.rope_theta or 150000, YARN
       end
