@@ -200,8 +200,8 @@ describe("hosts", function()
   end)
 
   it("H9 report the rank that failed first with its host, once, and end all others", function()
-    -- The others wait in the engine, which they leave at once; ranks elsewhere are given 5 s. Rank 2 waits too: a signal
-    -- that arrives when every rank has ended well does not make the run a failed one.
+    -- The others wait in the engine, which they leave at once; ranks elsewhere are given 5 s. Rank 2 waits too: a
+    -- signal that arrives when every rank has ended well does not make the run a failed one.
     local function failing(action)
       return ABOVE .. "if world.rank == 2 then " .. action .. " wait() end world.barrier()"
     end
