@@ -16,6 +16,7 @@ mapfile -t lua_files < <(list '(\.lua|\.rockspec|^\.busted|^\.luacheckrc)$')
 mapfile -t test_files < <(list '^tests/.*(_spec\.lua|/test_[^/]*\.(c|cpp)|/embed_[^/]*\.c)$')
 mapfile -t compared < <(list '^tests/(lua|c)/.*\.(lua|c|h)$')
 mapfile -t read_files < <(list '\.(md|lua|c|h|cpp|cu|cuh|def)$')
+mapfile -t table_files < <(list '\.def$')
 mapfile -t shell_files < <(list '(\.sh$|^\.ci/run$)')
 
 results=$(mktemp -d)
@@ -59,6 +60,13 @@ op_lists() {
   [ -z "$found" ] || { printf '%s\n' "$found" "a property of an op is a flag or a column of kernels/ops.def"; return 1; }
 }
 
+# clang-format leaves tables alone.
+rows_fit() {
+  local found
+  found=$(awk 'length > 120 { print FILENAME ":" FNR ": " length " columns" }' "${table_files[@]}")
+  [ -z "$found" ] || { printf '%s\n' "$found"; return 1; }
+}
+
 # Lists of test files (tests/sanitizers/*.skip, tests/waiting.list): every line names files that are there, and says why.
 every_list_is_true() {
   local list path reason wrong=0
@@ -74,6 +82,7 @@ every_list_is_true() {
 
 check "luacheck" luacheck --quiet --no-color "${lua_files[@]}"
 check "clang-format" clang-format --dry-run -Werror --ferror-limit=3 "${c_files[@]}"
+check "rows of tables fit into 120 columns" rows_fit
 check "floors between folders" luajit tests/lint/floors.lua "${c_files[@]}"
 check "calls go down, in no circle" luajit tests/lint/calls.lua "${c_files[@]}"
 check "floors of the Lua layer" luajit tests/lint/requires.lua "${lua_files[@]}"
