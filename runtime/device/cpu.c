@@ -3,10 +3,13 @@
  * Memory is mapped, not malloc'ed: pages are committed on first touch, so an arena uses no more than its plan says.
  * Arenas that peers read are not allocated here, but as regions that ranks map together (comm/regions/region.h).
  */
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 
 #include "base/error.h"
+#include "base/machine/cores.h"
+#include "base/machine/machine_memory.h"
 #include "device/device.h"
 
 static ms_device cpu = {&ms_cpu_device};
@@ -49,6 +52,44 @@ static int write_arena(ms_device *device, void *at, const void *host, int64_t by
   return MS_OK;
 }
 
+/* ---- the host, the only device of its kind ---- */
+
+static int check_index(int index) {
+  if (!index) return MS_OK;
+  return MS_FAIL(MS_EINVAL, "device %d of the cpu does not exist: the host is one device, 0", index);
+}
+
+static int count_hosts(int *devices) {
+  *devices = 1;
+  return MS_OK;
+}
+
+static void read_name(char *name, size_t bytes) {
+  char line[512];
+  FILE *file = fopen("/proc/cpuinfo", "re");
+  if (!file) return;
+  while (!*name && fgets(line, sizeof line, file)) {
+    const char *colon = strstr(line, "model name") == line ? strchr(line, ':') : NULL;
+    if (colon) snprintf(name, bytes, "%.*s", (int)strcspn(colon + 2, "\n"), colon + 2);
+  }
+  fclose(file);
+}
+
+static int describe_host(int index, ms_device_info *info) {
+  ms_cores cores;
+  ms_machine_memory memory;
+  MS_TRY(check_index(index));
+  ms_cores_read("", &cores);
+  ms_machine_memory_read("", &memory);
+  *info = (ms_device_info){.processors = ms_cores_usable(&cores),
+                           .memory_bytes = memory.total,
+                           .available = memory.available,
+                           .limit = memory.limit};
+  memcpy(info->limit_file, memory.limit_file, sizeof info->limit_file);
+  read_name(info->name, sizeof info->name);
+  return MS_OK;
+}
+
 const ms_device_api ms_cpu_device = {.kind = MS_DEVICE_CPU,
                                      .name = "cpu",
                                      .capabilities = MS_DEVICE_HOST_MEMORY,
@@ -58,4 +99,7 @@ const ms_device_api ms_cpu_device = {.kind = MS_DEVICE_CPU,
                                      .allocate = allocate,
                                      .release = release,
                                      .read = read_arena,
-                                     .write = write_arena};
+                                     .write = write_arena,
+                                     .count = count_hosts,
+                                     .describe = describe_host,
+                                     .check = check_index};

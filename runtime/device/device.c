@@ -105,15 +105,10 @@ const char *ms_device_name(int kind) { return kind >= 0 && kind < KINDS ? names[
 
 /* ---- information about devices ---- */
 
-static int find_gpus(int kind, const ms_device_api **api) {
-  MS_TRY(ms_device_find(kind, api));
-  return (*api)->count ? MS_OK : MS_FAIL(MS_EINVAL, "devices of kind %s cannot be listed", ms_device_name(kind));
-}
-
 int ms_device_count(int device, int *count) {
   MS_GIVEN(count);
   const ms_device_api *api;
-  MS_TRY(find_gpus(device, &api));
+  MS_TRY(ms_device_find(device, &api));
   return api->count(count);
 }
 
@@ -121,7 +116,7 @@ int ms_device_describe(int device, int index, ms_device_info *info, int size) {
   MS_GIVEN(info);
   MS_NOT_NEGATIVE(index);
   const ms_device_api *api;
-  MS_TRY(find_gpus(device, &api));
+  MS_TRY(ms_device_find(device, &api));
   ms_device_info own;
   MS_TRY(api->describe(index, &own));
   MS_GIVE_INFO(info, size, own);
@@ -130,7 +125,7 @@ int ms_device_describe(int device, int index, ms_device_info *info, int size) {
 int ms_device_check(int device, int index) {
   MS_NOT_NEGATIVE(index);
   const ms_device_api *api;
-  MS_TRY(find_gpus(device, &api));
+  MS_TRY(ms_device_find(device, &api));
   return api->check(index);
 }
 
@@ -142,6 +137,7 @@ int ms_device_library(int device, int library, char *version, int bytes) {
   if (library < 0 || library >= MS_LIBRARIES)
     return MS_FAIL(MS_EINVAL, "library must be one of enum ms_gpu_library, not %d", library);
   if (bytes < 1) return MS_FAIL(MS_EINVAL, "a version of %d bytes: give room for some", bytes);
-  MS_TRY(find_gpus(device, &api));
+  MS_TRY(ms_device_find(device, &api));
+  if (!api->library) return MS_FAIL(MS_EINVAL, "the device %s has no such libraries", api->name);
   return api->library(libraries[library], version, bytes);
 }

@@ -23,7 +23,7 @@ enum {
 
 /* MS_DEVICE_VERSION: version of this table (the last two digits) and of the ops. A library that was built for another
  * version is refused: it would take an op of a plan for another one. */
-enum { MS_DEVICE_VERSION = 100 * MS_DEVICE_OPS + 8, MS_DEVICE_ID_BYTES = 128, MS_DEVICE_PEERS = 64 };
+enum { MS_DEVICE_VERSION = 100 * MS_DEVICE_OPS + 9, MS_DEVICE_ID_BYTES = 128 };
 
 typedef struct ms_device ms_device;
 typedef struct ms_device_stream ms_device_stream;
@@ -156,11 +156,11 @@ typedef struct ms_device_api {
   /* Waits at most `seconds` for that. */
   void (*comm_close)(ms_device *device, ms_device_comm *comm, double seconds);
 
-  /* For `moonshard doctor`; these do not open a device. */
+  /* What there is; these do not open a device. */
   int (*count)(int *devices);
   int (*describe)(int index, ms_device_info *info);
   int (*check)(int index); /* whether open accepts it */
-  /* "driver", "runtime", "cublasLt", "cudnn", "nccl": its version, or "" if not found. */
+  /* "driver", "runtime", "cublasLt", "cudnn", "nccl": its version, or "" if not found. NULL: the kind has none. */
   int (*library)(const char *name, char *version, int bytes);
 } ms_device_api;
 

@@ -20,7 +20,7 @@ extern "C" {
 
 /* ffi:begin */
 
-enum { MS_ABI_VERSION = 13, MS_MAX_DIMS = 6, MS_MAX_MESH_DIMS = 6, MS_MAX_INPUTS = 8, MS_MAX_OUTPUTS = 5 };
+enum { MS_ABI_VERSION = 14, MS_MAX_DIMS = 6, MS_MAX_MESH_DIMS = 6, MS_MAX_INPUTS = 8, MS_MAX_OUTPUTS = 5 };
 /* The most ranks that a job can have, and one host. */
 enum { MS_MAX_RANKS = 4096, MS_MAX_LOCAL_RANKS = 64 };
 
@@ -147,18 +147,6 @@ typedef struct ms_dtype_info {
 
 MS_API int ms_dtype_describe(int dtype, ms_dtype_info *info, int size); /* MS_EDTYPE if there is no such type */
 
-/* ---- memory of the host ----------------------------------------------------------------------------------------- */
-
-/* The memory of this machine in bytes, and what control groups (of containers, batch systems, services) leave of it.
- * Cached pages of files count as available. A group whose limit is not below `total` limits nothing. */
-typedef struct ms_memory_info {
-  int64_t total;         /* of the machine, without swap; -1: unknown */
-  int64_t available;     /* what processes can still take, of the machine or of this process's groups; -1: unknown */
-  int64_t limit;         /* of the group that leaves the least: this process's own, or one above it; -1: none limits */
-  char limit_file[1024]; /* the file that says this limit; "" if none does */
-} ms_memory_info;
-MS_API int ms_memory_describe(ms_memory_info *memory, int size);
-
 /* ---- devices ---------------------------------------------------------------------------------------------------- */
 
 /* Where kernels run and tensors are stored. CUDA needs libmoonshard_cuda.so in the folder of the engine's library; the
@@ -172,21 +160,29 @@ enum ms_device_kind { MS_DEVICE_CPU = 0, MS_DEVICE_CUDA = 1 };
  * or later). */
 enum ms_nccl_option { MS_NCCL_WINDOWS = 1, MS_NCCL_COPY_ENGINES = 2 };
 
+/* A GPU, or the host with all of its processors: the only device of MS_DEVICE_CPU. */
 typedef struct ms_device_info {
-  char name[256];
-  int major, minor; /* compute capability */
-  int processors;   /* streaming multiprocessors */
-  int64_t memory_bytes;
-  int peer[64]; /* [i] 1: it can read the memory of GPU i directly */
+  char name[256];               /* of the model; "": unknown */
+  int major, minor;             /* compute capability; 0 of the host */
+  int processors;               /* streaming multiprocessors; of the host: the cores that this process can keep busy */
+  int64_t memory_bytes;         /* of the host: without swap, -1: unknown */
+  int peer[MS_MAX_LOCAL_RANKS]; /* [i] 1: it can read the memory of GPU i directly */
+  /* What processes can still take of the host's memory: of the machine, or of what control groups (of containers, batch
+   * systems, services) leave this process; cached pages of files count as available. -1: unknown, or a GPU, for which
+   * ms_state_memory says what is free. */
+  int64_t available;
+  int64_t limit;         /* of the group that leaves the least: this process's own, or one above it. -1: none is below
+                            memory_bytes */
+  char limit_file[1024]; /* the file that says this limit; "" if none does */
 } ms_device_info;
 
-/* The number of GPUs that this process can use, and the properties of one of them. device: enum ms_device_kind. */
+/* The number of devices of a kind (enum ms_device_kind) that this process can use, and the properties of one. */
 MS_API int ms_device_count(int device, int *count);
 MS_API int ms_device_describe(int device, int index, ms_device_info *info, int size);
-/* MS_OK if a rank can open this GPU; otherwise the error says why not, for example because the device's library
+/* MS_OK if a rank can open this device; otherwise the error says why not, for example because the device's library
  * contains no code for its compute capability. */
 MS_API int ms_device_check(int device, int index);
-/* Libraries of a device. The last two stand for the version of NCCL if it supports the option of enum ms_nccl_option.
+/* Libraries of a GPU. The last two stand for the version of NCCL if it supports the option of enum ms_nccl_option.
  */
 enum ms_gpu_library {
   MS_LIBRARY_DRIVER = 0,
@@ -198,7 +194,7 @@ enum ms_gpu_library {
   MS_LIBRARY_NCCL_COPY_ENGINES = 6,
   MS_LIBRARIES = 7
 };
-/* Writes the version of a library as text, "" if it is not found; version is [bytes]. */
+/* Writes the version of a library as text, "" if it is not found; version is [bytes]. MS_EINVAL for the CPU. */
 MS_API int ms_device_library(int device, int library, char *version, int bytes);
 
 /* ---- notes ------------------------------------------------------------------------------------------------------- */

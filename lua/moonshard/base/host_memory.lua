@@ -13,10 +13,10 @@ local host_memory = {}
 
 ---@return moonshard.HostMemory
 function host_memory.read()
-  local info, found = ffi.new("ms_memory_info"), {}
-  check(C.ms_memory_describe(info, ffi.sizeof(info)))
-  for _, name in ipairs({ "total", "available", "limit" }) do
-    if info[name] >= 0 then found[name] = tonumber(info[name]) end
+  local info, found = ffi.new("ms_device_info"), {}
+  check(C.ms_device_describe(C.MS_DEVICE_CPU, 0, info, ffi.sizeof(info)))
+  for name, field in pairs({ total = "memory_bytes", available = "available", limit = "limit" }) do
+    if info[field] >= 0 then found[name] = tonumber(info[field]) end
   end
   if found.limit then found.limit_file = ffi.string(info.limit_file) end
   return found

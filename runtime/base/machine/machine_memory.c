@@ -5,8 +5,6 @@
 #include <string.h>
 
 #include "base/machine/control_groups.h"
-#include "base/config.h"
-#include "base/error.h"
 
 /* The names of a group's files, and in memory.stat of cached pages of files, which the kernel frees when memory is
  * short; those of the groups below are included. */
@@ -44,13 +42,13 @@ static int64_t read_cached(const char *folder, int version) {
 }
 
 typedef struct found_limit {
-  ms_memory_info *memory;
+  ms_machine_memory *memory;
   int64_t left; /* of the group in memory->limit_file */
 } found_limit;
 
 static void visit_limit(void *context, const char *folder, int version) {
   found_limit *found = context;
-  ms_memory_info *memory = found->memory;
+  ms_machine_memory *memory = found->memory;
   const int64_t limit = read_bytes(folder, FILES[version].limit), used = read_bytes(folder, FILES[version].used);
   if (limit < 0 || (memory->total >= 0 && limit >= memory->total)) return;
   int64_t left = limit - (used < 0 ? 0 : used) + read_cached(folder, version);
@@ -61,7 +59,7 @@ static void visit_limit(void *context, const char *folder, int version) {
   snprintf(memory->limit_file, sizeof memory->limit_file, "%s/%s", folder, FILES[version].limit);
 }
 
-static void read_machine(const char *root, ms_memory_info *memory) {
+static void read_machine(const char *root, ms_machine_memory *memory) {
   char path[512], line[256];
   long long kib;
   snprintf(path, sizeof path, "%s/proc/meminfo", root);
@@ -74,17 +72,10 @@ static void read_machine(const char *root, ms_memory_info *memory) {
   fclose(file);
 }
 
-void ms_memory_read(const char *root, ms_memory_info *memory) {
+void ms_machine_memory_read(const char *root, ms_machine_memory *memory) {
   found_limit found = {.memory = memory};
-  *memory = (ms_memory_info){.total = -1, .available = -1, .limit = -1};
+  *memory = (ms_machine_memory){.total = -1, .available = -1, .limit = -1};
   read_machine(root, memory);
   ms_control_groups_visit(root, "memory", visit_limit, &found);
   if (memory->limit >= 0 && (memory->available < 0 || found.left < memory->available)) memory->available = found.left;
-}
-
-int ms_memory_describe(ms_memory_info *memory, int size) {
-  MS_GIVEN(memory);
-  ms_memory_info own;
-  ms_memory_read("", &own);
-  MS_GIVE_INFO(memory, size, own);
 }

@@ -119,10 +119,10 @@ int ms_cuda_describe(int index, ms_device_info *info) {
   MS_TRY(MS_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index)));
   MS_TRY(MS_CUDA(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, index)));
   MS_TRY(MS_CUDA(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, index)));
-  *info = (ms_device_info){.major = major, .minor = minor, .processors = processors};
+  *info = (ms_device_info){.major = major, .minor = minor, .processors = processors, .available = -1, .limit = -1};
   snprintf(info->name, sizeof info->name, "%s", properties.name);
   info->memory_bytes = (int64_t)properties.totalGlobalMem;
-  for (int peer = 0; peer < devices && peer < MS_DEVICE_PEERS; peer++) {
+  for (int peer = 0; peer < devices && peer < MS_MAX_LOCAL_RANKS; peer++) {
     if (peer == index) continue;
     MS_TRY(MS_CUDA(cudaDeviceCanAccessPeer(&info->peer[peer], index, peer)));
   }

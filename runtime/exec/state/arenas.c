@@ -8,6 +8,7 @@
 
 #include "base/config.h"
 #include "base/error.h"
+#include "base/machine/machine_memory.h"
 #include "exec/state/host_memory.h"
 
 enum { PAGE_BYTES = 4096 };
@@ -43,13 +44,13 @@ static int drain(const ms_state *state) { return state->queue ? state->queue->dr
 static int check_host_memory(const ms_state *state, int arena, int64_t bytes) {
   static const double GIB = 1024.0 * 1024 * 1024;
   struct sysinfo host;
-  ms_memory_info memory;
+  ms_machine_memory memory;
   double mapped = (double)bytes;
   if (!ms_device_has(state->device, MS_DEVICE_HOST_MEMORY) || sysinfo(&host))
     return MS_OK; /* unknown: let mmap decide */
   for (int other = 0; other < MS_ARENAS; other++)
     if (other != arena) mapped += (double)state->arena[other].bytes;
-  MS_TRY(ms_memory_describe(&memory, sizeof memory));
+  ms_machine_memory_read("", &memory);
   double most = memory.limit >= 0 ? (double)memory.limit : (double)host.totalram * host.mem_unit;
   most += (double)host.totalswap * host.mem_unit;
   if (mapped <= most) return MS_OK;

@@ -41,8 +41,8 @@ static void put(const char *path, const char *text) {
 
 static void assert_memory(int64_t total, int64_t available, int64_t limit, const char *file) {
   char whole[512];
-  ms_memory_info memory;
-  ms_memory_read(root, &memory);
+  ms_machine_memory memory;
+  ms_machine_memory_read(root, &memory);
   assert_int_equal(memory.total, total);
   assert_int_equal(memory.available, available);
   assert_int_equal(memory.limit, limit);
@@ -112,13 +112,22 @@ static void the_machine_can_have_less_than_a_group_leaves(void **state) {
   assert_memory(TOTAL, 1024, 500000, "/sys/fs/cgroup/memory.max");
 }
 
-static void this_machine_says_something(void **state) {
+static void the_host_is_the_only_device_of_its_kind(void **state) {
   (void)state;
-  ms_memory_info memory;
-  must(ms_memory_describe(&memory, sizeof memory));
-  assert_true(memory.total > 0 && memory.available > 0 && memory.available <= memory.total);
-  assert_true((memory.limit < 0) == !*memory.limit_file);
-  assert_int_equal(ms_memory_describe(NULL, sizeof(ms_memory_info)), MS_EINVAL);
+  ms_device_info host;
+  int count;
+  char version[8];
+  must(ms_device_count(MS_DEVICE_CPU, &count));
+  assert_int_equal(count, 1);
+  must(ms_device_check(MS_DEVICE_CPU, 0));
+  must(ms_device_describe(MS_DEVICE_CPU, 0, &host, sizeof host));
+  assert_true(host.memory_bytes > 0 && host.available > 0 && host.available <= host.memory_bytes);
+  assert_true((host.limit < 0) == !*host.limit_file);
+  assert_true(host.processors >= 1 && !host.major && !strchr(host.name, '\n'));
+  assert_fails(ms_device_describe(MS_DEVICE_CPU, 1, &host, sizeof host), MS_EINVAL, "device 1 | the host");
+  assert_fails(ms_device_check(MS_DEVICE_CPU, 1), MS_EINVAL, "device 1 | the host");
+  assert_fails(ms_device_library(MS_DEVICE_CPU, MS_LIBRARY_NCCL, version, sizeof version), MS_EINVAL,
+               "cpu | libraries");
 }
 
 #define ROOT_TEST(test) cmocka_unit_test_setup_teardown(test, make_root, remove_root)
@@ -130,7 +139,7 @@ int main(void) {
       ROOT_TEST(a_container_sees_its_own_group_as_the_topmost),
       ROOT_TEST(limits_of_the_first_version_are_read),
       ROOT_TEST(the_machine_can_have_less_than_a_group_leaves),
-      TEST(this_machine_says_something),
+      TEST(the_host_is_the_only_device_of_its_kind),
   };
   return cmocka_run_group_tests_name("machine memory", tests, NULL, NULL);
 }
