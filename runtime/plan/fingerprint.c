@@ -133,7 +133,7 @@ static void describe_config(const ms_plan *plan, ms_text *text) {
     ms_text_string(text, "\n");
   }
   for (int i = 0; i < c->logit_clips; i++) {
-    const ms_logit_clip *clip = &c->logit_clip[i];
+    const ms_logit_clip *clip = ms_plan_logit_clip(c, i);
     ms_text_append(text,
                    "qk_clip of %s by %s: from %lld, %lld heads of %lld scores, rows %lld %lld %lld, %.17g %.17g\n",
                    plan->model->param[clip->param].name, clip->output, (long long)clip->at, (long long)clip->heads,

@@ -1,4 +1,7 @@
 /* logit_clips.c - checks what QK-clip scales (ms_logit_clip). */
+#include <stddef.h>
+
+#include "base/config.h"
 #include "plan/optimizer.h"
 
 static int check_clip(const ms_model *model, const ms_logit_clip *c) {
@@ -31,6 +34,13 @@ int ms_plan_check_logit_clips(const ms_model *model, const ms_plan_config *confi
       (config->logit_clips > 0) != (config->qk_clip_threshold > 0))
     return MS_FAIL(MS_EINVAL, "%d logit_clips: set logit_clip and qk_clip_threshold, too, or none of the three",
                    config->logit_clips);
-  for (int i = 0; i < config->logit_clips; i++) MS_TRY(check_clip(model, &config->logit_clip[i]));
+  const int least = (int)(offsetof(ms_logit_clip, rest_power) + sizeof config->logit_clip->rest_power);
+  if (config->logit_clips && config->logit_clip_size < least)
+    return MS_FAIL(MS_EINVAL, "logit_clip_size is %d: give the sizeof of an ms_logit_clip", config->logit_clip_size);
+  for (int i = 0; i < config->logit_clips; i++) {
+    ms_logit_clip clip = {0};
+    MS_TRY(ms_info_take(&clip, sizeof clip, ms_plan_logit_clip(config, i), config->logit_clip_size, "logit_clip"));
+    MS_TRY(check_clip(model, &clip));
+  }
   return MS_OK;
 }

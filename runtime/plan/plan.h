@@ -284,6 +284,11 @@ int ms_plan_node_bytes(const ms_plan *plan, int node, int64_t *bytes);
 int ms_plan_category_peaks(const ms_plan *plan, int64_t *bytes);
 
 /* Creates an empty plan of a model (plan.c). */
+/* The i-th of ms_plan_config.logit_clip, at the distance of the program's structs. */
+static inline const ms_logit_clip *ms_plan_logit_clip(const ms_plan_config *config, int i) {
+  return (const ms_logit_clip *)(const void *)((const char *)config->logit_clip + (int64_t)i * config->logit_clip_size);
+}
+
 int ms_plan_new(const ms_model *model, const ms_plan_config *config, ms_plan **plan);
 /* Checks that all settings are in range and go together (config.c). */
 int ms_plan_check_config(const ms_plan_config *config);

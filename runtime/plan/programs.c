@@ -160,8 +160,10 @@ static const ms_update_step ema_steps[] = {{MS_STEP_KERNEL, MS_OP_ema, 0, {MS_OF
 const ms_optimizer ms_ema = {.name = "ema", .step = ema_steps, .updates_units = 1};
 
 static const ms_logit_clip *clip_of(const ms_plan *plan, int param) {
-  for (int i = 0; i < plan->config.logit_clips; i++)
-    if (plan->config.logit_clip[i].param == param) return &plan->config.logit_clip[i];
+  for (int i = 0; i < plan->config.logit_clips; i++) {
+    const ms_logit_clip *clip = ms_plan_logit_clip(&plan->config, i);
+    if (clip->param == param) return clip;
+  }
   return NULL;
 }
 

@@ -18,7 +18,7 @@
 /* The output of a name that clips read, of those before which number; *at: its first element among all. */
 static int is_read(const ms_plan *plan, const char *name) {
   for (int i = 0; i < plan->config.logit_clips; i++)
-    if (!strcmp(plan->config.logit_clip[i].output, name)) return 1;
+    if (!strcmp(ms_plan_logit_clip(&plan->config, i)->output, name)) return 1;
   return 0;
 }
 
@@ -35,7 +35,7 @@ static int64_t elements_before(const ms_graph *graph, const ms_plan *plan, const
 /* Where a clip's scores are: set once, in FIRST. */
 static int place_clips(ms_plan *plan, const ms_graph *graph) {
   for (int i = 0; i < plan->config.logit_clips; i++) {
-    const ms_logit_clip *c = &plan->config.logit_clip[i];
+    const ms_logit_clip *c = ms_plan_logit_clip(&plan->config, i);
     const int64_t before = elements_before(graph, plan, c->output), all = elements_before(graph, plan, NULL);
     plan->logit_at[i] = before + c->at;
     if (before < 0 || plan->logit_at[i] + c->heads * c->shared > all)

@@ -250,6 +250,27 @@ static void measured_kernels_are_read_at_their_distance(void **state) {
   assert_fails(ms_cluster_kernel_time(&c, &work, sizeof work, &seconds), MS_EUNSUPPORTED, "newer");
 }
 
+static void logit_clips_are_read_at_their_distance(void **state) {
+  (void)state;
+  mlp_config c = mlp_default(1, 1, 0);
+  mlp m = mlp_make(&c);
+  ms_plan_config config = planned_config();
+  ms_plan *plan;
+  struct newer {
+    ms_logit_clip known;
+    double added;
+  } clip[2] = {{.known = {.output = "scores", .heads = 1, .shared = 1}}, {.known = {.output = "scores", .shared = 1}}};
+  config.qk_clip_threshold = 1;
+  config.logit_clip = &clip->known;
+  config.logit_clips = 2;
+  assert_fails(ms_plan_compile(m.graph, &config, &plan), MS_EINVAL, "logit_clip_size is 0");
+  config.logit_clip_size = sizeof *clip;
+  assert_fails(ms_plan_compile(m.graph, &config, &plan), MS_ESHAPE, "qk_clip of 0 heads"); /* the second */
+  clip[1].added = 1;
+  assert_fails(ms_plan_compile(m.graph, &config, &plan), MS_EUNSUPPORTED, "newer");
+  mlp_free(&m);
+}
+
 /* After the settings of an older program lies what is none. */
 static void settings_of_an_older_program_are_checked_alone(void **state) {
   (void)state;
@@ -294,6 +315,7 @@ int main(void) {
       TEST(rows_of_an_older_program_are_read_at_their_distance),
       TEST(groups_are_read_at_their_distance),
       TEST(measured_kernels_are_read_at_their_distance),
+      TEST(logit_clips_are_read_at_their_distance),
       TEST(settings_of_an_older_program_are_checked_alone),
       TEST(inputs_of_an_older_program_have_defaults),
   };

@@ -132,6 +132,7 @@ function qk_clip.configure(clips, o, config, keep)
   end
   keep.list = list
   config.qk_clip_threshold, config.logit_clips, config.logit_clip = o.threshold, #clips, list
+  config.logit_clip_size = ffi.sizeof("ms_logit_clip")
 end
 
 return qk_clip
