@@ -59,10 +59,10 @@
  * the functions marked "Collective", in the same order, with one thread per rank at a time. These wait for other ranks,
  * at most for the timeout (ms_world_config.timeout; MS_ETIMEOUT). They return early if another rank dies or gives up
  * (MS_EPEER), and after Ctrl-C (MS_EINTERRUPT) if the program has called ms_interrupt_install. The timeout bounds
- * waiting, not computing. ms_token_reader_take, which waits for the reader's thread, takes a deadline of its own. All
- * other functions wait only for the disk. Kernels run on the calling thread and on the engine's own threads
- * (ms_plan_config.threads). No call changes the OpenMP settings of the calling thread (omp_set_num_threads). Only
- * ms_interrupt_install and ms_world_catch_termination install signal handlers.
+ * waiting, not computing. ms_token_reader_take and ms_token_reader_discard, which wait for the reader's thread, and
+ * ms_save_wait take a deadline of their own. All other functions wait only for the disk. Kernels run on the calling
+ * thread and on the engine's own threads (ms_plan_config.threads). No call changes the OpenMP settings of the calling
+ * thread (omp_set_num_threads). Only ms_interrupt_install and ms_world_catch_termination install signal handlers.
  *
  * A complete program. It trains a small network, sharded over all ranks that a launcher starts (or on one), and checks
  * every status:

@@ -118,7 +118,7 @@ enum ms_dtype_use {
   MS_DTYPE_PARAM = 1 << 2,  /* parameters as kernels read them */
   MS_DTYPE_REDUCE = 1 << 3, /* reductions over ranks; each addition is in f32 */
   MS_DTYPE_SUM = 1 << 4,    /* sums of micro-batches */
-  MS_DTYPE_MOMENT = 1 << 5, /* AdamW's moments */
+  MS_DTYPE_MOMENT = 1 << 5, /* moments of optimizers */
   /* Kernels and sums read and write it. Their loops over floats exist for f32 and bf16: what is not the one is the
    * other. So nothing else may reach them, and every call is checked for this flag before it is prepared. */
   MS_DTYPE_LOOPS = 1 << 6,

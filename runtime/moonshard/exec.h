@@ -156,10 +156,11 @@ MS_API int ms_profile_items(const ms_profile *profile, ms_profile_item *rows, in
 
 /* ---- parameters and optimizer state ----------------------------------------------------------------------------- */
 
-/* The tensors that a state has for each parameter. EXP_AVG and EXP_AVG_SQ: AdamW's moments; SGD has only MOMENTUM. In
- * units with a fragment (ms_unit_config.fragment), which are the only ones with SYNCED to OUTER_SUM: the weights after
- * the last sync, the outer optimizer's momentum, and with ms_plan_config.outer_delay the sum over the replicas that was
- * sent and not yet applied. These are the same on all replicas; between syncs all others there are not.
+/* The tensors that a state has for each parameter. EXP_AVG and EXP_AVG_SQ: the moments of Adam and AdamW; Lion has only
+ * EXP_AVG, SGD and Muon only MOMENTUM, which is the same tensor by another name. In units with a fragment
+ * (ms_unit_config.fragment), which are the only ones with SYNCED to OUTER_SUM: the weights after the last sync, the
+ * outer optimizer's momentum, and with ms_plan_config.outer_delay the sum over the replicas that was sent and not yet
+ * applied. These are the same on all replicas; between syncs all others there are not.
  *
  * STORED: of a parameter that is kept as codes (ms_param_config.storage_dtype), these and their scales as they are
  * kept, to save and load them bit for bit. Its "elements" are 32-bit words, which take the place of f32 values. As
@@ -219,7 +220,8 @@ MS_API int ms_state_gather(ms_state *state, int param, int what, int64_t first, 
  * reading the old values. */
 MS_API int ms_state_scatter(ms_state *state, int param, int from, const float *full);
 /* Sets the number of updates that a parameter has had (ms_tensor_info.updates), the same on all ranks, when you restore
- * a saved state. AdamW's bias corrections and SGD's first step depend on it. Not collective. */
+ * a saved state. Bias corrections of Adam and AdamW, SGD's first step and Adafactor's decay depend on it. Not
+ * collective. */
 MS_API int ms_state_set_updates(ms_state *state, int param, int64_t updates);
 /* Swaps the parameters and their averages (ms_plan_config.ema_decay), so that evaluating, reading and exporting use the
  * averages; a second call swaps back. Until then, training and saving are MS_EINVAL. The average of a frozen parameter

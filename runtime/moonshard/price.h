@@ -127,7 +127,7 @@ typedef struct ms_cluster {
     double log_between;  /* what each doubling of the nodes beyond two adds to the transfer between them, as a part */
     double processor;    /* HOSTS: processor time that a byte of the work's `wire` takes of its node, seconds: threads
                             that move bytes share the cores with those that compute; 0: none */
-  } link[8];
+  } link[MS_MAX_LINKS];
   int links;
   const ms_kernel_work *point; /* [points] measured kernels, with their seconds; read during the call */
   int points;
@@ -159,20 +159,21 @@ typedef struct ms_price {
   double step; /* seconds of a step: all runs of its phases, and the gaps */
   double gaps;
   struct ms_price_phase {
-    int runs;             /* in a step */
-    double seconds;       /* of one run */
-    double computing;     /* in which a kernel runs */
-    double waiting[6];    /* in which kernels wait for collectives, by mesh dimension */
-    double issuing;       /* in which kernels wait for the thread that issues them */
-    double comm_bytes[6]; /* sent and received by this rank in one run, by mesh dimension, as in ms_plan_summary */
-  } phase[MS_PHASES];     /* by enum ms_phase */
-  double flops;           /* that the kernels of a step compute on this rank, with recomputation */
-  double bytes;           /* of this rank's memory that the plan uses: ms_plan_summary.peak_bytes */
+    int runs;                            /* in a step */
+    double seconds;                      /* of one run */
+    double computing;                    /* in which a kernel runs */
+    double waiting[MS_MAX_MESH_DIMS];    /* in which kernels wait for collectives, by mesh dimension */
+    double issuing;                      /* in which kernels wait for the thread that issues them */
+    double comm_bytes[MS_MAX_MESH_DIMS]; /* sent and received by this rank in one run, by mesh dimension, as in
+                                            ms_plan_summary */
+  } phase[MS_PHASES];                    /* by enum ms_phase */
+  double flops;                          /* that the kernels of a step compute on this rank, with recomputation */
+  double bytes;                          /* of this rank's memory that the plan uses: ms_plan_summary.peak_bytes */
   /* What the critical path of the step consists of, in seconds. */
   struct ms_price_critical {
     double kernels;
-    double collectives[6]; /* by mesh dimension */
-    double others;         /* collectives of no mesh dimension */
+    double collectives[MS_MAX_MESH_DIMS]; /* by mesh dimension */
+    double others;                        /* collectives of no mesh dimension */
   } critical;
 } ms_price;
 /* Prices a step of a number of micro-batches, for a plan of a rank on the cluster's kind of device. All ranks are
