@@ -4,7 +4,6 @@ local agreement = require("moonshard.distributed.agreement")
 local branches = require("moonshard.checkpoint.folders.branches")
 local checkpoint = require("moonshard.checkpoint")
 local clock = require("moonshard.base.clock")
-local data_position = require("moonshard.checkpoint.data_position")
 local disks = require("moonshard.checkpoint.folders.disks")
 local errors = require("moonshard.base.error")
 local folder = require("moonshard.checkpoint.folders.folder")
@@ -14,20 +13,11 @@ local input_file = require("moonshard.base.files.input_file")
 local log = require("moonshard.metrics.log")
 local not_kept = require("moonshard.checkpoint.not_kept")
 local newest = require("moonshard.checkpoint.folders.newest")
-local options = require("moonshard.base.checks.options")
 local owned_ranges = require("moonshard.engine.owned_ranges")
+local policy_options = require("moonshard.checkpoint.policy_options")
 local rank_states = require("moonshard.checkpoint.rank_states")
-local same_run = require("moonshard.engine.agreement.same_run")
 local termination = require("moonshard.checkpoint.termination")
 local world = require("moonshard.distributed.world")
-
----@class moonshard.CheckpointOptions
----@field dir? string folder of the checkpoints; "": save none
----@field every? integer steps between checkpoints; default: save only when the run ends
----@field keep_last? integer number of checkpoints to keep; default 2
----@field async? boolean true (default): threads write while training continues; false: training waits
----@field resume? string|boolean "auto": resume from the newest in dir, if there is one; a path: resume from that one
----@field data? table whose position is saved and restored
 
 ---@class moonshard.CheckpointPolicy: moonshard.CheckpointOptions
 ---@field train moonshard.Trainer
@@ -50,31 +40,7 @@ Policy.__index = Policy
 
 local policy = {}
 
-local WHO = "ms.trainer: checkpoint"
-
--- What ranks would save at other steps, keep elsewhere or resume without each other.
-local COMPARED = {
-  { name = "dir" }, { name = "every" }, { name = "keep_last" }, { name = "async" }, { name = "resume" },
-  { name = "data", of = same_run.presence("data") },
-}
-
-local function parse(given)
-  local o = options.parse(WHO, given, {
-    dir = { "string", default = "" }, every = { "integer", default = 0 }, keep_last = { "positive", default = 2 },
-    async = { "boolean", default = true }, resume = { "string|boolean", default = "" }, data = { "table" },
-  })
-  for _, method in ipairs(o.data and { "state", "load_state" } or {}) do
-    data_position.check(WHO, o.data, method)
-  end
-  if o.every < 0 then errors.invalid("%s: every must be at least 0, not %d", WHO, o.every) end
-  if given.dir == nil and (given.every ~= nil or given.keep_last ~= nil) then
-    errors.invalid("%s: without dir nothing is saved: give a folder, dir = \"runs/a\", or dir = \"\" for none", WHO)
-  end
-  if o.resume == true then o.resume = "auto" end
-  if not o.resume then o.resume = "" end
-  if o.resume == "auto" and o.dir == "" then errors.invalid("%s: resume=auto needs a folder: give dir too", WHO) end
-  return o
-end
+local WHO = policy_options.WHO
 
 -- The step of what a run resumes from; -1: a fresh run, or unknown before it is read.
 local function step_of(path) return tonumber(path and path:match("step%-(%d+)[^/]*/*$")) or -1 end
@@ -154,26 +120,17 @@ local function resume(self, path, skipped)
   error(raised, 0)
 end
 
----The options of checkpoints as facts of a run (engine/agreement/same_run.lua); without dir and resume they have no
----effect.
----@param o moonshard.CheckpointOptions? parsed; nil: the trainer has none
----@return [string, any][]
-function policy.facts(o)
-  if not o or o.dir == "" and o.resume == "" then o = parse({}) end
-  return same_run.options(COMPARED, o, "checkpoint.%s of ms.trainer")
-end
-
 ---Reads a trainer's option, and resumes from a checkpoint if it says so. Resuming is collective.
 ---@param train moonshard.Trainer
 ---@param given moonshard.CheckpointOptions
 ---@param compare fun(train: moonshard.Trainer, facts: [string, any][]) lets ranks compare all options. Collective
 ---@return moonshard.CheckpointPolicy? nil when nothing is saved
 function policy.new(train, given, compare)
-  local self = setmetatable(parse(given), Policy)
+  local self = setmetatable(policy_options.parse(given), Policy)
   self.train = train
   if checkpoint.is_inert() then return nil end
   if self.dir ~= "" or self.resume ~= "" then
-    compare(train, policy.facts(self))
+    compare(train, policy_options.facts(self))
   end
   if self.dir ~= "" then
     termination.check_folder(WHO, train, self.dir)

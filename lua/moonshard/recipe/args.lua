@@ -10,7 +10,6 @@
 local device = require("moonshard.distributed.device")
 local errors = require("moonshard.base.error")
 local nearest = require("moonshard.base.names.nearest")
-local other_names = require("moonshard.base.names.other_names")
 local output_file = require("moonshard.base.files.output_file")
 local text_lines = require("moonshard.base.text.text_lines")
 local world = require("moonshard.distributed.world")
@@ -206,7 +205,8 @@ local function parse(defaults)
   for _, override in ipairs(args.overrides) do
     local default = typed[override.key]
     if default == nil then
-      local other, advice = other_names.of_option(override.key, typed), nearest.advice(override.key, typed)
+      local other = require("moonshard.base.names.other_names").of_option(override.key, typed)
+      local advice = nearest.advice(override.key, typed)
       if other and other:find("^did you mean") then other, advice = nil, other end
       if nearest.called_here(override.key, typed) then other = nil end
       errors.raise("MS_ENAME", "this recipe has no setting %s: %s", override.key,

@@ -7,7 +7,6 @@
 
 local errors = require("moonshard.base.error")
 local engine = require("moonshard.base.ffi")
-local other_names = require("moonshard.base.names.other_names")
 local re = require("moonshard.base.re")
 local C, ffi = engine.C, engine.ffi
 
@@ -262,7 +261,7 @@ end
 -- Raises if a rule that matches nothing has a name from Hugging Face's library, which is another one in this model.
 local function check_other_names(self, n, c_names, names)
   for _, rule in ipairs(without_match(self, n, c_names)) do
-    local text = other_names.in_model(rule.pattern, names)
+    local text = require("moonshard.base.names.other_names").in_model(rule.pattern, names)
     if text then
       errors.raise_at(rule.where, "MS_ERULE", "%s: rule %s matches none of %d names: %s", self.name,
         rules.describe(rule), n, text)

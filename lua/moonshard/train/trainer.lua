@@ -277,7 +277,7 @@ end
 -- Once for a model: in its first step or evaluation, unless a trainer with checkpoints has done so.
 local function compare_options(self)
   if self.session.options_compared or world.plan_only or reference.active then return end
-  same_options.require(self, require("moonshard.checkpoint.policy").facts())
+  same_options.require(self, require("moonshard.checkpoint.policy_options").facts())
 end
 
 ---One optimizer step on this rank's batch. Collective.

@@ -3,7 +3,6 @@
 local errors = require("moonshard.base.error")
 local lists = require("moonshard.base.checks.lists")
 local nearest = require("moonshard.base.names.nearest")
-local other_names = require("moonshard.base.names.other_names")
 local text_lines = require("moonshard.base.text.text_lines")
 
 local options = {}
@@ -84,7 +83,7 @@ local function check_value(who, name, spec, value)
   end
   local texts = {}
   for i, kind in ipairs(list) do texts[i] = TEXTS[kind] or kind end
-  local advice = other_names.of_function(value)
+  local advice = require("moonshard.base.names.other_names").of_function(value)
   errors.invalid("%s: %s must be %s, not %s%s", who, name_of(name, spec), table.concat(texts, " or "), describe(value),
     advice and ": " .. advice or spec.example and ", as in " .. spec.example or "")
 end
@@ -130,7 +129,8 @@ function options.parse(who, given, specs)
         errors.invalid("%s: %s has no name: write name = value; %s", who, describe(value), nearest.advice("", named))
       end
       local advice = nearest.called_here(name, named) or nearest.slip(name, named)
-        or other_names.of_option(name, named) or nearest.advice(name, named)
+        or require("moonshard.base.names.other_names").of_option(name, named)
+        or nearest.advice(name, named)
       errors.raise("MS_ENAME", "%s: unknown option %s: %s", who, tostring(name), advice)
     end
     check_value(who, name, spec, value)

@@ -2,7 +2,6 @@
 -- about a missing method. It raises no errors, so error.lua can call it.
 
 local nearest = require("moonshard.base.names.nearest")
-local other_names = require("moonshard.base.names.other_names")
 
 local advice = {
   ---The rows of the op table by name, and tables whose keys are methods. They belong to higher layers, so
@@ -12,6 +11,9 @@ local advice = {
   ---@type fun(): table<string, any>[]
   methods = function() return {} end,
 }
+
+-- Long tables, which only a mistake needs.
+local function other_names() return require("moonshard.base.names.other_names") end
 
 local STEP = "train:step(batch) does forward, backward, clipping and the update"
 local MODE = "a model has no mode: train:step trains, train:evaluate evaluates"
@@ -117,7 +119,7 @@ local FIELDS = {
 ---@param valid table<string, any> keys: the fields that exist
 ---@return string
 function advice.for_field(name, valid)
-  local text = FIELDS[name] or other_names.of_option(name)
+  local text = FIELDS[name] or other_names().of_option(name)
   if text then return text end
   if rawget(valid, name:lower()) ~= nil then return ("did you mean %s?"):format(name:lower()) end
   local rows = advice.ops()
@@ -130,7 +132,7 @@ local function of_pytorch(name)
   local here = METHODS[name]
   if here then return ("PyTorch's %s is %s here"):format(name, here) end
   return REGIONS[name] and ("Megatron's %s is x:%s here"):format(name, REGIONS[name]) or EXPLAINED[name]
-    or other_names.of_function(name)
+    or other_names().of_function(name)
 end
 
 ---Suggests what to write instead of an unknown method.

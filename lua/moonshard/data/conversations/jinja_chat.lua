@@ -4,7 +4,6 @@
 
 local errors = require("moonshard.base.error")
 local input_file = require("moonshard.base.files.input_file")
-local jinja = require("moonshard.jinja")
 local json = require("moonshard.base.text.json")
 local nearest = require("moonshard.base.names.nearest")
 local options = require("moonshard.base.checks.options")
@@ -31,6 +30,9 @@ function jinja_chat.is(value) return getmetatable(value) == JinjaChat end
 -- The template for conversations with tools, where a folder has several.
 local WITH_TOOLS = "tool_use"
 
+-- Loads the language with the first template.
+local function compile(source, name) return require("moonshard.jinja").compile(source, name) end
+
 local function of_tokenizer(who, name, tokenizer)
   local path = tokenizer and tokenizer.path
   if not path then
@@ -46,14 +48,14 @@ local function of_tokenizer(who, name, tokenizer)
   end
   local with_tools = not name and found.sources[WITH_TOOLS]
   return {
-    of_tokenizer = true, default = jinja.compile(source.source, source.name),
-    with_tools = with_tools and jinja.compile(with_tools.source, with_tools.name) or nil,
+    of_tokenizer = true, default = compile(source.source, source.name),
+    with_tools = with_tools and compile(with_tools.source, with_tools.name) or nil,
   }
 end
 
 local function of_file(who, path)
   local source = input_file.read(path, who .. ": template is a file")
-  return { of_tokenizer = false, default = jinja.compile(source, path) }
+  return { of_tokenizer = false, default = compile(source, path) }
 end
 
 local function of_source(who, given)
@@ -63,7 +65,7 @@ local function of_source(who, given)
   if type(given.jinja) ~= "string" then
     errors.invalid("%s: template: jinja must be the source of a template, not %s", who, options.describe(given.jinja))
   end
-  return { of_tokenizer = false, default = jinja.compile(given.jinja, "{ jinja }") }
+  return { of_tokenizer = false, default = compile(given.jinja, "{ jinja }") }
 end
 
 -- ---- what a recipe adds -------------------------------------------------------------------------------------------
