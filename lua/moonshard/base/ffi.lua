@@ -57,9 +57,19 @@ local function check(status, edit)
   errors.raise_c(status, ffi.string(C.ms_status_name(status)), message, where)
 end
 
+---A struct that begins with struct_size, filled with its defaults.
+---@param type string "ms_plan_config"
+---@return ffi.cdata*
+local function config(type)
+  local made = ffi.new(type)
+  check(C.ms_config_default(type, made, ffi.sizeof(made)))
+  return made
+end
+
 return {
   C = C,
   version = ffi.string(C.ms_version()),
   ffi = ffi,
   check = check,
+  config = config,
 }

@@ -181,8 +181,7 @@ end
 ---@return ffi.cdata* ms_cluster with its rates, and no links
 ---@return number error mean relative distance of the model from the points
 function calibration_fit.rates(points, device)
-  local cluster = ffi.new("ms_cluster")
-  check(C.ms_config_default("ms_cluster", cluster, ffi.sizeof(cluster)))
+  local cluster = engine.config("ms_cluster")
   cluster.device = device == "cuda" and C.MS_DEVICE_CUDA or C.MS_DEVICE_CPU
   for id = 0, tonumber(C.MS_DTYPES) - 1 do cluster.peak[id] = peak(points, id) end
   cluster.clock, cluster.product.efficiency = 1, 1

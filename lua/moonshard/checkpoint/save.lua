@@ -201,8 +201,7 @@ local function describe(train, saver, states, data)
 end
 
 local function start(train, saver, o, head)
-  local session, disk, config = train.session, saver.disk, ffi.new("ms_save_config")
-  check(C.ms_config_default("ms_save_config", config, ffi.sizeof(config)))
+  local session, disk, config = train.session, saver.disk, engine.config("ms_save_config")
   local writer = 0
   for place, rank in ipairs(session:ranks()) do
     if rank == session.sharding.rank then writer = place - 1 end

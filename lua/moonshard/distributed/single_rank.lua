@@ -12,8 +12,7 @@ local world, mesh
 function single_rank.world()
   if not world then
     local out = ffi.new("ms_world *[1]")
-    local config = ffi.new("ms_world_config")
-    check(C.ms_config_default("ms_world_config", config, ffi.sizeof(config)))
+    local config = engine.config("ms_world_config")
     config.alone = 1
     check(C.ms_world_join(config, out))
     world = ffi.gc(out[0], C.ms_free)

@@ -6,7 +6,7 @@ local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
 local param_groups = require("moonshard.shard.param_groups")
 local settings = require("moonshard.base.settings")
-local C, ffi = engine.C, engine.ffi
+local C = engine.C
 
 local optimizers = {}
 
@@ -127,8 +127,7 @@ function optimizers.check(who, kind, o)
     end
   end
   param_groups.check(who, { weight_decay = o.weight_decay })
-  local config = ffi.new("ms_plan_config")
-  engine.check(C.ms_config_default("ms_plan_config", config, ffi.sizeof(config)))
+  local config = engine.config("ms_plan_config")
   optimizers.configure(config, kind, o)
   settings.check(who, "ms_plan_config", config, names_of(kind, given))
 end

@@ -356,8 +356,7 @@ end
 ---@param configure fun(config: ffi.cdata*) sets the fields of an ms_plan_config that differ from the defaults
 ---@return moonshard.Plan
 function plan.compile(graph, mesh, configure)
-  local config = ffi.new("ms_plan_config")
-  check(C.ms_config_default("ms_plan_config", config, ffi.sizeof(config)))
+  local config = engine.config("ms_plan_config")
   configure(config)
   if list then take_compiled(graph) end
   local out = ffi.new("ms_plan *[1]")

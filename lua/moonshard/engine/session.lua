@@ -207,8 +207,7 @@ end
 
 -- Reserves memory for a state, of which nothing is written.
 local function open_state(self)
-  local config, out = ffi.new("ms_plan_config"), ffi.new("ms_state *[1]")
-  check(C.ms_config_default("ms_plan_config", config, ffi.sizeof(config)))
+  local config, out = engine.config("ms_plan_config"), ffi.new("ms_state *[1]")
   config.train = self.optimizer and 1 or 0
   ema.configure(config, self.ema)
   replicate_sync.configure(config, self.sharding.local_sync)

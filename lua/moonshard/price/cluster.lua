@@ -110,8 +110,7 @@ local function check_numbers(self, to)
 end
 
 local function build(self, read)
-  local to = ffi.new("ms_cluster")
-  check(C.ms_config_default("ms_cluster", to, ffi.sizeof(to)))
+  local to = engine.config("ms_cluster")
   fill(to, fields.TREE, read)
   fill(to, fields.TREE.rows.device, read.device)
   to.device = C[fields.TREE.rows.device.rows.kind.words[read.device.kind]]

@@ -74,8 +74,7 @@ local function groups_of(self, optimizer)
 end
 
 local function dims_of(self)
-  local dims = ffi.new("ms_model_dims")
-  engine.check(C.ms_config_default("ms_model_dims", dims, ffi.sizeof(dims)))
+  local dims = engine.config("ms_model_dims")
   dims.replicate, dims.shard = self.replicate_dim, self.shard_dim
   dims.context, dims.tensor = self.context_dim, self.tensor_dim
   dims.sequence_parallel = self.sequence_parallel and 1 or 0

@@ -25,8 +25,7 @@ for i = 1, MAX_OUTPUTS do output_names[i] = tostring(i) end
 local compiled, count_compiled = {}, 0
 local model, state
 
-local config = ffi.new("ms_plan_config")
-check(C.ms_config_default("ms_plan_config", config, ffi.sizeof(config)))
+local config = engine.config("ms_plan_config")
 config.optimizer, config.train = C.MS_OPT_NONE, 0
 
 -- A model without parameters, and the state shared by the plans.
@@ -34,8 +33,7 @@ local function make_place()
   local out_model, out_state = ffi.new("ms_model *[1]"), ffi.new("ms_state *[1]")
   check(C.ms_model_new(0, out_model))
   model = ffi.gc(out_model[0], C.ms_free)
-  local dims = ffi.new("ms_model_dims")
-  check(C.ms_config_default("ms_model_dims", dims, ffi.sizeof(dims)))
+  local dims = engine.config("ms_model_dims")
   check(C.ms_model_shard(model, single_rank.mesh().handle, 0, dims))
   check(C.ms_state_new(single_rank.world(), model, config, 1, out_state))
   state = ffi.gc(out_state[0], C.ms_free)

@@ -124,8 +124,7 @@ end
 
 -- nil: the tensor as it is stored.
 local function view_of(view)
-  local config = ffi.new("ms_safetensors_view")
-  check(C.ms_config_default("ms_safetensors_view", config, ffi.sizeof(config)))
+  local config = engine.config("ms_safetensors_view")
   for name, value in pairs(view or {}) do config[name] = value end
   return config
 end
@@ -255,8 +254,7 @@ function safetensors.create(path, tensors, given)
   end
   local list, numbers, dims = declare(tensors)
   local n, texts = flatten(packed.metadata("ms.safetensors.create", tensors, given.metadata))
-  local config = ffi.new("ms_safetensors_config")
-  check(C.ms_config_default("ms_safetensors_config", config, ffi.sizeof(config)))
+  local config = engine.config("ms_safetensors_config")
   local text = ffi.new("const char *[?]", #texts, texts)
   config.metadata, config.metadata_text = n, text
   config.atomic, config.sync = given.atomic and 1 or 0, given.sync and 1 or 0
