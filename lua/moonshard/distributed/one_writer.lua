@@ -28,6 +28,20 @@ function OneWriter:try(call, ...)
   self.writes, self.problem = false, result
 end
 
+---Writes a file, while all ranks read what is in it together. What was begun is removed if a rank fails.
+---@param create fun(...): table makes its writer, which has finish and abort
+---@param fill fun(writer: table?) nil on the ranks that do not write
+---@param ... any arguments of create
+function OneWriter:file(create, fill, ...)
+  local writer = self:try(create, ...)
+  local ok, problem = pcall(function()
+    fill(writer)
+    if self.writes then self:try(writer.finish, writer) end
+  end)
+  if writer and (not ok or self.problem) then writer:abort() end
+  if not ok then error(problem, 0) end
+end
+
 ---Calls a function on every rank, such as one that reads what all of them need.
 ---@param call function
 ---@param ... any arguments

@@ -187,13 +187,9 @@ end
 local function write_tensors(source, folder, tensors, dtype, one)
   local declared = {}
   for i, tensor in ipairs(tensors) do declared[i] = { name = tensor.name, dtype = dtype, shape = tensor.shape } end
-  local writer = one:try(safetensors.create, folder .. "/" .. FILE, declared, { metadata = { format = "pt" } })
-  local ok, problem = pcall(function()
+  one:file(safetensors.create, function(writer)
     for _, tensor in ipairs(tensors) do write_tensor(source, writer, tensor, one) end
-    if one.writes then one:try(writer.finish, writer) end
-  end)
-  if writer and (not ok or one.problem) then writer:abort() end
-  if not ok then error(problem, 0) end
+  end, folder .. "/" .. FILE, declared, { metadata = { format = "pt" } })
 end
 
 -- Whether a family's model predicts the next token; of a model without a family nothing is known.

@@ -57,7 +57,11 @@ local function enough(list)
   return table.concat(shown, ", ")
 end
 
-local function has_prefix(file, prefix)
+---Whether the name of one of a file's tensors begins so.
+---@param file moonshard.Safetensors
+---@param prefix string
+---@return boolean
+function weights.has_prefix(file, prefix)
   for _, tensor in ipairs(file.tensors) do
     if tensor.name:sub(1, #prefix) == prefix then return true end
   end
@@ -208,7 +212,7 @@ function weights.open(folder, family, options, reading)
     family = family.nested(file)
     family.settle(file, options)
   end
-  local prefix = (family.nested or has_prefix(file, family.prefix)) and family.prefix or ""
+  local prefix = (family.nested or weights.has_prefix(file, family.prefix)) and family.prefix or ""
   local expected, list = {}, family.tensors(options)
   for _, tensor in ipairs(list) do
     tensor.stored_as = name_in(file, family, weights.full_name(family, prefix, tensor))

@@ -124,16 +124,12 @@ local function write_file(folder, file, found, dtype, one, others)
     local stored = tensor.stored and tensor.stored.dtype or dtype_of(tensor, dtype).stored
     declared[i] = { name = tensor.stored_as, dtype = stored, shape = tensor.shape }
   end
-  local writer = one:try(safetensors.create, folder .. "/" .. file.name, declared, { metadata = { format = "pt" } })
-  local ok, problem = pcall(function()
+  one:file(safetensors.create, function(writer)
     for _, tensor in ipairs(file) do
       for _, slice in ipairs(tensor.slices or {}) do copy_slice(one, writer, tensor, slice, found[slice.parameter]) end
       if tensor.stored then one:try(outer.copy, others, writer, tensor.stored) end
     end
-    if one.writes then one:try(writer.finish, writer) end
-  end)
-  if writer and (not ok or one.problem) then writer:abort() end
-  if not ok then error(problem, 0) end
+  end, folder .. "/" .. file.name, declared, { metadata = { format = "pt" } })
 end
 
 local function index_text(files)

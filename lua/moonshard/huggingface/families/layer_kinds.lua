@@ -25,7 +25,9 @@ function layer_kinds.slides(path, values, layers, by_number)
   return slides
 end
 
-local function any(list)
+---@param list boolean[]
+---@return boolean
+function layer_kinds.any(list)
   for _, value in ipairs(list) do
     if value then return true end
   end
@@ -37,7 +39,7 @@ end
 ---@param window integer|false|nil
 ---@param slides boolean[]
 function layer_kinds.set_window(o, window, slides)
-  if window and any(slides) then o.window, o.slides = window, slides end
+  if window and layer_kinds.any(slides) then o.window, o.slides = window, slides end
 end
 
 ---The list layer_types of an options' layers.

@@ -4,6 +4,7 @@
 
 local errors = require("moonshard.base.error")
 local json = require("moonshard.base.text.json")
+local layer_kinds = require("moonshard.huggingface.families.layer_kinds")
 local options = require("moonshard.base.checks.options")
 
 local KINDS = { full_attention = false, chunked_attention = true }
@@ -50,13 +51,6 @@ local function chunked_of(path, values, rotates)
   return chunked
 end
 
-local function has_any(list)
-  for _, value in ipairs(list) do
-    if value then return true end
-  end
-  return false
-end
-
 -- Which have experts: those listed, from 0, or every so many.
 local function sparse_of(path, values, layers)
   local sparse, listed = {}, values.moe_layers
@@ -72,7 +66,9 @@ local function read(path, values, o)
   local rotates = rotates_of(path, values, o.layers)
   local chunked = chunked_of(path, values, rotates)
   o.rotates = unless_all(rotates)
-  if has_any(chunked) then o.attention_chunk_size, o.chunked = values.attention_chunk_size, unless_all(chunked) end
+  if layer_kinds.any(chunked) then
+    o.attention_chunk_size, o.chunked = values.attention_chunk_size, unless_all(chunked)
+  end
   if is_on(values.attn_temperature_tuning) then o.attn_scale, o.floor_scale = values.attn_scale, values.floor_scale end
   o.qk_norm = values.use_qk_norm and "l2"
   o.experts, o.experts_per_token = values.num_local_experts, values.num_experts_per_tok

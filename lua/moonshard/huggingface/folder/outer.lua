@@ -11,6 +11,7 @@ local json = require("moonshard.base.text.json")
 local new_problems = require("moonshard.huggingface.config.problems").new
 local options = require("moonshard.base.checks.options")
 local safetensors = require("moonshard.base.files.safetensors")
+local weights = require("moonshard.huggingface.weights")
 
 local outer = {}
 
@@ -66,13 +67,6 @@ local function names_of(parts)
   return table.concat(names, ", ", 1, #names - 1) .. " and " .. names[#names]
 end
 
-local function has_prefix(file, prefix)
-  for _, tensor in ipairs(file.tensors) do
-    if tensor.name:sub(1, #prefix) == prefix then return true end
-  end
-  return false
-end
-
 -- The classes around a decoder have heads of their own, which multiply by weights alone.
 local function check_head(path, text_type, o)
   for option, what in pairs({ logit_scale = "a factor of logits", logit_softcap = "capped logits" }) do
@@ -115,7 +109,7 @@ local function nest(row, inner, text_type, nesting, tied)
   end
   function family.nested(file)
     for _, other in ipairs(row.nestings) do
-      if has_prefix(file, other.prefix) then return nest(row, inner, text_type, other, tied) end
+      if weights.has_prefix(file, other.prefix) then return nest(row, inner, text_type, other, tied) end
     end
     return family
   end
