@@ -55,15 +55,18 @@ static void look_up_moments(void) {
   }
 }
 
+static double plan_momentum(const ms_plan_config *config, int kind) {
+  static const ms_param_group none = {.beta1 = -1, .beta2 = -1, .eps = -1, .momentum = -1, .heads = -1};
+  return ms_group_complete(&none, kind, config).momentum;
+}
+
 /* Whatever momentum groups have: that of the plan decides. */
 ms_optimizer_state ms_optimizer_keeps(const ms_plan_config *config, int chosen) {
-  static const ms_param_group none = {.beta1 = -1, .beta2 = -1, .eps = -1, .momentum = -1, .heads = -1};
   if (!config->train || !ms_optimizer_of(config)) return (ms_optimizer_state){0};
   const int kind = chosen ? chosen : config->optimizer;
   const ms_optimizer *optimizer = &rows[kind];
   if (!chosen && optimizer->is_chosen) return (ms_optimizer_state){0};
-  const ms_param_group by = ms_group_complete(&none, kind, config);
-  const int without = optimizer->needs_momentum && by.momentum == 0;
+  const int without = optimizer->needs_momentum && plan_momentum(config, kind) == 0;
   pthread_once(&moments_once, look_up_moments);
   const ms_setting *dtype = moments_setting[kind];
   return (ms_optimizer_state){.moments = without ? 0 : optimizer->moments,
@@ -169,11 +172,11 @@ int ms_plan_check_updates(const ms_model *model, const ms_plan_config *config) {
     if (p->config.frozen || ms_param_is_balanced(p)) continue;
     MS_TRY(ms_group_check_optimizer(p->name, &p->config.group, kind));
     MS_TRY(check_heads(config, p));
-    if (kind == MS_OPT_SGD && config->sgd.momentum == 0 && ms_updates_of(config, p).momentum != 0)
+    if (rows[kind].needs_momentum && plan_momentum(config, kind) == 0 && ms_updates_of(config, p).momentum != 0)
       return MS_FAIL(MS_EINVAL,
-                     "parameter '%s': its momentum is %g, but that of the plan's sgd is 0, so no momentum is kept: set "
+                     "parameter '%s': its momentum is %g, but that of the plan's %s is 0, so no momentum is kept: set "
                      "momentum of the plan above 0, and that of other parameters to 0",
-                     p->name, p->config.group.momentum);
+                     p->name, p->config.group.momentum, rows[kind].name);
   }
   return optimizer && optimizer->check_model ? optimizer->check_model(model) : MS_OK;
 }

@@ -55,6 +55,10 @@ op_lists() {
   local found
   found=$(list '^runtime/.*\.[ch]$' | xargs -r grep -nE '(case |[!=]= ?)MS_(I8|I4|NF4)\b' /dev/null)
   [ -z "$found" ] || { printf '%s\n' "$found" "a use of a format is a row of runtime/base/numbers/formats.def"; return 1; }
+  found=$(list '^(runtime|kernels)/.*\.[ch]u?$' | grep -v '^runtime/shard/check_muon.c$' |
+    xargs -r grep -nE '(case |[!=]= ?)MS_OPT_(SGD|ADAMW|MUON|ADAM|LION|ADAFACTOR)\b' /dev/null |
+    grep -v 'ms_param_takes_muon(')
+  [ -z "$found" ] || { printf '%s\n' "$found" "what the engine knows of an optimizer is in its row of settings.def"; return 1; }
   found=$(list '^runtime/.*\.c$' | grep -vE '^runtime/graph/|^runtime/plan/lower' |
     xargs -r grep -nE '(case |[!=]= ?)MS_OP_[a-z]' /dev/null)
   [ -z "$found" ] || { printf '%s\n' "$found" "a property of an op is a flag or a column of kernels/ops.def"; return 1; }

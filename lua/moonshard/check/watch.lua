@@ -120,7 +120,7 @@ end
 
 -- The dtype whose rounding makes the largest difference between ranks and one rank.
 local function coarsest(trainer)
-  local muon = trainer.optimizer:muon()
+  local muon = trainer.optimizer:chosen_part()
   local coarsest_of_all = dtypes.coarser(trainer.optimizer.moments or "f32", muon and muon.dtype or "f32")
   for _, param in ipairs(trainer.session.sharding.params) do
     local unit = param.unit
@@ -143,7 +143,7 @@ local function note_sensitivity(self, trainer, metrics)
     self.sensitivity[session] = self.sensitivity[session] or SENSITIVITIES[by_size].new()
     self.sensitivity[session]:note(trainer)
   end
-  if optimizer:muon() then
+  if optimizer:chosen_part() then
     self.muon[session] = self.muon[session]
       or muon_sensitivity.new(self.rtol or dtypes.uses[coarsest(trainer)].tolerance)
     local value = trainer.clip.value

@@ -55,7 +55,7 @@ local function muon_names(optimizer)
   if not optimizer.chosen then return nil end
   local names = {}
   for fqn, part in pairs(optimizer.chosen) do
-    if part.kind == "muon" then names[#names + 1] = fqn end
+    if part:chosen_as() then names[#names + 1] = fqn end
   end
   table.sort(names)
   return names
@@ -274,7 +274,7 @@ local function check_muon(saved, path, optimizer)
   table.sort(names) -- so that ranks name the same one
   for _, fqn in ipairs(names) do
     local part = optimizer.chosen[fqn]
-    if (part.kind == "muon") ~= (had[fqn] == true) then
+    if (part:chosen_as() ~= nil) ~= (had[fqn] == true) then
       errors.invalid("checkpoint %s: %s was trained by %s, the trainer gives it %s: use the same rules, or load only "
         .. "the model, ms.checkpoint.load(model, path)", path, fqn, had[fqn] and "muon" or "the other optimizer",
         part.kind)

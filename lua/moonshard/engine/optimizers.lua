@@ -19,6 +19,7 @@ local optimizers = {}
 ---@class moonshard.OptimizerRow
 ---@field kind string
 ---@field id integer enum ms_optimizer_kind
+---@field is_chosen boolean? only parameters that choose it take it, next to another optimizer for the others
 ---@field lr number? the default; nil: recipes must give it
 ---@field weight_decay number? the default; nil: 0
 ---@field check_group? fun(who: string, o: table, group: table) refuses a group that does not go with the options
@@ -77,7 +78,7 @@ local ROWS = {
   -- Each step moves a matrix by as much in every direction, also in those of small gradients; how far rounding takes
   -- training there is measured (check/muon_sensitivity.lua).
   muon = {
-    weight_decay = 0.1, states = MOMENTUM, update_tolerance = 10, training_tolerance = 2,
+    is_chosen = true, weight_decay = 0.1, states = MOMENTUM, update_tolerance = 10, training_tolerance = 2,
     of_whole = "its factor is of the parameter's shape",
   },
 }

@@ -54,8 +54,8 @@ local function add_params(self, handle, unit_ids, groups, optimizer)
     config.fp8, config.gather_dtype = float8.id(param), gather.id(param)
     local moments = optimizer and optimizer:moments_of(param)
     config.packed_moments = moments and dtypes.uses[moments].moment_records and 1 or 0
-    local muon = optimizer and not param.frozen and optimizer:part_of(param.fqn).kind == "muon"
-    config.optimizer = muon and C.MS_OPT_MUON or C.MS_OPT_NONE
+    local part = optimizer and not param.frozen and optimizer:part_of(param.fqn)
+    config.optimizer = part and part:chosen_as() or C.MS_OPT_NONE
     config.balance = not param.frozen and param.parameter.balance or 0
     if param.parameter.balance then config.param_dtype = (dtypes.id("f32")) end
     for d, size in ipairs(param.shape) do dims[d - 1] = size end

@@ -56,7 +56,7 @@ end
 ---@param number integer the step
 ---@return { lr: number, muon: number, outer: number, applied: integer? } applied: the step of the outer one
 function meeting.rates(self, number)
-  local sync, muon = self.session.sharding.local_sync, self.optimizer:muon()
+  local sync, muon = self.session.sharding.local_sync, self.optimizer:chosen_part()
   local lr, of_outer, of_muon, applied = rate_of(self.optimizer, number), 0, 0, nil
   check_rate(lr, number, "")
   if sync then

@@ -133,9 +133,16 @@ function Optimizer:planned_lr(step) return schedule.peak_of(self.lr) and self.lr
 ---@return string
 function Optimizer:schedule_text() return schedule.describe(self.lr) end
 
----Muon, if it trains a parameter.
+---The number by which parameters choose it (ms_param_config.optimizer); nil: it is that of all that choose none.
+---@return integer?
+function Optimizer:chosen_as()
+  local row = optimizers.of(self.kind)
+  return row.is_chosen and row.id or nil
+end
+
+---The optimizer that parameters choose, if there is one.
 ---@return moonshard.Optimizer?
-function Optimizer:muon() return self.kind == "muon" and self or nil end
+function Optimizer:chosen_part() return self:chosen_as() and self or nil end
 
 ---Fills the optimizer's part of an ms_plan_config.
 ---@param config ffi.cdata* ms_plan_config

@@ -59,19 +59,19 @@ local function refuse_part(i, rule, before)
     .. "name one Muon and one other optimizer: %s", POLICY, i, rules.describe(rule), kind, another, before, advice)
 end
 
--- Its distinct optimizers. The engine has settings for Muon and for one other.
+-- Its distinct optimizers. The engine has one that parameters choose (Muon), and one for all others.
 local function parts_of(policy)
-  local muon, other
+  local chosen, other
   for i, rule in ipairs(policy.rules) do
     local part = rule.value
-    local before = part.kind == "muon" and muon or part.kind ~= "muon" and other or nil
+    local before
+    if part:chosen_as() then before, chosen = chosen, part else before, other = other, part end
     if before and before ~= part then
       refuse_part(i, rule, before.kind)
     end
-    if part.kind == "muon" then muon = part else other = part end
   end
   local parts = {}
-  if muon then parts[1] = muon end
+  if chosen then parts[1] = chosen end
   if other then parts[#parts + 1] = other end
   return parts
 end
@@ -160,7 +160,7 @@ end
 function Rules:part_of(fqn) return self.chosen[fqn] end
 
 ---@return moonshard.Optimizer?
-function Rules:muon() return self.parts[1].kind == "muon" and self.parts[1] or nil end
+function Rules:chosen_part() return self.parts[1]:chosen_part() end
 
 ---@param param { fqn: string, numel: number, frozen: boolean? }
 ---@return "f32"|"bf16"|"i8"|nil

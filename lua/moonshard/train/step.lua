@@ -319,7 +319,7 @@ function step.run(self, batch, places)
     grad_norms = clipping.norms(self.clip, exec.step_outputs),
     max_logit = self.clip.qk and exec.step_outputs.max_logit or nil,
     lr = rates.lr,
-    muon_lr = self.optimizer.rules and self.optimizer:muon() and rates.muon or nil,
+    muon_lr = self.optimizer.rules and self.optimizer:chosen_part() and rates.muon or nil,
     tokens = tokens,
     tokens_per_s = tokens / seconds,
     samples_per_s = batch_of.samples(batch, self.session:data_ranks() / seconds),
