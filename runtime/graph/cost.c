@@ -56,7 +56,7 @@ ms_work ms_work_product_bias(const ms_cost_case *c) { return product(c, flops_of
 ms_work ms_work_product_f8(const ms_cost_case *c) {
   const int trans_a = c->attrs->product.trans_a != 0, trans_b = c->attrs->product.trans_b != 0;
   const int recipe = (int)c->attrs->product.recipe, made = (int)c->attrs->product.product;
-  const int coded = c->in[1].dtype == MS_F8E4M3;
+  const int coded = ms_dtype_may(c->in[1].dtype, MS_DTYPE_SCALED);
   ms_work work = product(c, flops_of(c) + (c->inputs == 3 + coded));
   if (coded && !trans_b) work.bytes += 2 * elements(&c->in[1]);
   for (int operand = 0; operand < 2 - coded; operand++) {

@@ -16,6 +16,7 @@
 #define MS_PLAN_PLAN_H
 
 #include "base/handle.h"
+#include "base/numbers/dtype.h"
 #include "base/text/text.h"
 #include "base/machine/topology.h"
 #include "comm/collectives/comm.h"
@@ -142,7 +143,7 @@ static inline int ms_plan_coll_is_of_slices(const ms_plan_coll *coll) {
 /* 1 when a collective makes codes of what it gathers. */
 static inline int ms_plan_part_is_coded(const ms_plan_coll *coll, const ms_plan_part *part) {
   return coll->kind == MS_COLL_ALL_GATHER && part->src.buffer >= 0 && part->src.info.dtype == MS_F32 &&
-         part->shared.info.dtype == MS_F8E4M3;
+         ms_dtype_may(part->shared.info.dtype, MS_DTYPE_SCALED);
 }
 
 typedef struct ms_instr {

@@ -1,6 +1,7 @@
 /* kernel_work.c - what a kernel of a plan does, in the numbers on which its time depends. They are read from the
  * prepared call, so the shapes are those that run.
  */
+#include "base/numbers/dtype.h"
 #include "kernels/attention_options.h"
 #include "kernels/cuda/plan/conv2d.h"
 #include "kernels/products/linear_cross_entropy.h"
@@ -25,7 +26,7 @@ static void set_sizes(ms_kernel_work *work, const double size[4]) {
 
 static int read_product(const ms_kernel_call *call, const ms_cost_case *c, int device, ms_kernel_work *work) {
   (void)c, (void)device;
-  const int inputs = call->inputs - (call->in[1].dtype == MS_F8E4M3); /* without the scale of codes */
+  const int inputs = call->inputs - ms_dtype_may(call->in[1].dtype, MS_DTYPE_SCALED); /* without the scale of codes */
   ms_product p;
   MS_TRY(ms_f8_product_of(call, &p));
   work->variant = (p.trans_a ? MS_VARIANT_TRANS_A : 0) | (p.trans_b ? MS_VARIANT_TRANS_B : 0) |

@@ -53,7 +53,7 @@ every_script_parses() {
 # What is asked of a format in few bits is one of base/numbers/formats.def.
 op_lists() {
   local found
-  found=$(list '^runtime/.*\.[ch]$' | xargs -r grep -nE '(case |[!=]= ?)MS_(I8|I4|NF4)\b' /dev/null)
+  found=$(list '^runtime/.*\.[ch]$' | xargs -r grep -nE '(case |[!=]= ?)MS_(F8E4M3|F8E5M2|E8M0|I8|I4|NF4)\b' /dev/null)
   [ -z "$found" ] || { printf '%s\n' "$found" "a use of a format is a row of runtime/base/numbers/formats.def"; return 1; }
   found=$(list '^(runtime|kernels)/.*\.[ch]u?$' | grep -v '^runtime/shard/check_muon.c$' |
     xargs -r grep -nE '(case |[!=]= ?)MS_OPT_(SGD|ADAMW|MUON|ADAM|LION|ADAFACTOR)\b' /dev/null |

@@ -31,6 +31,7 @@
 #ifndef MS_COMM_COLLECTIVES_COMM_H
 #define MS_COMM_COLLECTIVES_COMM_H
 
+#include "base/numbers/dtype.h"
 #include "comm/group/group.h"
 #include "comm/group/wait.h"
 
@@ -75,7 +76,7 @@ typedef struct ms_coll_part {
 
 /* 1 when an all_gather makes codes of its source. */
 static inline int ms_part_is_coded(const ms_coll_part *part) {
-  return part->src_dtype == MS_F32 && part->dst_dtype == MS_F8E4M3 && (part->scale || !part->src);
+  return part->src_dtype == MS_F32 && ms_dtype_may(part->dst_dtype, MS_DTYPE_SCALED) && (part->scale || !part->src);
 }
 
 typedef struct ms_coll {

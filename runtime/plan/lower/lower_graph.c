@@ -286,7 +286,8 @@ static int lower_node(ms_lowering *l, int node) {
     MS_TRY(value_ref(l, part, &own));
     return ms_lower_product(l, n, own, in, out[0]);
   }
-  if (n->op == MS_OP_matmul_f8 && dtype_of(l, n->in[1]) == MS_F8E4M3) return ms_lower_coded_product(l, n, in, out[0]);
+  if (n->op == MS_OP_matmul_f8 && ms_dtype_may(dtype_of(l, n->in[1]), MS_DTYPE_SCALED))
+    return ms_lower_coded_product(l, n, in, out[0]);
   int local;
   const ms_op_attrs attrs = ms_across_attrs(l, n, in, out, &local);
   MS_TRY(ms_plan_kernel(l->plan, l->phase, op, &attrs, n->inputs, in, n->outputs, out, n->scope, n->backward));
