@@ -92,18 +92,19 @@ struct ms_optimizer {
   int (*check_model)(const ms_model *model); /* whether it can train this model; NULL: any */
 };
 
+#define MS_MOMENT_OF(index, ...) MS_OF_MOMENT + index,
 /* The program of an optimizer with one kernel, which has the outputs of its op's row, of these. */
-#define MS_ELEMENTWISE(kernel)                       \
-  (const ms_update_step[]) {                         \
-    {MS_STEP_KERNEL,                                 \
-     kernel,                                         \
-     0,                                              \
-     {MS_OF_GRADIENT, MS_OF_NORM, MS_OF_UPDATES},    \
-     {MS_OF_WEIGHT, MS_OF_MOMENT, MS_OF_MOMENT + 1}, \
-     ms_update_set_moments},                         \
-    {                                                \
-      MS_STEP_END                                    \
-    }                                                \
+#define MS_ELEMENTWISE(kernel)                     \
+  (const ms_update_step[]) {                       \
+    {MS_STEP_KERNEL,                               \
+     kernel,                                       \
+     0,                                            \
+     {MS_OF_GRADIENT, MS_OF_NORM, MS_OF_UPDATES},  \
+     {MS_OF_WEIGHT, MS_EACH_MOMENT(MS_MOMENT_OF)}, \
+     ms_update_set_moments},                       \
+    {                                              \
+      MS_STEP_END                                  \
+    }                                              \
   }
 
 /* Those with several steps, and what moves weights besides optimizers (programs.c). */

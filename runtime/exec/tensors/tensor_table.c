@@ -28,12 +28,11 @@ static int64_t variances(const ms_model *model, const ms_param *p) {
 
 #define OF_ADAFACTOR "adafactor keeps row_var and col_var of parameters with two axes or more, and variance of others"
 
-/* SGD's momentum is where AdamW has its first moment. */
+#define MOMENT_ROW(index, TENSOR, text, records) [MS_TENSOR_##TENSOR] = {.name = text, .slot = MS_SLOT_MOMENT + index},
+
 const ms_tensor_row ms_tensor_rows[MS_TENSOR_KINDS] = {
     [MS_TENSOR_PARAM] = {.name = "param", .slot = MS_SLOT_MASTER},
     [MS_TENSOR_GRAD] = {.name = "grad", .slot = MS_SLOT_GRADIENT},
-    [MS_TENSOR_EXP_AVG] = {.name = "exp_avg (momentum)", .slot = MS_SLOT_MOMENT},
-    [MS_TENSOR_EXP_AVG_SQ] = {.name = "exp_avg_sq", .slot = MS_SLOT_MOMENT + 1},
     [MS_TENSOR_EMA] = {.name = "ema",
                        .slot = MS_SLOT_EMA,
                        .starts = MS_STARTS_AS_WEIGHTS,
@@ -65,7 +64,7 @@ const ms_tensor_row ms_tensor_rows[MS_TENSOR_KINDS] = {
                             .slot = MS_SLOT_FACTORS,
                             .elements = variances,
                             .otherwise = OF_ADAFACTOR},
-};
+    MS_EACH_MOMENT(MOMENT_ROW)};
 
 int64_t ms_tensor_elements(const ms_model *model, int param, int what) {
   const ms_param *p = &model->param[param];

@@ -61,8 +61,6 @@ static int64_t moment_bytes(const ms_slot_owner *of, int index) {
   const int64_t bytes = ms_moment_bytes(of->model, of->layout, unit_of(of), index);
   return unit_of(of)->trainable_count && (bytes || index < of->layout->optimizer[MS_OPT_NONE].moments) ? bytes : -1;
 }
-static int64_t first_moment_bytes(const ms_slot_owner *of) { return moment_bytes(of, 0); }
-static int64_t second_moment_bytes(const ms_slot_owner *of) { return moment_bytes(of, 1); }
 
 static int64_t ema_bytes(const ms_slot_owner *of) {
   const ms_unit *u = unit_of(of);
@@ -117,16 +115,6 @@ static int64_t element_at(const ms_model *model, const ms_state_layout *layout, 
                                                                         : 4 * local;
 }
 
-static int64_t first_moment_at(const ms_model *model, const ms_state_layout *layout, int unit, int s, int64_t local) {
-  (void)s;
-  return ms_moment_offset(model, layout, &model->unit[unit], 0, local);
-}
-
-static int64_t second_moment_at(const ms_model *model, const ms_state_layout *layout, int unit, int s, int64_t local) {
-  (void)s;
-  return ms_moment_offset(model, layout, &model->unit[unit], 1, local);
-}
-
 static int64_t factors_at(const ms_model *model, const ms_state_layout *layout, const ms_param *p) {
   return 4 * ms_param_factors_first(model, layout, p);
 }
@@ -151,14 +139,6 @@ static ms_slot_form moment_form(const ms_model *model, const ms_state_layout *la
   return form->block ? (ms_slot_form){form->in_state, records, form->block, form->words} : elements_of(form->in_state);
 }
 
-static ms_slot_form first_moment_form(const ms_model *model, const ms_state_layout *layout, int unit, int s) {
-  return moment_form(model, layout, unit, s, MS_FIRST_MOMENT_RECORDS);
-}
-
-static ms_slot_form second_moment_form(const ms_model *model, const ms_state_layout *layout, int unit, int s) {
-  return moment_form(model, layout, unit, s, MS_SECOND_MOMENT_RECORDS);
-}
-
 ms_slot_form ms_slot_form_of(const ms_model *model, const ms_state_layout *layout, int slot, int unit, int s) {
   return ms_slots[slot].form ? ms_slots[slot].form(model, layout, unit, s) : elements_of(MS_F32);
 }
@@ -175,15 +155,32 @@ static int has_any(const ms_state_layout *layout, const ms_param *p) {
 static int has_moment(const ms_state_layout *layout, const ms_param *p, int index) {
   return !p->config.frozen && index < layout->optimizer[ms_param_chosen(p)].moments;
 }
-static int has_first_moment(const ms_state_layout *layout, const ms_param *p) { return has_moment(layout, p, 0); }
-static int has_second_moment(const ms_state_layout *layout, const ms_param *p) { return has_moment(layout, p, 1); }
 
 int ms_slot_has(const ms_state_layout *layout, int slot, const ms_param *p) {
   const ms_slot_row *row = &ms_slots[slot];
   return layout->unit[p->unit].at[slot] >= 0 && (row->has ? row->has(layout, p) : !p->config.frozen);
 }
 
+/* ---- moments: the functions above for each ----------------------------------------------------------------------- */
+
+#define MOMENT_FUNCTIONS(index, TENSOR, name, records)                                                          \
+  static int64_t bytes_of_##TENSOR(const ms_slot_owner *of) { return moment_bytes(of, index); }                 \
+  static int64_t at_in_##TENSOR(const ms_model *model, const ms_state_layout *layout, int unit, int s,          \
+                                int64_t local) {                                                                \
+    (void)s;                                                                                                    \
+    return ms_moment_offset(model, layout, &model->unit[unit], index, local);                                   \
+  }                                                                                                             \
+  static ms_slot_form form_of_##TENSOR(const ms_model *model, const ms_state_layout *layout, int unit, int s) { \
+    return moment_form(model, layout, unit, s, records);                                                        \
+  }                                                                                                             \
+  static int has_##TENSOR(const ms_state_layout *layout, const ms_param *p) { return has_moment(layout, p, index); }
+MS_EACH_MOMENT(MOMENT_FUNCTIONS)
+
 /* ---- the table --------------------------------------------------------------------------------------------------- */
+
+#define MOMENT_ROW(index, TENSOR, name, records)                                                              \
+  [MS_SLOT_MOMENT + index] = {MS_CAT_OPTIMIZER, 2,    MS_RANK_HAS_MASTER, optimizer_arena, bytes_of_##TENSOR, \
+                              at_in_##TENSOR,   NULL, form_of_##TENSOR,   has_##TENSOR},
 
 /* Category, turn, rank_has, arena, bytes; at, whole_at, form, has. */
 const ms_slot_row ms_slots[MS_SLOTS] = {
@@ -192,10 +189,6 @@ const ms_slot_row ms_slots[MS_SLOTS] = {
     [MS_SLOT_WEIGHTS] = {MS_CAT_PARAMETERS, 0, MS_RANK_HAS_CHUNK, weights_arena, weights_bytes, weights_at, NULL,
                          weights_form, has_any},
     [MS_SLOT_GRADIENT] = {MS_CAT_GRADIENTS, 1, MS_RANK_HAS_SLICE, private_arena, gradient_bytes, gradient_at},
-    [MS_SLOT_MOMENT] = {MS_CAT_OPTIMIZER, 2, MS_RANK_HAS_MASTER, optimizer_arena, first_moment_bytes, first_moment_at,
-                        NULL, first_moment_form, has_first_moment},
-    [MS_SLOT_MOMENT + 1] = {MS_CAT_OPTIMIZER, 2, MS_RANK_HAS_MASTER, optimizer_arena, second_moment_bytes,
-                            second_moment_at, NULL, second_moment_form, has_second_moment},
     [MS_SLOT_EMA] = {MS_CAT_OPTIMIZER, 3, MS_RANK_HAS_MASTER, optimizer_arena, ema_bytes, element_at},
     [MS_SLOT_SYNCED] = {MS_CAT_OPTIMIZER, 4, MS_RANK_HAS_MASTER, private_arena, synced_bytes, element_at},
     [MS_SLOT_OUTER_MOMENTUM] = {MS_CAT_OPTIMIZER, 4, MS_RANK_HAS_MASTER, private_arena, outer_momentum_bytes,
@@ -204,4 +197,4 @@ const ms_slot_row ms_slots[MS_SLOTS] = {
     [MS_SLOT_FACTORS] = {MS_CAT_OPTIMIZER, 5, MS_RANK_HAS_WHOLE, private_arena, factor_bytes, NULL, factors_at, NULL,
                          ms_param_has_factors},
     [MS_SLOT_RESIDUALS] = {MS_CAT_OPTIMIZER, 6, MS_RANK_HAS_UNIT, private_arena, residual_bytes},
-};
+    MS_EACH_MOMENT(MOMENT_ROW)};

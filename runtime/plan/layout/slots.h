@@ -11,7 +11,13 @@
 
 typedef struct ms_state_layout ms_state_layout;
 
-enum { MS_MOMENTS = 2 }; /* most that an optimizer keeps */
+/* The moments that an optimizer can keep of each element, in this order: MOMENT(index, TENSOR, name, records), where
+ * programs read it as MS_TENSOR_<TENSOR>, errors call it by name, and a state in few bits has it in such records. */
+#define MS_EACH_MOMENT(MOMENT)                                      \
+  MOMENT(0, EXP_AVG, "exp_avg (momentum)", MS_FIRST_MOMENT_RECORDS) \
+  MOMENT(1, EXP_AVG_SQ, "exp_avg_sq", MS_SECOND_MOMENT_RECORDS)
+#define MS_COUNT_MOMENT(...) +1
+enum { MS_MOMENTS = MS_EACH_MOMENT(MS_COUNT_MOMENT) };
 
 /* In the order of a plan's buffers. */
 enum ms_slot {

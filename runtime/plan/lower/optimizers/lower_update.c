@@ -13,13 +13,13 @@ ms_update_item ms_update_item_of(const ms_plan *plan, int param) {
 /* ---- operands ---------------------------------------------------------------------------------------------------- */
 
 /* Operands that are this rank's elements in a slot. */
+#define SLOT_OF_MOMENT(index, ...) [MS_OF_MOMENT + index] = MS_SLOT_MOMENT + index,
 static const int slot_of[MS_OF_NORM] = {[MS_OF_GRADIENT] = MS_SLOT_GRADIENT,
                                         [MS_OF_WEIGHT] = MS_SLOT_MASTER,
-                                        [MS_OF_MOMENT] = MS_SLOT_MOMENT,
-                                        [MS_OF_MOMENT + 1] = MS_SLOT_MOMENT + 1,
                                         [MS_OF_EMA] = MS_SLOT_EMA,
                                         [MS_OF_SYNCED] = MS_SLOT_SYNCED,
-                                        [MS_OF_OUTER_MOMENTUM] = MS_SLOT_OUTER_MOMENTUM};
+                                        [MS_OF_OUTER_MOMENTUM] = MS_SLOT_OUTER_MOMENTUM,
+                                        MS_EACH_MOMENT(SLOT_OF_MOMENT)};
 
 /* 1 when a step updates what a slot has: not a moment of a group without momentum, and nothing where it is empty. */
 static int is_updated(const ms_plan *plan, const ms_optimizer *by, const ms_update_item *item, int of) {
