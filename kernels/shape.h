@@ -42,13 +42,6 @@ static inline int64_t ms_row_count(const ms_value_info *info) {
   return rows;
 }
 
-static inline int ms_same_dims(const ms_value_info *a, const ms_value_info *b) {
-  if (a->ndim != b->ndim) return 0;
-  for (int d = 0; d < a->ndim; d++)
-    if (a->dims[d] != b->dims[d]) return 0;
-  return 1;
-}
-
 /* The output's dims, merged where all inputs advance uniformly, and each input's strides over them: 0 where the input
  * is repeated. ndim is at least 1, and the last stride is 0 or 1. */
 typedef struct ms_broadcast {

@@ -224,16 +224,17 @@ static void find_placed(const ms_node *node, int words, ms_axes *axes) {
   for (int l = 0; l < axes->labels && !can && !one; l++) axes->label[l].whole = 1;
 }
 
-/* What a kernel does to a sum, it does not do to the parts of the sum: an activation needs all of it. */
-static void need_sums_whole(const ms_value_info *out, ms_axes *axes) {
-  axes->linear = 0;
-  for (int l = 0; l < axes->labels; l++) axes->label[l].whole |= !ms_axes_have(axes->out[0], out[0].ndim, l);
-}
-
-int ms_axes_have(const int *dims, int ndim, int label) {
+/* 1 when an operand has the label; dims: of its axes. */
+static int has_label(const int *dims, int ndim, int label) {
   for (int d = 0; d < ndim; d++)
     if (dims[d] == label) return 1;
   return 0;
+}
+
+/* What a kernel does to a sum, it does not do to the parts of the sum: an activation needs all of it. */
+static void need_sums_whole(const ms_value_info *out, ms_axes *axes) {
+  axes->linear = 0;
+  for (int l = 0; l < axes->labels; l++) axes->label[l].whole |= !has_label(axes->out[0], out[0].ndim, l);
 }
 
 int ms_axes_of(const ms_node *node, const ms_value_info *in, const ms_value_info *out, ms_axes *axes) {

@@ -63,8 +63,6 @@ typedef struct ms_axes {
 int ms_op_has_axes(int op);
 /* Fails with MS_EINTERNAL when the row and the shapes contradict each other, or the row has no axes. */
 int ms_axes_of(const ms_node *node, const ms_value_info *in, const ms_value_info *out, ms_axes *axes);
-/* 1 when an operand has the label; dims: of its axes. */
-int ms_axes_have(const int *dims, int ndim, int label);
 /* The attributes of a part, where a label is divided into n; where a part is, the caller adds. */
 ms_op_attrs ms_axes_part_attrs(const ms_node *node, const ms_axes *axes, const ms_value_info *out, int label,
                                int64_t n);

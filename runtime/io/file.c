@@ -103,7 +103,7 @@ int ms_file_open(const char *path, int flags, int mode) {
   return failing(OP_OPEN) ? -1 : open(path, flags | O_CLOEXEC, (mode_t)mode);
 }
 
-ssize_t ms_file_pwrite(int fd, const void *data, size_t bytes, int64_t at) {
+static ssize_t pwrite_once(int fd, const void *data, size_t bytes, int64_t at) {
   int what = struck(OP_WRITE);
   if (what > 0) {
     errno = what;
@@ -132,7 +132,7 @@ static int fail_write(const char *path, int64_t at, int64_t bytes, ssize_t done)
 int ms_file_write_at(const char *path, int fd, int64_t at, int64_t bytes, const void *data) {
   const uint8_t *from = data;
   while (bytes > 0) {
-    ssize_t done = ms_file_pwrite(fd, from, (size_t)bytes, at);
+    ssize_t done = pwrite_once(fd, from, (size_t)bytes, at);
     if (done < 0 && errno == EINTR) continue;
     if (done <= 0) return fail_write(path, at, bytes, done);
     from += done;
@@ -148,7 +148,7 @@ static int is_page(int64_t place) { return place % MS_FILE_PAGE == 0; }
 static int write_pages(const char *path, int fd, int64_t at, int64_t bytes, const uint8_t *data, int64_t *written) {
   for (*written = 0; *written < bytes && is_page(*written);) {
     int64_t left = bytes - *written;
-    ssize_t done = ms_file_pwrite(fd, data + *written, (size_t)left, at + *written);
+    ssize_t done = pwrite_once(fd, data + *written, (size_t)left, at + *written);
     if (done < 0 && errno == EINTR) continue;
     if (done < 0 && errno == EINVAL) return MS_OK; /* the file system requires larger multiples */
     if (done <= 0) return fail_write(path, at + *written, left, done);

@@ -9,10 +9,9 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-/* Wrappers of open(2), pwrite(2), fsync(2), rename(2), mkdir(2), unlink(2), unlinkat(2), with their results and errno.
+/* Wrappers of open(2), fsync(2), rename(2), mkdir(2), unlink(2), unlinkat(2), with their results and errno.
  */
 int ms_file_open(const char *path, int flags, int mode);
-ssize_t ms_file_pwrite(int fd, const void *data, size_t bytes, int64_t at);
 int ms_file_sync(int fd);
 /* Starts writing dirty pages to disk, so that the fsync that must follow finds little left to do; this halves the
  * time of both. Only a hint: that fsync reports any failure. */

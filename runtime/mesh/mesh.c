@@ -190,7 +190,8 @@ int ms_mesh_contains(const ms_mesh *mesh, int rank) {
   return rank >= 0 && rank < mesh->root->world && position_of(mesh->root, rank) >= 0;
 }
 
-int ms_mesh_coordinate_of(const ms_mesh *mesh, int dim, int rank) {
+/* Coordinate of a rank along one dimension. The rank must be in the mesh. */
+static int coordinate_of(const ms_mesh *mesh, int dim, int rank) {
   return ms_axis_coordinate(&mesh->axis[dim], position_of(mesh->root, rank));
 }
 
@@ -198,7 +199,7 @@ int ms_mesh_coordinate(const ms_mesh *mesh, int rank, int *coordinate) {
   MS_HANDLE(mesh, MESH);
   MS_GIVEN(coordinate);
   MS_TRY(ms_mesh_check_rank(mesh, rank));
-  for (int d = 0; d < mesh->ndim; d++) coordinate[d] = ms_mesh_coordinate_of(mesh, d, rank);
+  for (int d = 0; d < mesh->ndim; d++) coordinate[d] = coordinate_of(mesh, d, rank);
   return MS_OK;
 }
 

@@ -60,7 +60,5 @@ int ms_mesh_count(const ms_mesh *mesh);
 int ms_mesh_contains(const ms_mesh *mesh, int rank);
 int ms_mesh_check_dim(const ms_mesh *mesh, int dim);
 int ms_mesh_check_rank(const ms_mesh *mesh, int rank);
-/* Coordinate of a rank along one dimension. The rank must be in the mesh. */
-int ms_mesh_coordinate_of(const ms_mesh *mesh, int dim, int rank);
 
 #endif

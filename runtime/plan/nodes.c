@@ -169,7 +169,8 @@ int ms_plan_ranks_on(const ms_plan *plan, int node) {
   return find_here(plan, node, at);
 }
 
-int ms_plan_blocks(const ms_plan *plan, int arena, int node) {
+/* The number of copies of an arena on a node: one for each rank, or for each set of ranks that share it. */
+static int blocks_on(const ms_plan *plan, int arena, int node) {
   int at[MS_MAX_LOCAL_RANKS][MS_GRID_DIMS], blocks = 0;
   const int n = find_here(plan, node, at), weights = ms_arena_is_of_shards(arena);
   const int chunks = arena == MS_ARENA_CHUNKS; /* one block a shard, for all replicas of the node */
@@ -191,7 +192,7 @@ int ms_plan_node_bytes(const ms_plan *plan, int node, int64_t *bytes) {
     return MS_FAIL(MS_EINVAL, "node %d: the plan has nodes 0 to %d", node, plan->topology.nodes - 1);
   *bytes = 0;
   for (int arena = 0; arena < MS_ARENAS; arena++)
-    if (plan->arena_bytes[arena]) *bytes += plan->arena_bytes[arena] * ms_plan_blocks(plan, arena, node);
+    if (plan->arena_bytes[arena]) *bytes += plan->arena_bytes[arena] * blocks_on(plan, arena, node);
   return MS_OK;
 }
 

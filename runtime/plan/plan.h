@@ -284,12 +284,12 @@ int ms_plan_node_bytes(const ms_plan *plan, int node, int64_t *bytes);
  * different instruction (memory_in_use.c). */
 int ms_plan_category_peaks(const ms_plan *plan, int64_t *bytes);
 
-/* Creates an empty plan of a model (plan.c). */
 /* The i-th of ms_plan_config.logit_clip, at the distance of the program's structs. */
 static inline const ms_logit_clip *ms_plan_logit_clip(const ms_plan_config *config, int i) {
   return (const ms_logit_clip *)(const void *)((const char *)config->logit_clip + (int64_t)i * config->logit_clip_size);
 }
 
+/* Creates an empty plan of a model (plan.c). */
 int ms_plan_new(const ms_model *model, const ms_plan_config *config, ms_plan **plan);
 /* Checks that all settings are in range and go together (config.c). */
 int ms_plan_check_config(const ms_plan_config *config);
@@ -352,15 +352,11 @@ void ms_plan_describe_kernels(const ms_plan *plan, ms_text *text);
 /* Fills manifest and fingerprint (fingerprint.c). */
 int ms_plan_fingerprint(ms_plan *plan);
 
-/* MS_EINVAL if the mesh does not have the dimension (traffic.c). */
-int ms_plan_check_mesh_dim(const ms_plan *plan, int mesh_dim);
 static inline void ms_traffic_add(ms_traffic *sum, const ms_traffic *more) {
   sum->inside += more->inside;
   sum->sent += more->sent;
   sum->received += more->received;
 }
-/* MS_EINVAL if the plan does not have the phase, or the model the unit (cost_report.c). */
-int ms_plan_check_unit(const ms_plan *plan, int phase, int unit);
 /* What determines the bytes of a part: count and dtypes, without addresses (builder.c). */
 ms_coll_part ms_plan_part_sizes(const ms_plan_coll *coll, const ms_plan_part *part);
 /* Fills `moved` of all collectives, when they are complete (traffic.c). */
@@ -375,8 +371,6 @@ int ms_grid_sibling(const ms_model *model, int replica, int shard);
 void ms_grid_position(const ms_model *model, int member, int *at);
 /* The number of the model's ranks on a node (nodes.c). */
 int ms_plan_ranks_on(const ms_plan *plan, int node);
-/* The number of copies of an arena on a node: one for each rank, or for each set of ranks that share it (nodes.c). */
-int ms_plan_blocks(const ms_plan *plan, int arena, int node);
 /* How often a step runs a phase. A plan with a LAST has a FIRST before it. */
 static inline int ms_plan_runs(const ms_plan *plan, int phase) {
   const int last = plan->phase[MS_PHASE_LAST].present != 0, next = plan->config.micro_batches - 1 - last;

@@ -80,7 +80,8 @@ fail:
   return rc;
 }
 
-int ms_rule_matches(const ms_rule *rule, const char *name, int *matches) {
+/* Sets *matches to 1 when the pattern matches the name, regardless of other rules. */
+static int matches_name(const ms_rule *rule, const char *name, int *matches) {
   if (rule->regex) return ms_regex_search(rule->regex, name, matches);
   size_t length = strlen(rule->pattern);
   *matches = !strncmp(name, rule->pattern, length) && (name[length] == '\0' || name[length] == '.');
@@ -163,7 +164,7 @@ static int decide_name(const ms_rules *rules, tally *tallies, int index, const c
   for (int r = 0; r < rules->count; r++) {
     if (*decided >= 0 && tallies[r].first_match >= 0) continue;
     int matches;
-    MS_TRY(ms_rule_matches(&rules->rules[r], name, &matches));
+    MS_TRY(matches_name(&rules->rules[r], name, &matches));
     if (!matches) continue;
     if (tallies[r].first_match < 0) tallies[r].first_match = index;
     if (*decided >= 0) continue;

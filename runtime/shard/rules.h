@@ -22,7 +22,4 @@ struct ms_rules {
   int warning_count, warning_capacity;
 };
 
-/* Sets *matches to 1 when the pattern matches the name, regardless of other rules. */
-int ms_rule_matches(const ms_rule *rule, const char *name, int *matches);
-
 #endif

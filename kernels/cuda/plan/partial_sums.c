@@ -17,14 +17,15 @@ static int64_t parts_of(int64_t wanted, int64_t most) {
   return parts < 1 ? 1 : parts;
 }
 
-ms_columns ms_columns_of(int64_t outer, int64_t rows, int64_t columns, int lanes) {
+/* lanes: columns of a vector. */
+static ms_columns make_columns(int64_t outer, int64_t rows, int64_t columns, int lanes) {
   ms_columns c = {outer, rows, columns, 1, ms_cuda_ceil(columns, (int64_t)lanes * MS_COLUMN_LANES)};
   const int64_t blocks = outer * c.strips > 0 ? outer * c.strips : 1;
   c.parts = parts_of(ms_cuda_ceil(BLOCKS, blocks), ms_cuda_ceil(rows, MIN_ROWS));
   return c;
 }
 
-int64_t ms_columns_bytes(const ms_columns *c, int sums) {
+static int64_t bytes_of(const ms_columns *c, int sums) {
   return sums * c->outer * c->parts * c->columns * (int64_t)sizeof(float);
 }
 
@@ -32,12 +33,12 @@ int64_t ms_columns_bytes(const ms_columns *c, int sums) {
 
 ms_columns ms_activation_columns(const ms_kernel_call *call) {
   const ms_value_info *x = &call->in[0];
-  return ms_columns_of(1, ms_row_count(x), ms_row_length(x), ms_cuda_lanes(x->dtype));
+  return make_columns(1, ms_row_count(x), ms_row_length(x), ms_cuda_lanes(x->dtype));
 }
 
 int ms_cuda_prepare_activation_backward_bias(ms_kernel_call *call) {
   const ms_columns c = ms_activation_columns(call);
-  call->workspace_bytes = ms_columns_bytes(&c, 1);
+  call->workspace_bytes = bytes_of(&c, 1);
   return MS_OK;
 }
 
@@ -45,12 +46,12 @@ ms_columns ms_norm_held_columns(int64_t rows, int64_t n) {
   return (ms_columns){1, rows, n, parts_of(rows, NORM_BLOCKS), 1};
 }
 
-ms_columns ms_norm_streamed_columns(int64_t rows, int64_t n) { return ms_columns_of(1, rows, n, 1); }
+ms_columns ms_norm_streamed_columns(int64_t rows, int64_t n) { return make_columns(1, rows, n, 1); }
 
 int ms_cuda_prepare_norm_backward(ms_kernel_call *call) {
   const int64_t rows = ms_row_count(&call->in[0]), n = ms_row_length(&call->in[0]);
   const ms_columns held = ms_norm_held_columns(rows, n), streamed = ms_norm_streamed_columns(rows, n);
-  const int64_t one = ms_columns_bytes(&held, 2), other = ms_columns_bytes(&streamed, 2);
+  const int64_t one = bytes_of(&held, 2), other = bytes_of(&streamed, 2);
   call->workspace_bytes = one > other ? one : other;
   return MS_OK;
 }
@@ -65,7 +66,7 @@ int ms_cuda_prepare_group_norm(ms_kernel_call *call) {
 /* ---- reductions ---- */
 
 ms_columns ms_axis_columns(const ms_kernel_call *call, ms_axis_view view) {
-  if (view.inner != 1) return ms_columns_of(view.outer, view.n, view.inner, ms_cuda_lanes(call->in[0].dtype));
+  if (view.inner != 1) return make_columns(view.outer, view.n, view.inner, ms_cuda_lanes(call->in[0].dtype));
   const int64_t wanted = ms_cuda_ceil(BLOCKS, view.outer > 0 ? view.outer : 1);
   return (ms_columns){view.outer, view.n, 1, parts_of(wanted, ms_cuda_ceil(view.n, MIN_OF_ROW)), 1};
 }
@@ -77,7 +78,7 @@ ms_axis_view ms_reduce_view(const ms_kernel_call *call) {
 
 int ms_cuda_prepare_reduce(ms_kernel_call *call) {
   const ms_columns c = ms_axis_columns(call, ms_reduce_view(call));
-  call->workspace_bytes = ms_columns_bytes(&c, 1);
+  call->workspace_bytes = bytes_of(&c, 1);
   return MS_OK;
 }
 
@@ -98,7 +99,7 @@ int ms_cuda_prepare_sum_to(ms_kernel_call *call) {
   const ms_broadcast runs = ms_sum_to_runs(call);
   if (!ms_sum_to_is_axis(&runs, &view)) return MS_OK;
   const ms_columns c = ms_axis_columns(call, view);
-  call->workspace_bytes = ms_columns_bytes(&c, 1);
+  call->workspace_bytes = bytes_of(&c, 1);
   return MS_OK;
 }
 
@@ -116,14 +117,14 @@ int ms_cuda_prepare_sum_squares(ms_kernel_call *call) {
 
 ms_columns ms_adafactor_columns(const ms_kernel_call *call) {
   const ms_factored f = ms_factored_of(&call->attrs);
-  return ms_columns_of(f.matrices, f.part_rows, f.columns, 1);
+  return make_columns(f.matrices, f.part_rows, f.columns, 1);
 }
 
 int ms_cuda_prepare_adafactor(ms_kernel_call *call) {
   if (call->op == MS_OP_adafactor_norm) return ms_cuda_prepare_sum_squares(call);
   if (call->op != MS_OP_adafactor_sums) return MS_OK;
   const ms_columns c = ms_adafactor_columns(call);
-  call->workspace_bytes = ms_columns_bytes(&c, 1);
+  call->workspace_bytes = bytes_of(&c, 1);
   return MS_OK;
 }
 

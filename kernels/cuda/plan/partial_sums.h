@@ -16,10 +16,6 @@ typedef struct ms_columns {
   int64_t parts, strips;
 } ms_columns;
 
-/* lanes: columns of a vector. */
-ms_columns ms_columns_of(int64_t outer, int64_t rows, int64_t columns, int lanes);
-int64_t ms_columns_bytes(const ms_columns *columns, int sums);
-
 /* The bias gradient of activation_backward_bias. */
 ms_columns ms_activation_columns(const ms_kernel_call *call);
 

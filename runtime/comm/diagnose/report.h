@@ -49,9 +49,6 @@ uint64_t ms_report_count(const ms_control *control, uint32_t group, int rank);
 /* Reads a record of a flight recorder; returns 0 when it was overwritten in the meantime. */
 int ms_report_read(const ms_recorder *recorder, const ms_recorder_record *record, ms_rank_op *op);
 ms_rank_set ms_report_deadlock(const ms_control *control, uint64_t *state);
-/* The suffix for the error of rank `me` that waited for the world ranks in `missing`: which ranks are behind, where
- * they are, what they did not enter, and a line per kind of rank for what the others wait for. */
-void ms_report_behind(const ms_control *control, int me, const ms_rank_set *missing, char *text, size_t bytes);
 /* The same while all ranks run: the ranks at the end of the chain of waits that starts at the first waiting rank; then
  * the place of each. */
 void ms_report_stuck(const ms_control *control, char *text, size_t bytes);

@@ -164,7 +164,9 @@ static ms_rank_status *look(const ms_control *control, int looks) {
   return all;
 }
 
-void ms_report_behind(const ms_control *control, int me, const ms_rank_set *missing, char *to, size_t bytes) {
+/* The suffix for the error of rank `me` that waited for the world ranks in `missing`: which ranks are behind, where
+ * they are, what they did not enter, and a line per kind of rank for what the others wait for. */
+static void describe_behind(const ms_control *control, int me, const ms_rank_set *missing, char *to, size_t bytes) {
   ms_rank_status *all = look(control, LOOKS);
   ms_text text = {0};
   ms_rank_set seen;
@@ -259,7 +261,7 @@ static void describe(const char *kind, const char *label, const char *activity, 
   hand_over(&text, to, bytes);
 }
 
-const ms_diagnosis ms_report_diagnosis = {.behind = ms_report_behind,
+const ms_diagnosis ms_report_diagnosis = {.behind = describe_behind,
                                           .deadlock = ms_report_deadlock,
                                           .entered = ms_report_entered,
                                           .describe = describe,

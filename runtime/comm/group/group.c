@@ -150,7 +150,8 @@ int ms_group_barrier(ms_group *group) {
   return take_step(&s, 0);
 }
 
-int ms_group_finish(ms_group *group) {
+/* The barrier at the end of the program: ranks that have left count as present. */
+static int finish_group(ms_group *group) {
   if (!group->entry) return ms_world_check(group->world);
   step s = next_step(group, END);
   return take_step(&s, 0);
@@ -228,7 +229,7 @@ int ms_world_barrier(ms_world *world) {
 
 int ms_world_finish(ms_world *world) {
   MS_HANDLE(world, WORLD);
-  return ms_group_finish(&world->everyone);
+  return finish_group(&world->everyone);
 }
 
 int ms_world_all_gather_bytes(ms_world *world, const void *mine, int bytes, void *all) {

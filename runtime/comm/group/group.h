@@ -29,8 +29,6 @@ int ms_group_open_world(ms_world *world, ms_group *group);
 /* Accepts a zero-filled group. */
 void ms_group_close(ms_group *group);
 int ms_group_barrier(ms_group *group);
-/* The barrier at the end of the program: ranks that have left count as present. */
-int ms_group_finish(ms_group *group);
 /* Gathers `bytes` bytes, at most 4096, from every member into all [size][bytes] on every member, in group order. */
 int ms_group_all_gather_bytes(ms_group *group, const void *mine, int bytes, void *all);
 /* Gathers every member's text (up to 1 MiB); for comparing plans. *texts [size] and each text are malloc'd and belong

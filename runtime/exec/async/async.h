@@ -129,9 +129,6 @@ void ms_async_close(ms_state *state);
 int ms_async_connect(ms_state *state);
 /* Aborts the communicators with the collectives in flight, and drops the graphs that were captured with them. */
 void ms_async_disconnect(ms_state *state);
-/* Splits a communicator of `ranks` ranks that are `stride` places apart from the stream's; of: that of the host, which
- * lives as long. Collective over the stream's group. */
-int ms_async_open_group(ms_state *state, int stream, int ranks, int stride, const ms_comm *of);
 /* The communicator of the ranks of one of the host on a stream, or the stream's own when no smaller one was opened. */
 ms_device_comm *ms_async_comm(const ms_state *state, int stream, const ms_comm *of);
 /* Waits until the communicator has nothing pending on the host side; fails with MS_ETIMEOUT after the world's

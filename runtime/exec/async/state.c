@@ -220,7 +220,9 @@ void ms_async_disconnect(ms_state *state) {
   async->ended = async->begun;
 }
 
-int ms_async_open_group(ms_state *state, int stream, int ranks, int stride, const ms_comm *of) {
+/* Splits a communicator of `ranks` ranks that are `stride` places apart from the stream's; of: that of the host, which
+ * lives as long. Collective over the stream's group. */
+static int split_of_stream(ms_state *state, int stream, int ranks, int stride, const ms_comm *of) {
   ms_async *async = state->async;
   MS_TRY(ms_grow((void **)&async->group, &async->group_capacity, async->groups + 1, sizeof *async->group));
   async->group[async->groups].comm = NULL;
@@ -255,7 +257,7 @@ static int open_streams(ms_device *d, ms_async *async) {
 }
 
 static const ms_state_queue queue = {
-    .drain = ms_async_drain, .close_windows = ms_async_close_windows, .open_group = ms_async_open_group};
+    .drain = ms_async_drain, .close_windows = ms_async_close_windows, .open_group = split_of_stream};
 
 int ms_async_open(ms_state *state) {
   ms_device *device = state->device;

@@ -15,14 +15,14 @@
 
 static unsigned epoch_of(const ms_state *state) { return 1 + ms_world_epoch(state->world); }
 
-int ms_state_is_in_flight(const ms_state *state) {
+static int is_in_flight(const ms_state *state) {
   return state->in_flight.ended < state->in_flight.begun && state->in_flight.epoch == epoch_of(state);
 }
 
 /* Tests the oldest gather in flight; *ended: it is done. */
 static int test_oldest(ms_state *state, int *ended) {
   *ended = 0;
-  if (!ms_state_is_in_flight(state)) return MS_OK;
+  if (!is_in_flight(state)) return MS_OK;
   MS_TRY(ms_comm_test(state->in_flight.comm, ended));
   state->in_flight.ended += *ended;
   return MS_OK;
@@ -45,9 +45,9 @@ int ms_state_begin_in_flight(ms_state *state, ms_comm *comm, const ms_coll *coll
 int ms_state_join(ms_state *state, int *joined) {
   ms_in_flight *gathers = &state->in_flight;
   const int before = gathers->ended;
-  if (ms_state_is_in_flight(state) && gathers->ended == gathers->joined) MS_TRY(test_oldest(state, joined));
+  if (is_in_flight(state) && gathers->ended == gathers->joined) MS_TRY(test_oldest(state, joined));
   gathers->ended_here = gathers->ended > before;
-  *joined = !ms_state_is_in_flight(state) || gathers->ended > gathers->joined;
+  *joined = !is_in_flight(state) || gathers->ended > gathers->joined;
   gathers->joined += *joined;
   return MS_OK;
 }
@@ -55,7 +55,7 @@ int ms_state_join(ms_state *state, int *joined) {
 int ms_state_settle(ms_state *state) {
   ms_state **left = ms_world_left_in_flight(state->world);
   if (ms_progress_is_interrupted(state)) return MS_OK; /* nothing more arrives; the next phase asks for a recovery */
-  while (ms_state_is_in_flight(state)) {
+  while (is_in_flight(state)) {
     MS_TRY(ms_comm_wait(state->in_flight.comm));
     state->in_flight.ended++;
   }

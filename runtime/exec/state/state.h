@@ -102,7 +102,6 @@ int64_t ms_state_growth(const ms_state *state, const ms_plan *plan);
 
 /* Starts a gather that stays in flight; *begun: 0 if there is no room yet, as earlier ones have not ended. */
 int ms_state_begin_in_flight(ms_state *state, ms_comm *comm, const ms_coll *coll, int *begun);
-int ms_state_is_in_flight(const ms_state *state);
 /* *joined: the next one, in the order in which they began, has ended, or none is in flight. Never blocks. */
 int ms_state_join(ms_state *state, int *joined);
 /* Waits for all of them. Call it before anything writes parameters. */

@@ -17,9 +17,8 @@ enum { MAGIC_BYTES = 9, VERSION_AT = 9, DTYPE_AT = 17, SEQUENCES_AT = 18, BOUNDA
 
 static const char magic[MAGIC_BYTES] = {'M', 'M', 'I', 'D', 'I', 'D', 'X', 0, 0};
 
-int ms_token_index_begins(const void *bytes, int64_t size) {
-  return size >= MAGIC_BYTES && !memcmp(bytes, magic, MAGIC_BYTES);
-}
+/* Whether a file begins as an index does; `bytes` has the first `size` of it. */
+static int begins(const void *bytes, int64_t size) { return size >= MAGIC_BYTES && !memcmp(bytes, magic, MAGIC_BYTES); }
 
 static uint64_t u64_at(const uint8_t *bytes, int64_t at) {
   uint64_t value;
@@ -54,7 +53,7 @@ static int check_header(const char *path, const uint8_t *bytes, int64_t size, ms
   if (size < MS_TOKEN_INDEX_HEADER)
     return MS_FAIL(MS_EINVAL, "%s: header: the file has %lld bytes, and the header of an index has %d", path,
                    (long long)size, MS_TOKEN_INDEX_HEADER);
-  if (!ms_token_index_begins(bytes, size))
+  if (!begins(bytes, size))
     return MS_FAIL(MS_EINVAL, "%s: magic: the file does not begin with MMIDIDX, as Megatron's index of tokens does",
                    path);
   const uint64_t version = u64_at(bytes, VERSION_AT);

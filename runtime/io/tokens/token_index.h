@@ -17,8 +17,6 @@ typedef struct ms_token_index {
   int64_t sequences, documents, tokens;
 } ms_token_index;
 
-/* Whether a file begins as an index does; `bytes` has the first `size` of it. */
-int ms_token_index_begins(const void *bytes, int64_t size);
 /* Checks an index of `size` bytes against the size of the tokens' file: every length, place and boundary, so that the
  * tokens can be read as one stream. MS_EINVAL, or MS_EUNSUPPORTED of what is not read, names the file and the field. */
 int ms_token_index_check(const char *path, const void *bytes, int64_t size, int64_t data_bytes, ms_token_index *index);

@@ -235,7 +235,6 @@ int ms_lower_deferred_buffer(ms_lowering *l, int unit, int64_t elements, int *bu
 int64_t ms_lower_reduce_elements(const ms_lowering *l, const ms_unit *u);
 /* 1 when kernels write gradients directly to the state's chunk. */
 int ms_lower_writes_state(const ms_lowering *l, int unit);
-int ms_lower_fill_zero(ms_lowering *l, int buffer, int64_t offset, int dtype, int64_t n, const char *scope);
 /* grad_unit: [values] the unit that the gradient belongs to, or -1 for other values. */
 int ms_lower_open_gradients_of(ms_lowering *l, int node, const int *grad_unit);
 int ms_lower_first_summand(const ms_lowering *l, int value);

@@ -23,7 +23,8 @@ static int check_phase(const ms_plan *plan, int phase) {
   return MS_OK;
 }
 
-int ms_plan_check_unit(const ms_plan *plan, int phase, int unit) {
+/* MS_EINVAL if the plan does not have the phase, or the model the unit. */
+static int check_unit(const ms_plan *plan, int phase, int unit) {
   MS_TRY(check_phase(plan, phase));
   if (unit >= 0 && unit < plan->model->units) return MS_OK;
   return MS_FAIL(MS_EINVAL, "unit %d: the model has units 0 to %d", unit, plan->model->units - 1);
@@ -120,7 +121,7 @@ int ms_plan_unit_cost(const ms_plan *plan, int phase, int unit, ms_unit_cost *gi
   MS_HANDLE(plan, PLAN);
   MS_GIVEN(given);
   const ms_model *model = plan->model;
-  MS_TRY(ms_plan_check_unit(plan, phase, unit));
+  MS_TRY(check_unit(plan, phase, unit));
   ms_unit_cost own = {0}, *cost = &own;
   add_collectives(plan, phase, unit, cost);
   ms_plan_unit_traffic(plan, phase, unit, cost);

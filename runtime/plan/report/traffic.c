@@ -226,7 +226,8 @@ static int add_step(counting *c, int mesh_dim, const int *at, ms_traffic *sum) {
   return MS_OK;
 }
 
-int ms_plan_check_mesh_dim(const ms_plan *plan, int mesh_dim) {
+/* MS_EINVAL if the mesh does not have the dimension. */
+static int check_mesh_dim(const ms_plan *plan, int mesh_dim) {
   const ms_model *m = plan->model;
   if (mesh_dim >= 0 && mesh_dim < m->mesh_ndim) return MS_OK;
   return MS_FAIL(MS_EINVAL, "dimension %d: the mesh %s has dimensions 0 to %d", mesh_dim, m->mesh_text,
@@ -259,7 +260,7 @@ int ms_plan_traffic(const ms_plan *plan, int mesh_dim, ms_traffic *rank, ms_traf
   MS_GIVEN(rank);
   MS_GIVEN(node);
   ms_traffic of_rank, of_node;
-  MS_TRY(ms_plan_check_mesh_dim(plan, mesh_dim));
+  MS_TRY(check_mesh_dim(plan, mesh_dim));
   MS_TRY(ms_plan_traffic_of(plan, mesh_dim, &of_rank, &of_node));
   MS_TRY(ms_info_give(rank, size, &of_rank, sizeof of_rank, __func__));
   MS_GIVE_INFO(node, size, of_node);

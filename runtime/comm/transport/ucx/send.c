@@ -7,7 +7,8 @@
 #include "base/clock.h"
 #include "comm/transport/ucx/ucx.h"
 
-void ms_ucx_put_header(uint8_t header[MS_UCX_HEADER], const uint8_t session[MS_WIRE_PROOF], int rank,
+/* Session, rank of the sender, frame. */
+static void put_header(uint8_t header[MS_UCX_HEADER], const uint8_t session[MS_WIRE_PROOF], int rank,
                        const ms_peer_frame *frame) {
   memcpy(header, session, MS_WIRE_PROOF);
   ms_wire_put64(header + MS_WIRE_PROOF, (uint64_t)rank);
@@ -66,7 +67,7 @@ static void give(ms_endpoint *endpoint, ms_ucx_slot *slot, enum ms_ucx_message i
 }
 
 static void give_frame(ms_endpoint *endpoint, ms_ucx_slot *slot, const ms_peer_frame *frame, const void *body) {
-  ms_ucx_put_header(slot->header, slot->peer->session, endpoint->common.config.rank, frame);
+  put_header(slot->header, slot->peer->session, endpoint->common.config.rank, frame);
   give(endpoint, slot, MS_UCX_FRAME, MS_UCX_HEADER, body, frame->bytes);
 }
 

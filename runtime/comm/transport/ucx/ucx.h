@@ -39,10 +39,6 @@ enum ms_ucx_message { MS_UCX_GREET = 0, MS_UCX_FRAME = 1 };
 
 /* ---- messages ---- */
 
-/* Session, rank of the sender, frame. */
-void ms_ucx_put_header(uint8_t header[MS_UCX_HEADER], const uint8_t session[MS_WIRE_PROOF], int rank,
-                       const ms_peer_frame *frame);
-
 enum ms_ucx_greeting_kind { MS_UCX_HELLO = 1, MS_UCX_PROOF = 2 };
 
 typedef struct ms_ucx_greeting {

@@ -59,7 +59,7 @@ int ms_lower_writes_state(const ms_lowering *l, int unit) {
          l->model->unit[unit].config.reduce_dtype == MS_F32;
 }
 
-int ms_lower_fill_zero(ms_lowering *l, int buffer, int64_t offset, int dtype, int64_t n, const char *scope) {
+static int fill_zero(ms_lowering *l, int buffer, int64_t offset, int dtype, int64_t n, const char *scope) {
   if (n <= 0) return MS_OK;
   ms_ref out = ms_ref_vector(buffer, offset, dtype, n);
   ms_op_attrs attrs = {.out_dtype = 1 + dtype, .shape = {.d = {n, 1, 1, 1, 1, 1}, .ndim = 1}};
@@ -77,13 +77,13 @@ static int zero_rest(ms_lowering *l, int unit) {
     int64_t base = to_state ? 4 * seg->local : seg->reduce, end = 0;
     for (int i = seg->first_param; i < seg->first_param + seg->params; i++) {
       const ms_param *p = &l->model->param[u->order[i]];
-      MS_TRY(ms_lower_fill_zero(l, l->reduce[unit], base + end * size, seg->reduce_dtype, p->offset - end, u->name));
+      MS_TRY(fill_zero(l, l->reduce[unit], base + end * size, seg->reduce_dtype, p->offset - end, u->name));
       end = p->offset + p->numel;
       if (l->graph->param_grads[u->order[i]] < 0)
-        MS_TRY(ms_lower_fill_zero(l, l->reduce[unit], base + p->offset * size, seg->reduce_dtype, p->numel, u->name));
+        MS_TRY(fill_zero(l, l->reduce[unit], base + p->offset * size, seg->reduce_dtype, p->numel, u->name));
     }
     int64_t whole = seg->chunk * ms_unit_shards(u);
-    MS_TRY(ms_lower_fill_zero(l, l->reduce[unit], base + end * size, seg->reduce_dtype, whole - end, u->name));
+    MS_TRY(fill_zero(l, l->reduce[unit], base + end * size, seg->reduce_dtype, whole - end, u->name));
   }
   return MS_OK;
 }
@@ -101,12 +101,12 @@ int ms_lower_zero_between_segments(ms_lowering *l, int unit) {
   for (int s = 0; s < u->segments && !u->segment[s].frozen; s++) {
     const ms_segment *seg = &u->segment[s];
     const int64_t begin = seg->local < first + n ? seg->local : first + n;
-    MS_TRY(ms_lower_fill_zero(l, gradient, 4 * (end - first), MS_F32, begin - end, u->name));
+    MS_TRY(fill_zero(l, gradient, 4 * (end - first), MS_F32, begin - end, u->name));
     if (seg->local + seg->chunk > end) end = seg->local + seg->chunk;
   }
   const int64_t room = ms_unit_slice_capacity(l->model, u, l->plan->layout->replicas);
   if (end > first + n) end = first + n; /* the reserved bytes after a shorter or empty slice are cleared as well */
-  return ms_lower_fill_zero(l, gradient, 4 * (end - first), MS_F32, first + room - end, u->name);
+  return fill_zero(l, gradient, 4 * (end - first), MS_F32, first + room - end, u->name);
 }
 
 int64_t ms_gradients_offset(const ms_gradients *g, const ms_segment *seg) {
@@ -237,7 +237,7 @@ int ms_lower_zero_unreached(ms_lowering *l) {
     const ms_unit *unit = &l->model->unit[u];
     if (l->use[u].gradient_last >= 0) continue;
     int64_t room = ms_unit_slice_capacity(l->model, unit, l->plan->layout->replicas);
-    MS_TRY(ms_lower_fill_zero(l, ms_state_buffer(u, MS_SLOT_GRADIENT), 0, MS_F32, room, unit->name));
+    MS_TRY(fill_zero(l, ms_state_buffer(u, MS_SLOT_GRADIENT), 0, MS_F32, room, unit->name));
   }
   return MS_OK;
 }
