@@ -179,7 +179,7 @@ local function by_owners(sharding, owned)
     if sharding.tensor_dim >= 0 and (range.whole or not placements.divides(sharding, range.param)) then
       dims[#dims + 1] = sharding.tensor_dim
     end
-    local whole = range.whole or not range.param.unit.sharded
+    local whole = range.whole or not range.param.unit.shard
     for _, dim in ipairs(whole and { sharding.shard_dim, sharding.context_dim } or {}) do
       if dim >= 0 then dims[#dims + 1] = dim end
     end

@@ -136,7 +136,7 @@ local function copies_of(around, param, sliced)
     if sharding.tensor_dim >= 0 and not placements.divides(sharding, param) then
       coordinate[sharding.tensor_dim + 1] = 0
     end
-    for _, dim in ipairs(param.unit.sharded and {} or { sharding.shard_dim, sharding.context_dim }) do
+    for _, dim in ipairs(param.unit.shard and {} or { sharding.shard_dim, sharding.context_dim }) do
       if dim >= 0 then coordinate[dim + 1] = 0 end
     end
     list[place] = table.concat(coordinate, " ")

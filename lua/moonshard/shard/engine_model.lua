@@ -6,7 +6,6 @@ local float8 = require("moonshard.shard.policies.float8")
 local gather = require("moonshard.shard.policies.gather")
 local momentum_starts = require("moonshard.shard.momentum_starts")
 local param_groups = require("moonshard.shard.param_groups")
-local precision = require("moonshard.shard.policies.precision")
 local prefetch = require("moonshard.shard.policies.prefetch")
 local settings = require("moonshard.base.settings")
 local units = require("moonshard.shard.units")
@@ -24,13 +23,11 @@ local function add_units(self, handle)
   local ids, out, config = {}, ffi.new("int[1]"), ffi.new("ms_unit_config")
   for _, unit in ipairs(self.units) do
     engine.check(C.ms_config_default("ms_unit_config", config, ffi.sizeof(config)))
-    local given = {
-      layout = unit.layout, fragment = unit.fragment, shard = unit.sharded,
-      shard_over_replicate = unit.shard_over_replicate, root = unit.name == units.ROOT,
-    }
-    for _, name in ipairs(precision.SETTINGS) do given[name] = unit[name] end
+    local given = {} -- what policies store in a unit has the name of the setting
+    for _, row in ipairs(settings.rows("ms_unit_config")) do given[row.name] = unit[row.name] end
+    given.root = unit.name == units.ROOT
+    given.reshard, given.reshard_size = reshard_of(unit.reshard)
     settings.fill(config, "ms_unit_config", given)
-    config.reshard, config.reshard_size = reshard_of(unit.reshard)
     engine.check(C.ms_model_add_unit(handle, unit.name, config, out))
     ids[unit] = out[0]
   end

@@ -31,7 +31,7 @@ local world = require("moonshard.distributed.world")
 ---@field replicate_sync "always"|moonshard.ReplicateSync
 ---@field fragment integer? of local SGD, from 1; nil: replicas sum its gradients in every step
 ---@field reshard string|integer "always", "never", "default", or the size of the groups in which backward gathers
----@field sharded boolean whether the ranks that shard own parts of it; false: each has all of it
+---@field shard boolean whether the ranks that shard own parts of it; false: each has all of it
 ---@field shard_over_replicate boolean whether its masters and optimizer state are sharded over the replicas, too
 ---@field rule moonshard.Decision? the rule of `units` that selected it
 

@@ -57,7 +57,7 @@ local function ranges_of(session, state, sharded)
   local list, total = {}, 0
   for i, param in ipairs(session.sharding.params) do
     local kept = division.kept(state, i - 1, C.MS_TENSOR_PARAM)
-    local none = kept.sliced or owned_ranges.is_local(param) or param.unit.sharded ~= sharded
+    local none = kept.sliced or owned_ranges.is_local(param) or param.unit.shard ~= sharded
     list[i] = { name = param.fqn, index = i - 1, first = kept.first, count = none and 0 or kept.count }
     total = total + list[i].count
   end
@@ -67,7 +67,7 @@ end
 -- Whether the model has such units: the same on all ranks, which may own nothing of them.
 local function has_units(session, sharded)
   for _, unit in ipairs(session.sharding.units) do
-    if unit.sharded == sharded then return true end
+    if unit.shard == sharded then return true end
   end
   return false
 end

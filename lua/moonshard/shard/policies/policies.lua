@@ -40,7 +40,8 @@ local function always(read) return function() return read end end
 ---@field is_value (fun(given: any): boolean)? whether a list is one value for all instead of rules
 ---@field inherited boolean? a module's decision holds for its submodules, so one value for all is the model's own
 ---@field check (fun(self: moonshard.Sharding, decisions: table))? refuses what the other policies do not go with
----@field store (fun(owner: table, value: any, self: moonshard.Sharding))? stores the decision for an owner
+---@field store (fun(owner: table, value: any, self: moonshard.Sharding))? stores the decision for an owner: a setting
+---  of ms_unit_config as the unit's field of that name, which the engine then gets
 ---@field set (fun(self: moonshard.Sharding, handle: ffi.cdata*, decisions: table))? sets the decisions in the engine's
 ---  model: ms.set_rules can change the policy
 ---@field moves boolean? ms.set_rules can change the policy, and then moves the state, because it decides what ranks own
@@ -126,7 +127,7 @@ local ROWS = {
   {
     name = "shard", of = "unit", reader = always(readers.sharded),
     default = function() return true end,
-    store = function(unit, value) unit.sharded = value end,
+    store = function(unit, value) unit.shard = value end,
     on_reference = { value = true },
     text = function(value, _, _, self)
       if not value and roles.shards(self) == 1 then return "false: one rank has all of it anyway" end
