@@ -331,6 +331,11 @@ int ms_plan_synchronize(ms_plan *plan, int phase);
  * instruction i starts. Returns MS_ERACE when an instruction waits for an event that no earlier one records
  * (accesses.c). */
 int ms_plan_clocks(const ms_plan *plan, int phase, int *clock);
+typedef int ms_instr_test(const ms_instr *instr);
+static inline int ms_instr_is_collective(const ms_instr *instr) { return instr->kind == MS_INSTR_COLLECTIVE; }
+/* overlaps: [instr] 1: one of the instructions `of` that can run at the same time as one of `with` on another stream
+ * (overlaps.c). */
+int ms_plan_find_overlaps(const ms_plan *plan, int phase, ms_instr_test *of, ms_instr_test *with, char *overlaps);
 /* exposed: [instr] 1: a collective while which events let no kernel of this rank compute (exposed_communication.c). */
 int ms_plan_find_exposed(const ms_plan *plan, int phase, char *exposed);
 /* Returns MS_ERACE, naming the instructions, when conflicting accesses can run unordered, when an event is awaited
