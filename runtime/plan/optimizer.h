@@ -3,6 +3,7 @@
  * Updates are lowered from the table alone (lower/optimizers): a new optimizer needs its row and settings
  * (base/settings/settings.def), ops with kernels (kernels/ops.def), and in the Lua layer a row (engine/optimizers.lua)
  * and its constructor (train/optim.lua). If it has several steps, the row names an array of programs.c.
+ * A moment that no other optimizer keeps is a row of MS_EACH_MOMENT (layout/slots.h).
  */
 #ifndef MS_PLAN_OPTIMIZER_H
 #define MS_PLAN_OPTIMIZER_H
