@@ -1,5 +1,5 @@
--- The names of the shipped cluster descriptions: each is the file of that name in this folder. Those that end with
--- "-pytorch", in the folder pytorch, say what PyTorch reached on the hardware of the others.
+-- The names of the shipped cluster descriptions: each is a row of networks.lua, or the file of that name in this
+-- folder. Those that end with "-pytorch", in the folder pytorch, say what PyTorch reached on the hardware of others.
 
 return {
   "a100-40x8", "a100-40x8-pytorch", "a100-80x8", "a100-80x8-pytorch", "a100x4", "b200x8", "b200x8-3200g", "cpu-example",

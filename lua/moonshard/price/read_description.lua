@@ -7,6 +7,7 @@
 local input_file = require("moonshard.base.files.input_file")
 local nearest = require("moonshard.base.names.nearest")
 local names = require("moonshard.clusters")
+local networks = require("moonshard.clusters.networks")
 local refuse = require("moonshard.base.exit_status").refuse
 
 local read_description = {}
@@ -53,6 +54,7 @@ local function from_file(path, by)
 end
 
 local function shipped(name, by)
+  if networks[name] then return networks[name] end
   for _, known in ipairs(names) do
     local room = name:find("%-pytorch$") and "pytorch." or ""
     if known == name then return require("moonshard.clusters." .. room .. name) end
