@@ -7,14 +7,14 @@ end
 
 ---@class moonshard
 ---@field version string
----@field re fun(pattern: string): moonshard.Pattern
+---@field re fun(pattern: string): moonshard.Pattern a regular expression over names
 ---@field rules moonshard.rule_presets join, load, tensor_parallel
 ---@field Shard fun(axis: integer): table in rules of `placements`
 ---@field Replicate fun(): table in rules of `placements`
 ---@field ops moonshard.ops
 ---@field nn moonshard.nn
 ---@field models moonshard.models
----@field module fun(what: string|table, base: moonshard.Module?): moonshard.Module
+---@field module fun(what: string|table, base: moonshard.Module?): moonshard.Module a class of modules, or one module
 ---@field parameter fun(given: table): moonshard.Parameter
 ---@field init moonshard.initializers initializers of initial weights
 ---@field init_device_mesh fun(device: string?, shape: integer|integer[]|string, names: string[]?): moonshard.Mesh
@@ -68,6 +68,11 @@ function advice.methods()
 end
 
 function context.auto_policies() return require("moonshard.tune.policies").by_name end
+
+function context.printed(value)
+  local is_plain = type(value) == "string" or type(value) == "number" -- needs no display
+  return is_plain and tostring(value) or require("moonshard.display.values").printed(value)
+end
 
 function context.decide_auto(trainer, batch) require("moonshard.tune.auto")(trainer, batch) end
 

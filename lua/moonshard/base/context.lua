@@ -15,6 +15,8 @@
 ---  whether they can be "auto"; set by moonshard/init.lua
 ---@field decide_auto fun(trainer: moonshard.Trainer, batch: table)? decides what ms.fully_shard was given as "auto";
 ---  set by moonshard/init.lua
+---@field printed fun(value: any): string what print writes for a value: tables and tensors by what is in them; set by
+---  moonshard/init.lua
 ---@field fused_loss boolean|"auto"|nil what losses do whatever they were asked (`fused` of ms.loss.cross_entropy); set
 ---  for the reference of `moonshard check`, and where `moonshard explain` tries what would change
 ---@field sampled { source: string, shared_by: string }? the pass of a sampler whose samples this rank took last, until
@@ -22,6 +24,6 @@
 ---@field alone boolean? this rank runs a line of the prompt that others do not: what only rank 0 prints, it prints
 ---@field in_data string? "data:state()" while this method of a recipe's data object runs
 ---@field call_module function? the function that calls a module's forward; error.lua recognises it on the stack
-local context = { trace = nil, path = "" }
+local context = { trace = nil, path = "", printed = tostring }
 
 return context

@@ -57,9 +57,12 @@ local function check_line(line)
   if line.page then output_file.check_option("--page", line.page) end
 end
 
--- Runs the recipe on a mesh; nil: its own.
+-- Runs the recipe on a mesh; nil: its own. What it prints is shown once.
 local function runner(line, chunk)
+  local ran = false
   return function(mesh, take)
+    if ran then recipe.print_nothing() end
+    ran = true
     local settings = { unpack(line.settings) }
     if mesh then settings[#settings + 1] = { key = MESH, text = mesh } end
     planned.run(line.recipe, chunk, settings, take)

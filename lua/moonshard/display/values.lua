@@ -5,6 +5,7 @@ local plan = require("moonshard.engine.plan")
 local eager_show = require("moonshard.tensor.show")
 local errors = require("moonshard.base.error")
 local tensor = require("moonshard.tensor")
+local text_lines = require("moonshard.base.text.text_lines")
 
 local show = {}
 
@@ -81,6 +82,14 @@ local function entries_of(value, above, depth)
   return entries
 end
 
+-- Whether all that is in a table is short: then several share a line.
+local function is_of_numbers(value)
+  for key, item in pairs(value) do
+    if type(key) ~= "number" or type(item) ~= "number" then return false end
+  end
+  return true
+end
+
 local function render_table(value, above, depth)
   if above[value] then return "{ itself }" end
   if next(value) == nil then return "{}" end
@@ -92,6 +101,10 @@ local function render_table(value, above, depth)
   local line = "{ " .. table.concat(entries, ", ") .. " }"
   if #line + 2 * depth <= COLUMNS and not line:find("\n", 1, true) then return line end
   local indent = ("  "):rep(depth + 1)
+  if is_of_numbers(value) then
+    entries = text_lines.wrapped(table.concat(entries, ", "), COLUMNS - #indent)
+    return "{\n" .. indent .. table.concat(entries, "\n" .. indent) .. "\n" .. ("  "):rep(depth) .. "}"
+  end
   return "{\n" .. indent .. table.concat(entries, ",\n" .. indent) .. "\n" .. ("  "):rep(depth) .. "}"
 end
 
@@ -121,6 +134,15 @@ end
 function show.any(value)
   local ok, text = pcall(show.value, value)
   return ok and text or ("cannot be shown: %s"):format(errors.text(text))
+end
+
+---A value as print writes it: as text where it has one, but a tensor with its values and everything else with what is
+---in it, because an address says nothing, and is another one on each rank.
+---@param value any
+---@return string
+function show.printed(value)
+  if type(value) == "string" or has_text(value) and not tensor.is_eager(value) then return tostring(value) end
+  return show.value(value)
 end
 
 ---Prints a value with what is in it: a tensor with its values, a batch or another table with its fields.

@@ -2,6 +2,7 @@
 -- other ranks these functions do nothing.
 
 local chart = require("moonshard.metrics.chart")
+local context = require("moonshard.base.context")
 local errors = require("moonshard.base.error")
 local history = require("moonshard.metrics.history")
 local options = require("moonshard.base.checks.options")
@@ -87,7 +88,7 @@ local function history_of(trainer)
 end
 
 local function write(step, m)
-  if type(step) ~= "number" or type(m) ~= "table" or type(m.loss) ~= "number" then
+  if type(step) ~= "number" or type(m) ~= "table" or getmetatable(m) ~= nil or type(m.loss) ~= "number" then
     errors.invalid("ms.log takes a step and its metrics, as train:step returns them: ms.log(step, m)")
   end
   if step < 0 or step % 1 ~= 0 or step > 2 ^ 53 then
@@ -138,7 +139,7 @@ function log.print(...)
   progress.finish()
   local texts = {}
   for i = 1, select("#", ...) do
-    texts[i] = tostring((select(i, ...)))
+    texts[i] = context.printed((select(i, ...)))
   end
   output_file.print(table.concat(texts, "\t"), "\n")
 end

@@ -84,6 +84,11 @@ end
 ---@return ffi.cdata* row ms_price, whose step and gaps are those of an average step
 ---@return number outer how often an average step runs the phase `outer`
 function price.row(plan, cluster, trainer)
+  if plan.mesh.device ~= cluster.device then
+    errors.invalid("the recipe's mesh is on %s, and cluster %s has devices of the kind %s: give "
+      .. "ms.init_device_mesh the setting device (cfg.device), which follows the cluster", plan.mesh.device,
+      cluster.name, cluster.device)
+  end
   local row, part = ffi.new("ms_price"), 1 / price.steps_of_outer(trainer)
   check(C.ms_plan_price(plan.handle, cluster:struct(), trainer.micro_batches, part, row, ffi.sizeof(row)))
   local outer = row.phase[C.MS_PHASE_OUTER]
@@ -130,11 +135,6 @@ end
 ---@param batch table that the plan was compiled for
 ---@return moonshard.Price
 function price.of(plan, cluster, trainer, batch)
-  if plan.mesh.device ~= cluster.device then
-    errors.invalid("the recipe's mesh is on %s, and cluster %s has devices of the kind %s: give "
-      .. "ms.init_device_mesh the setting device (cfg.device), which follows the cluster", plan.mesh.device,
-      cluster.name, cluster.device)
-  end
   local row, outer = price.row(plan, cluster, trainer)
   local self = { plan = plan, cluster = cluster, path = row.critical, row = row,
     step = row.step, gaps = row.gaps, flops = row.flops,

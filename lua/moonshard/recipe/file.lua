@@ -1,13 +1,24 @@
--- Loads a recipe once, before the ranks start, and runs it with the settings of the command line. Can redirect its
--- prints to standard error and intercepts its os.exit.
+-- Loads a recipe once, before the ranks start, and runs it with the settings of the command line. Its print shows what
+-- is in tables and tensors, and can be redirected to standard error; its os.exit is intercepted.
 
 local advice = require("moonshard.base.names.advice")
 local args = require("moonshard.recipe.args")
+local context = require("moonshard.base.context")
 local errors = require("moonshard.base.error")
 local input_file = require("moonshard.base.files.input_file")
 local refuse = require("moonshard.base.exit_status").refuse
 
 local recipe = {}
+
+local redirected = false -- whether the recipe's prints go to standard error
+
+local function print_to(file)
+  rawset(_G, "print", function(...)
+    local texts = {}
+    for i = 1, select("#", ...) do texts[i] = context.printed((select(i, ...))) end
+    file:write(table.concat(texts, "\t"), "\n")
+  end)
+end
 
 ---Loads a recipe; refuses a file that does not exist or does not parse.
 ---@param path string
@@ -30,6 +41,7 @@ function recipe.run(path, chunk, settings)
   local folder = path:match("^(.*/)[^/]*$") or "./"
   package.path = folder .. "?.lua;" .. package.path
   args.overrides = settings
+  if not redirected then print_to(io.stdout) end
   local returned = chunk()
   args.check_taken()
   return returned
@@ -46,12 +58,17 @@ function recipe.print_to_stderr()
   local out = io.stdout
   rawset(io, "stdout", io.stderr)
   io.output(io.stderr)
-  rawset(_G, "print", function(...)
-    local texts = {}
-    for i = 1, select("#", ...) do texts[i] = tostring((select(i, ...))) end
-    io.stderr:write(table.concat(texts, "\t"), "\n")
-  end)
+  print_to(io.stderr)
+  redirected = true
   return out
+end
+
+---From now on they go nowhere, for a command that runs a recipe many times and shows what it prints once.
+function recipe.print_nothing()
+  local nowhere = assert(io.open("/dev/null", "w"))
+  rawset(io, "stdout", nowhere)
+  io.output(nowhere)
+  print_to(nowhere)
 end
 
 -- ---- os.exit ------------------------------------------------------------------------------------------------------

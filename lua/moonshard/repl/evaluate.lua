@@ -10,7 +10,6 @@ local input_file = require("moonshard.base.files.input_file")
 local lexer = require("moonshard.repl.lexer")
 local nearest = require("moonshard.base.names.nearest")
 local show = require("moonshard.display.values")
-local tensor = require("moonshard.tensor")
 
 ---@class moonshard.Evaluator
 ---@field environment table globals of the session
@@ -41,13 +40,6 @@ local function keep_output(self, text)
   if text ~= "" then self.ends_line = text:sub(-1) == "\n" end
 end
 
--- What print writes: tables and tensors by their contents, as the values of lines are. An address says nothing, and is
--- another one on each rank.
-local function printed(value)
-  local has_contents = type(value) == "table" and getmetatable(value) == nil or tensor.is_eager(value)
-  return has_contents and show.value(value) or tostring(value)
-end
-
 -- Only rank 0's output is shown immediately; all ranks keep theirs for comparison.
 local function watch_output(self)
   local write = io.write
@@ -58,7 +50,7 @@ local function watch_output(self)
   end)
   function _G.print(...)
     local texts = {}
-    for i = 1, select("#", ...) do texts[i] = printed((select(i, ...))) end
+    for i = 1, select("#", ...) do texts[i] = show.printed((select(i, ...))) end
     io.write(table.concat(texts, "\t"), "\n")
   end
 end
