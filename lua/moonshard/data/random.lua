@@ -60,6 +60,7 @@ end
 ---@field targets integer numbers per target
 ---@field seed? integer default 0
 
+---Batches { inputs, targets } of random numbers, with targets that a model can learn.
 ---@param o moonshard.RandomOptions
 ---@return moonshard.RandomData
 local function random(o)

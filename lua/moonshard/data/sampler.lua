@@ -48,6 +48,7 @@ end
 ---@field rank? integer instead of mesh: the index of this rank
 ---@field world? integer instead of mesh: the number of ranks
 
+---Divides the numbers of a dataset's samples over the ranks, in another order in each epoch.
 ---@param o moonshard.SamplerOptions
 ---@return moonshard.Sampler
 local function sampler(o)

@@ -148,6 +148,10 @@ end
 function families.maker(name)
   local row = families.rows[name]
   local class = decoder.define(row.name, name)
+  ---A decoder with the traits of this family. Its forward maps tokens i32 [batch, length] to logits
+  ---[batch, length, vocab].
+  ---@param given moonshard.DecoderOptions
+  ---@return moonshard.Module
   return function(given)
     return class(decoder_options.read("ms.models." .. name, type(given) == "table" and fill(row, given) or given))
   end

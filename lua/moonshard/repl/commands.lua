@@ -14,7 +14,7 @@ Every line is Lua and runs on every rank. The value of an expression is printed:
   x = 1; local y = 2     variables of the session, local or not
   expr   =expr           prints the value; _ is the last value
   line;                  a ; at the end suppresses the value
-  ?name                  documentation: ?ms.trainer, ?train:step, ?softmax, ?ms.nn, ?clip_grad_norm; so is help(name)
+  ?name                  documentation: ?ms, ?ms.trainer, ?adamw, ?train:step, ?softmax, ?clip_grad_norm; or help(name)
   @2 line                runs on rank 2 only (it must not wait for others)
   @all line              prints every rank's value separately, even if all are equal
   !command               runs a shell command, on rank 0
@@ -43,6 +43,7 @@ An incomplete line continues on the next one. Ctrl-C stops a line, or discards w
 ---@field request moonshard.Request?
 
 local handlers = {}
+local TAKES = { help = "a name", load = "a file", save = "a file", time = "on or off" } -- others take nothing
 
 local function describe(prompt, name)
   local described, message = documentation.describe(prompt.environment, name)
@@ -100,8 +101,8 @@ end
 
 function handlers.save(prompt, argument)
   if argument == "" then return { message = ":save needs a file: :save FILE" } end
-  local saved, why = prompt.notebook:save(argument)
-  return { message = not saved and why or nil }
+  local lines, why = prompt.notebook:save(argument)
+  return { message = why, text = lines and ("wrote %s, %d line%s"):format(argument, lines, lines == 1 and "" or "s") }
 end
 
 function handlers.curve(prompt)
@@ -163,6 +164,9 @@ local function read(prompt, text, line)
   if word then return word end
   if first == ":" and not text:match("^%s*::") then
     local name, argument = text:match(":%s*(%S*)%s*(.-)%s*$")
+    if handlers[name] and argument ~= "" and not TAKES[name] then
+      return { message = (":%s takes nothing, and %s follows it"):format(name, argument) }
+    end
     if handlers[name] then return handlers[name](prompt, argument) end
     return { message = (":%s is not a command: %s"):format(name, nearest.advice(name, handlers)) }
   end

@@ -1,13 +1,11 @@
 -- ?name: the documentation of a name, from the comments above it. The executable contains the Lua sources, so the
 -- prompt shows the annotations that editors read; for ops it shows the engine's op table.
 
-local arguments = require("moonshard.base.checks.arguments")
+local annotations = require("moonshard.repl.annotations")
 local engine = require("moonshard.base.ffi")
-local input_file = require("moonshard.base.files.input_file")
 local method_help = require("moonshard.tensor.method_help")
 local nearest = require("moonshard.base.names.nearest")
 local ops = require("moonshard.tensor.ops")
-local optimizer_classes = require("moonshard.repl.optimizer_classes")
 local sealed = require("moonshard.base.checks.sealed")
 local show = require("moonshard.display.values")
 local strict = require("moonshard.base.checks.strict")
@@ -15,106 +13,25 @@ local tensor = require("moonshard.tensor")
 local text_lines = require("moonshard.base.text.text_lines")
 local C, ffi = engine.C, engine.ffi
 
+local comment_above, comment_of_file = annotations.comment_above, annotations.comment_of_file
+local fields_of_class, lines_of = annotations.fields_of_class, annotations.lines_of
+local sentence_of, source_of = annotations.sentence_of, annotations.source_of
+
 local documentation = {}
-
--- ---- sources -------------------------------------------------------------------------------------------------------
-
-local sources = {}
-
--- The lines of a file in the executable or on disk; nil if it does not exist.
-local function lines_of(path)
-  if sources[path] == nil then
-    local in_executable, host = pcall(require, "moonshard.host")
-    local text = in_executable and host.source(path) or input_file.text(path)
-    sources[path] = text and text_lines.all(text) or false
-  end
-  return sources[path] or nil
-end
-
--- The comment lines that end above line `number`, without their dashes.
-local function comment_above(lines, number)
-  local first = number
-  while first > 1 and lines[first - 1]:match("^%s*%-%-%-") do first = first - 1 end
-  local comment = {}
-  for i = first, number - 1 do comment[#comment + 1] = lines[i]:match("^%s*%-%-%-(.*)$") end
-  return comment
-end
-
--- The comment at the beginning of a file.
-local function comment_of_file(lines)
-  local comment = {}
-  for _, line in ipairs(lines) do
-    local text = line:match("^%-%- ?(.*)$")
-    if not text then break end
-    comment[#comment + 1] = text
-  end
-  return comment
-end
-
--- ---- annotations as text -------------------------------------------------------------------------------------------
-
--- The fields of a parameter's class: the options of a function. The class is in the function's file, or made of rows.
-local function fields_of_class(lines, class)
-  local fields = {}
-  lines = optimizer_classes.lines(class) or lines
-  for i, line in ipairs(lines) do
-    if line:match("^%-%-%-@class%s+([%w_.]+)") == class then
-      for at = i + 1, #lines do
-        local name, kind = lines[at]:match("^%-%-%-@field%s+(%S+)%s+(.*)$")
-        local more = lines[at]:match("^%-%-%-%s+(.*)$")
-        if not (name or more) then break end
-        fields[#fields + 1] = name and ("    %s  %s"):format(name, kind) or "      " .. more
-      end
-    end
-  end
-  return fields
-end
-
-local function text_of_comment(comment, lines)
-  local text = {}
-  for _, line in ipairs(comment) do
-    local tag, rest = line:match("^@(%a+)%s*(.*)$")
-    if tag == "param" then
-      text[#text + 1] = "  " .. rest
-      local class = rest:match("^%S+%s+(moonshard%.[%w_.]+)")
-      for _, field in ipairs(class and fields_of_class(lines, class) or {}) do text[#text + 1] = field end
-    elseif tag == "return" then
-      text[#text + 1] = "  returns " .. rest
-    elseif not tag then
-      text[#text + 1] = line
-    end
-  end
-  return text
-end
-
--- The lines of the file that defines a function, nil for a built-in one; and the numbers of its first and last line.
-local function source_of(func)
-  local info = debug.getinfo(arguments.original(func), "S")
-  return info.source:sub(1, 1) == "@" and lines_of(info.source:sub(2)) or nil, info.linedefined, info.lastlinedefined
-end
 
 local function describe_function(name, value)
   local lines, first = source_of(value)
   if not lines then return nil end
   local head = lines[first] and lines[first]:match("function[^(]*(%b())") or "(...)"
-  local text = text_of_comment(comment_above(lines, first), lines)
+  local text = annotations.text_of_comment(comment_above(lines, first), lines)
   table.insert(text, 1, name .. head)
   return table.concat(text, "\n")
 end
 
--- The beginning of a function's comment up to the end of a sentence, or of the part before a colon or a semicolon, for
--- lists.
 local function summary(value)
   if type(value) ~= "function" then return nil end
   local lines, first = source_of(value)
-  local text = {}
-  for _, line in ipairs(lines and comment_above(lines, first) or {}) do
-    if line:sub(1, 1) == "@" then break end
-    text[#text + 1] = text_lines.trim(line)
-  end
-  local sentence = table.concat(text, " ")
-  for _, stop in ipairs({ "%.%s+%u", "[:;]%s", "%.$" }) do sentence = sentence:match("^(.-)" .. stop) or sentence end
-  return sentence ~= "" and sentence or nil
+  return lines and sentence_of(comment_above(lines, first)) or nil
 end
 
 -- ---- ops, modules, objects -----------------------------------------------------------------------------------------
@@ -158,11 +75,21 @@ local function list_fields(fields, listed)
   return text
 end
 
--- The name by which a value was loaded as a module of the layer.
+-- The name by which a value was loaded as a module of the layer: the shortest, since others add to what is there.
 local function module_of(value)
+  local shortest
   for name, loaded in pairs(package.loaded) do
-    if loaded == value and name:match("^moonshard") then return name end
+    local is_it = loaded == value and name:match("^moonshard")
+    if is_it and (not shortest or #name < #shortest) then shortest = name end
   end
+  return shortest
+end
+
+-- The lines of that module's file.
+local function source_of_module(value)
+  local module = module_of(value)
+  local path = module and "lua/" .. module:gsub("%.", "/")
+  return path and (lines_of(path .. ".lua") or lines_of(path .. "/init.lua"))
 end
 
 -- The annotation of a field in require("moonshard").
@@ -175,12 +102,26 @@ local function annotation(name)
   end
 end
 
+-- ms itself: every part of it, whether it was used yet or not.
+local function describe_parts(name, ms)
+  local text, names, width = { name .. "  what a recipe is written with; ?ms.NAME says more" }, ms.names(), 0
+  table.sort(names)
+  for _, part in ipairs(names) do width = math.max(width, #part) end
+  for _, part in ipairs(names) do
+    local value, kind = ms[part], annotation("ms." .. part) or ""
+    local lines = type(value) == "table" and not kind:find("^fun%(") and source_of_module(value)
+    local about = type(value) == "string" and value or summary(value)
+      or lines and sentence_of(comment_of_file(lines)) or kind:match("moonshard%.[%w_.]+%s+(.*)$") or ""
+    text[#text + 1] = ("  %-" .. width .. "s  %s"):format(part, (about:gsub("^%l", string.upper)))
+  end
+  return table.concat(text, "\n")
+end
+
 local function describe_table(name, value)
   local text = { name }
   local kind, module = annotation(name), module_of(value)
   if kind then text[1] = name .. "  " .. kind end
-  local path = module and "lua/" .. module:gsub("%.", "/")
-  local lines = path and (lines_of(path .. ".lua") or lines_of(path .. "/init.lua"))
+  local lines = source_of_module(value)
   for _, line in ipairs(lines and comment_of_file(lines) or {}) do text[#text + 1] = line end
   if not module then text[#text + 1] = show.any(value) end
   local fields, listed = value, { init = not module } -- only a class calls init
@@ -268,6 +209,23 @@ local function describe_option(ms, name)
   return texts[1] and table.concat(texts, "\n")
 end
 
+-- What has this name within ms, "adamw" in ms.optim: what ?ms.optim.adamw says; nil: nothing has it.
+local function describe_public(ms, name)
+  local texts = {}
+  for _, part in ipairs(ms.names()) do
+    local value, full = ms[part], "ms." .. part
+    if part == name then
+      texts[#texts + 1] = type(value) == "function" and describe_function(full, value)
+        or type(value) == "table" and describe_table(full, value) or full .. "  " .. show.any(value)
+    elseif type(value) == "table" and module_of(value) and not (annotation(full) or ""):find("^fun%(") then
+      local ok, inner = pcall(function() return value[name] end) -- some parts have functions once they are asked
+      local is_one = ok and type(inner) == "function" and not op_named(name, inner)
+      texts[#texts + 1] = is_one and describe_function(full .. "." .. name, inner) or nil
+    end
+  end
+  return texts[1] and table.concat(texts, "\n\n")
+end
+
 -- ---- lookup --------------------------------------------------------------------------------------------------------
 
 local function find(environment, name)
@@ -281,6 +239,12 @@ local function find(environment, name)
 end
 
 local function unknown(environment, name, part, holder)
+  if not name:find("^[%a_][%w_.:]*$") then
+    return ("%s is not a name: ? takes one, as in ?ms.trainer; ? alone lists what else can be typed"):format(name)
+  elseif type(holder) ~= "table" then
+    return ("%s is not a name of this session: %s is a %s, which has no fields"):format(name,
+      name:match("^(.*)[.:]"), type(holder))
+  end
   local valid = {}
   for key in pairs(type(holder) == "table" and holder or environment) do
     if type(key) == "string" then valid[key] = true end
@@ -303,11 +267,17 @@ end
 ---@return string? text, string? message why there is none
 function documentation.describe(environment, name)
   local value, part, holder = find(environment, name)
+  local is_of_lua = value ~= nil and rawequal(rawget(_G, name), value) -- such as module, which ms has, too
+  if is_of_lua and environment.ms then
+    local public = describe_public(environment.ms, name)
+    if public then return public end
+  end
   if value == nil then
     local row = rawget(ops.rows, name)
     if row then return describe_op(name, row) end
-    local option = environment.ms and describe_option(environment.ms, name)
-    if option then return option end
+    local ms = environment.ms
+    local public, option = ms and describe_public(ms, name), ms and describe_option(ms, name)
+    if public or option then return public and option and public .. "\n\n" .. option or public or option end
     return nil, unknown(environment, name, part, holder)
   end
   local row = op_named(part, value)
@@ -316,6 +286,7 @@ function documentation.describe(environment, name)
     return describe_function(name, value) or ("%s  %s"):format(name, show.any(value))
   end
   if tensor.is_eager(value) then return describe_tensor(name, value) end
+  if value == environment.ms then return describe_parts(name, value) end
   if type(value) == "table" then return describe_table(name, value) end
   return ("%s  %s: %s"):format(name, type(value), show.any(value))
 end

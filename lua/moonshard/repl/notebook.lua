@@ -125,11 +125,12 @@ end
 
 ---Writes the session as a recipe.
 ---@param path string
----@return boolean? saved, string? message
+---@return integer? lines, string? message
 function Notebook:save(path)
-  local ok, raised = pcall(output_file.write, ":save", path, source_of(self.pieces))
+  local source = source_of(self.pieces)
+  local ok, raised = pcall(output_file.write, ":save", path, source)
   if not ok then return nil, errors.text(raised) end
-  return true
+  return select(2, source:gsub("\n", "\n"))
 end
 
 -- ---- the curve --------------------------------------------------------------------------------------------------

@@ -144,6 +144,7 @@ local function print_partial(self, raised)
     or ("interrupted after %d plans; those are printed, and stars are of them alone"):format(#self.curve)
 end
 
+---Prices one recipe from few nodes to many, in several shapes of mesh.
 ---@param o moonshard.ScalingOptions
 ---@return moonshard.Scaling
 function scaling.run(o)

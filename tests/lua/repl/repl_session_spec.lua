@@ -96,6 +96,7 @@ describe("a session", function()
     local lines = training("x = = 1", "error('not this')", "for _ = 1, 3 do", "  last = train:step(batch).loss", "end",
       "train;", ":load " .. loaded, "local y = more(40)", "@1 z = 5", "print(last, y, z)", ":save " .. saved)
     local out = program.run({ "repl", "-n", "2" }, nil, table.concat(lines, "\n") .. "\n").out
+    has(out, saved .. " | lines\n")
     local again = program.run({ "run", saved, "-n", "2", "--log-ranks", "all" })
     os.remove(saved)
     os.remove(loaded)
