@@ -136,7 +136,9 @@ end
 ---What a run says of its data.
 ---@return string
 function Loader:summary()
-  local text = ("%d samples of %d tokens, %d per rank and step"):format(self.n, self.seq, self.batch)
+  local valid = rawget(sealed.fields(self), "valid") -- data without any can refuse to be asked
+  local text = ("%d samples of %d tokens, %d per rank and step%s"):format(self.n, self.seq, self.batch,
+    valid and (", %d for validation"):format(valid.n) or "")
   return self.read_from and ("%s: %s"):format(self.read_from, text) or text
 end
 

@@ -7,6 +7,7 @@
 -- has (data:batches(n) or ms.log.expect), elsewhere before the line of the first step.
 
 local clock = require("moonshard.base.clock")
+local input_file = require("moonshard.base.files.input_file")
 local output_file = require("moonshard.base.files.output_file")
 local progress = require("moonshard.base.text.progress")
 local terminal = require("moonshard.base.text.terminal")
@@ -137,12 +138,23 @@ end
 ---@param data moonshard.Loader
 function run_summary.data(data) state.data = data end
 
+-- A model from a folder with a tokenizer knows that one's tokens, and trains on bytes all the same.
+local function note_bytes(train)
+  local folder = rawget(train.model, "_huggingface_folder")
+  local reads_bytes = folder and state.data and state.data.bytes
+  if not (reads_bytes and input_file.exists(folder .. "/tokenizer.json")) then return end
+  progress.finish()
+  io.stderr:write(("moonshard: note: %s has a tokenizer, but the tokens of this run are bytes, which the model does "
+    .. "not know: `moonshard tokenize --tokenizer %s` makes token files, for ms.data.tokens\n"):format(folder, folder))
+end
+
 ---A trainer is about to run its first step.
 ---@param train moonshard.Trainer
 ---@param plan moonshard.Plan
 function run_summary.before(train, plan)
   state.began = state.began or clock.now()
   if world.rank ~= 0 or world.plan_only then return end
+  note_bytes(train)
   state.pending[#state.pending + 1] = text_of(train, plan)
   if progress.total() and terminal.interactive() then run_summary.flush() end
 end

@@ -21,11 +21,41 @@ describe("a run that logs its steps", function()
     assert.truthy(before, ended.out)
     has(before, "model   GPT2 | parameters | 3 units | mesh    2x2 (replicate, shard) on cpu: 2 replicas | 2 shards")
     has(before, "types   computes in | sums gradients in f32 | memory | per rank: parameters | activations")
-    has(before, "data | files of | bytes: | samples of 32 tokens, 2 per rank")
+    has(before, "data | files of | bytes: | samples of 32 tokens, 2 per rank | for validation")
     has(after, "done: 3 steps in 0: | tokens/s | metrics " .. folder .. "/m.jsonl | checkpoint " .. folder)
     has(after, "step-00000003 | chart " .. folder .. "/loss.svg")
     local again = run("steps=4", "svg=", "checkpoint=" .. folder .. "/run", "resume=auto")
     has(again.out, "resumed after step 3 | done: 1 step in")
+  end)
+
+  it("says that a model whose folder has a tokenizer trains on bytes", function()
+    local folder, recipe = scratch.folder() .. "/hf", scratch.path()
+    scratch.write(recipe, ([[
+      local ms = require "moonshard"
+      ms.huggingface.save(ms.models.llama { vocab = 256, layers = 1, dim = 8, heads = 2, ffn = 8, seq = 16 }, %q)
+    ]]):format(folder))
+    assert.equal(0, program.run({ "run", recipe }).status)
+    local function notes()
+      local ended = program.run { "run", "recipes/llama.lua", "folder=" .. folder, "seq=16", "steps=1",
+        "files=LICENSE" }
+      assert.equal(0, ended.status, ended.err)
+      return ended.err
+    end
+    assert.equal("", notes())
+    scratch.write(folder .. "/tokenizer.json", "{}")
+    has(notes(), folder .. " | bytes | moonshard tokenize")
+  end)
+
+  it("prints tables and tensors by what is in them", function()
+    local recipe = scratch.path()
+    scratch.write(recipe, [[
+      local ms = require "moonshard"
+      local x = ms.tensor { { 1, 2 }, { 3, 4 } }
+      print(x.shape, { loss = 1.5 }, x)
+      ms.log.print(x.shape)
+    ]])
+    assert.equal("{ 2, 2 }\t{ loss = 1.5 }\ttensor f32 [2,2]\n[[1, 2],\n [3, 4]]\n{ 2, 2 }\n",
+      program.run({ "run", recipe }).out)
   end)
 
   it("says what it trains of a model whose parameters are frozen", function()

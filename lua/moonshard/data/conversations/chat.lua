@@ -114,6 +114,7 @@ local function chat(given)
   check_size(o, stream.n)
   local data = windows.loaders(o, stream, stream.tokens + 1)
   data.conversations, data.cut, data.trained = packed.documents, packed.cut, packed.trained
+  data.read_from = ("%d conversations"):format(packed.documents)
   data.document_start, data.own_targets = o.document_start, true
   return data
 end

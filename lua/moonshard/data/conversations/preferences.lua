@@ -294,6 +294,7 @@ local function preferences(given)
   local stream = rows:finish(o.padding)
   local data = windows.loaders(o.of_pairs, stream, stream.tokens + 1)
   data.pairs, data.cut, data.left_out = rows.documents / 2, rows.cut, left_out
+  data.read_from = ("%d pairs"):format(data.pairs)
   return data
 end
 
