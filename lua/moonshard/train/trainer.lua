@@ -153,9 +153,9 @@ local function trainer(o)
     qk_clip = { "number|table" }, micro_batches = { "positive", default = 1 },
     prefetch = { "integer" }, gradient_sync = { "string", default = "every" },
     reshard_after_backward = { "boolean", default = true }, pad = { "table" }, freeze = { "table" },
-    seed = { "seed", default = 0 }, ema = { "number|table|boolean" }, checkpoint = { "table" },
-    memory_limit = { "number|string" }, plan_memory = { "number|string" },
-    rematerialize = { "boolean|string", default = true },
+    seed = { "seed", default = 0 }, ema = { "number|table|boolean" }, memory_limit = { "number|string" },
+    checkpoint = { "table", example = 'checkpoint = { dir = "runs/a" }' },
+    plan_memory = { "number|string" }, rematerialize = { "boolean|string", default = true },
   })
   if not o.loss and not o.forward then
     errors.invalid("ms.trainer: give loss (a function of the model's result and batch.targets) or forward "

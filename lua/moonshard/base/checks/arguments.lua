@@ -4,6 +4,7 @@
 --
 -- The functions of a table are replaced by ones that look. Those that take `...` count themselves.
 
+local errors = require("moonshard.base.error")
 local lists = require("moonshard.base.checks.lists")
 local options = require("moonshard.base.checks.options")
 
@@ -18,7 +19,7 @@ local OWN_SOURCE = debug.getinfo(1, "S").source
 local MAKER = [[
 local func, refuse, check = ...
 return function(%s...)
-  if select("#", ...) > 0 then refuse(...) end
+  if select("#", ...) > 0 then refuse(%s...) end
   check(%s)
   return func(%s)
 end]]
@@ -31,13 +32,20 @@ return function(%s...)
 end]]
 
 local function looking(func, called, names, is_variadic)
-  local function refuse(...)
-    for i = 1, select("#", ...) do
-      local further = select(i, ...)
-      if further ~= nil then options.no_more(called, further) end
-    end
-  end
   local who = called:match("^[^(]*")
+  local function refuse(...)
+    local count = select("#", ...)
+    while count > #names and select(count, ...) == nil do count = count - 1 end
+    if count <= #names then return end
+    local receiver = who:find(":", 1, true) and 1 or 0 -- it is no argument in the eyes of a user
+    local given = {}
+    for i = receiver + 1, count do given[i - receiver] = options.describe((select(i, ...))) end
+    local taken = #names - receiver
+    local list = table.concat(given, ", ", 1, #given - 1) .. (given[2] and " and " or "") .. given[#given]
+    errors.invalid("%s: it takes %s argument%s, and was given %s: the last has no place%s", called,
+      taken == 0 and "no" or taken, taken == 1 and "" or "s", list,
+      names[#names] == "o" and ", since options are one table" or "")
+  end
   local function check(...)
     for i = 1, select("#", ...) do
       local argument = select(i, ...)
@@ -49,7 +57,7 @@ local function looking(func, called, names, is_variadic)
   end
   local all = table.concat(names, ", ")
   local first = all ~= "" and all .. ", " or ""
-  local maker = is_variadic and VARIADIC:format(first, first, first) or MAKER:format(first, all, all)
+  local maker = is_variadic and VARIADIC:format(first, first, first) or MAKER:format(first, first, all, all)
   return assert(loadstring(maker, OWN_SOURCE))(func, refuse, check)
 end
 

@@ -101,8 +101,7 @@ end
 ---@param ... any what follows
 function options.no_more(who, ...)
   if select("#", ...) > 0 then
-    errors.invalid("%s: its last argument is followed by %s, which has no place: options are one table", who,
-      describe((...)))
+    errors.invalid("%s: its last argument is followed by %s, which has no place", who, describe((...)))
   end
 end
 
@@ -149,7 +148,9 @@ function options.parse(who, given, specs)
   end
   if missing[1] then
     table.sort(missing)
-    errors.invalid("%s: %s %s missing", who, table.concat(missing, " and "), missing[2] and "are" or "is")
+    local last = table.remove(missing)
+    errors.invalid("%s: %s %s missing", who, missing[1] and table.concat(missing, ", ") .. " and " .. last or last,
+      missing[1] and "are" or "is")
   end
   return parsed
 end

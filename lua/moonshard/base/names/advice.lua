@@ -18,6 +18,8 @@ local function other_names() return require("moonshard.base.names.other_names") 
 local STEP = "train:step(batch) does forward, backward, clipping and the update"
 local MODE = "a model has no mode: train:step trains, train:evaluate evaluates"
 local DEVICE = "the mesh or --device chooses the device"
+local MADE = "a module is made by a call of its class, Net(...), which runs function Net:init(...)"
+local INHERITED = 'ms.module("Net", Base) inherits, and Base.init(self, ...) is the other init'
 local DTYPE = "parameters stay f32 masters; mp_policy of ms.fully_shard sets the compute type"
 
 local SHARDED = "it is ms.fully_shard(model, { mesh = ... })"
@@ -69,6 +71,7 @@ local EXPLAINED = {
   add_module = "assign it: self.name = layer", register_module = "assign it: self.name = layer",
   register_parameter = "assign it: self.name = ms.parameter { 4 }",
   register_buffer = "assign a tensor to a field, self.name = ms.zeros(4): it is a constant of the forward",
+  new = MADE, __init__ = MADE, super = INHERITED,
   register_forward_hook = "call what you want in the forward", add_param_group = GROUPS, param_groups = GROUPS,
   no_grad = NO_GRAD, DataLoader = LOADED, grad = "train:gradient(name) returns the gradient of a parameter",
 }
@@ -171,8 +174,13 @@ local function fields_of_module()
   end
 end
 
--- A field that a module does not have, as in self.fc3(x).
+-- A field that a module does not have, as in self.fc3(x), or has, as in fc2(x).
 local function for_missing_field(message)
+  local global = message:match("attempt to %l+ global '([%w_]+)' %(a nil value%)$")
+  local of_module = global and fields_of_module()
+  if of_module and of_module[global] then
+    return ("%s: it is a field of the module: self.%s"):format(message, global)
+  end
   local name = message:match("attempt to %l+ field '([%w_]+)' %(a nil value%)$")
   local fields = name and fields_of_module()
   if not fields or fields[name] then return nil end
@@ -184,36 +192,46 @@ end
 
 local SLASHES = "a whole quotient is math.floor(x / y), and comments begin with --"
 local LOOP = "a loop is written for ... do ... end, or while ... do ... end"
+local CHOICE = "a choice between values is written condition and x or y"
+local INCREMENT = "Lua has no += and ++: write x = x + 1"
 
--- What Python's syntax is in Lua, by the end of LuaJIT's message.
+-- What the syntax of Python and C is in Lua, by the end of LuaJIT's message.
 local SYNTAX = {
   ["near '!'$"] = "Lua writes ~= for not equal",
   ["unexpected symbol near '#'$"] = "comments begin with --, not with #",
-  ["unexpected symbol near '%['$"] = "lists are written { 1, 2 }",
   ["near '@'$"] = "a product of matrices is x:matmul(w)",
   ["'do' expected near ':'$"] = LOOP,
   ["'then' expected near ':'$"] = "a condition is written if ... then ... end",
   ["'%]' expected near ':'$"] = "a part of a tensor is x:slice(axis, start, stop)",
   ["'%]' expected near ','$"] = "an element of a tensor is x[0][1], and a part is x:slice(axis, start, stop)",
   ["'}' expected near ':'$"] = "fields of a table are written { name = value }",
+  ["near 'is'$"] = "Lua writes == for is, and ~= for is not", ["near '&'$"] = "Lua writes and",
+  ["near '|'$"] = "Lua writes or", ["'then' expected near 'else'$"] = CHOICE, ["near '%?'$"] = CHOICE,
+  ["unexpected symbol near '/'$"] = SLASHES, ["unexpected symbol near '%+'$"] = INCREMENT,
+  ["'=' expected near '[-+/]'$"] = INCREMENT,
 }
 -- The same by the line, which ends with a space here.
 local LINES = {
+  ["[}\"']%["] = "a list or a text without a name is indexed in brackets: ({ 1, 2 })[1]",
   ["^%s*for%s.+:%s"] = LOOP, ["^%s*while%s.+:%s"] = LOOP,
   ["^%s*if%s.+:%s"] = "a condition is written if ... then ... end",
   ["%[:"] = "a part of a tensor is x:slice(axis, start, stop)", ["[%w_)]%s*//%s*[%w_(]"] = SLASHES,
   ["%f[%w_]lambda%s"] = "a function is written function(x) return x end",
-  ["%*%*"] = "a power is written x ^ 2", ["^%s*[%w_.]+%s*[-+*/]="] = "Lua has no += and -=: write x = x + 1",
+  ["%*%*"] = "a power is written x ^ 2", ["[%w_]%s*[-+*/]="] = INCREMENT,
 }
+-- What the end of a message says if the line has nothing to add.
+local OTHERWISE = { ["unexpected symbol near '%['$"] = "lists are written { 1, 2 }" }
 local STATEMENTS = {
   import = "Lua has no import: ms holds all that a recipe needs",
   def = "functions are written function name(x) ... end", class = 'a module is a class: local Net = ms.module "Net"',
   with = "there are no contexts: train:evaluate and calls of a model compute no gradients",
   elif = "Lua writes elseif", except = "errors are caught by pcall(f)", try = "errors are caught by pcall(f)",
   raise = "errors are raised by error(text)", assert = "it is a function: assert(x, text)",
-  pass = "an empty block needs nothing", del = "it is x = nil",
+  pass = "an empty block needs nothing", del = "it is x = nil", print = "it is a function: print(x)",
+  let = "a variable is written local x = 1", var = "a variable is written local x = 1",
 }
 STATEMENTS.from = STATEMENTS.import
+local CALLS = { ["("] = true, ["."] = true, ["="] = true } -- what follows a word that is no statement of Python's
 
 ---Extends LuaJIT's message about a syntax error with a suggestion where one is known.
 ---@param message string "recipe.lua:3: 'then' expected near '!'"
@@ -225,12 +243,16 @@ function advice.explain_syntax(message, source)
   end
   local number, at = tonumber(message:match(":(%d+): ")) or 0, 1
   for line in (source .. "\n"):gmatch("([^\n]*)\n") do
-    local text = at == number and STATEMENTS[line:match("^%s*(%l+)%f[^%l_]")]
+    local word, after = line:match("^%s*(%l+)%f[^%l_]%s*(.?)")
+    local text = at == number and not CALLS[after] and STATEMENTS[word]
     for pattern, advised in pairs(at == number and LINES or {}) do
       if not text and (line .. " "):find(pattern) then text = advised end
     end
     if text then return message .. ": " .. text end
     at = at + 1
+  end
+  for pattern, text in pairs(OTHERWISE) do
+    if message:find(pattern) then return message .. ": " .. text end
   end
   return message
 end
@@ -263,6 +285,9 @@ local function for_value(message)
   local called = message:match("attempt to call %l+ '([%w_]+)' %(a %l+ value%)$")
   if called and CALLED[called] then return CALLED[called] end
   local method = message:match("attempt to index %l+ '([%w_]+)' %(a function value%)$")
+  if message:find("attempt to index field 'valid' %(a nil value%)$") then
+    return "the data has no validation samples: give it a valid_fraction above 0, or valid_files, and enough samples"
+  end
   if method == "lr" then return "lr is a function of the step: train:set_rules { lr = ... } changes it" end
   if method and EXPLAINED[method] then return EXPLAINED[method] end
   if method == "world" then return FIELDS.rank end

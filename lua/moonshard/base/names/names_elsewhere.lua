@@ -64,7 +64,7 @@ local PLACES = {
     reshard_after_forward = "zero_stage sharding_strategy fsdp_reshard_after_forward zero3",
   } },
   { "mp_policy of ms.fully_shard", {
-    param_dtype = "compute_dtype autocast_dtype bf16_enabled",
+    param_dtype = "compute_dtype autocast_dtype bf16_enabled torch_dtype dtype model_dtype",
     reduce_dtype = "grad_dtype communication_data_type grad_reduce_dtype reduction_dtype",
   } },
   { "ms.generate", {
@@ -93,6 +93,10 @@ local RECURRENT = "there are no recurrent layers: a forward may loop over steps 
 local ATTENTION = "write it with ms.nn.linear and ms.nn.masked_attention, or take ms.models.llama"
 local OPTIMIZERS = "it is not there; the nearest is most often ms.optim.adamw"
 local OWNED = "ms.trainer gives an optimizer the parameters of its model; groups are rules over their names"
+local READ = "each rank reads its own rows of the files: there is nothing to set"
+local SCORES = "attention never stores its scores: there is nothing to set"
+local LOCAL = "a folder is read from this machine, and code in it does not run"
+local TOKENIZED = "`moonshard tokenize --tokenizer FOLDER` makes token files of texts, and ms.data.tokens reads them"
 local CONFIGURED = "there is no configuration file: ms.fully_shard and ms.trainer take the options"
 
 -- What is not here, or is no option: what to do instead, and the names.
@@ -120,6 +124,10 @@ local ABSENT = {
     .. "compute_metrics val_dataloaders limit_val_batches",
   [ALWAYS] = "find_unused_parameters static_graph torch_compile compile capturable differentiable dynamo_backend "
     .. "torch_compile_backend gradient_accumulation_fusion",
+  [READ] = "device_map low_cpu_mem_usage max_memory offload_folder offload_state_dict",
+  [SCORES] = "attn_implementation _attn_implementation use_flash_attention_2 use_flash_attn sdp_kernel",
+  [LOCAL] = "trust_remote_code revision cache_dir token use_auth_token local_files_only force_download",
+  [TOKENIZED] = "tokenizer tokenizer_name tokenizer_path processing_class",
   [ASCENT] = "maximize", [OWNED] = "params parameters",
   ["weights are divided over all of the dimension shard; a dimension replicate has them once in each of its rows"] =
     "hpz_partition_size zero_hpz_partition_size mics_shard_size",
