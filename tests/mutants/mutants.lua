@@ -287,4 +287,10 @@ return {
   { "norms of heads have no weights", "lua/moonshard/models/head_norms.lua",
     "return ops.layer_norm(x, ones, filled(0, width, dtype), attributes) * weight",
     "return ops.layer_norm(x, ones, filled(0, width, dtype), attributes) + 0 * weight", "huggingface/families_spec" },
+  { "recipes print addresses of tables", "lua/moonshard/recipe/file.lua",
+    "texts[i] = context.printed((select(i, ...)))", "texts[i] = tostring(context and (select(i, ...)))",
+    "metrics/run_summary_spec" },
+  { "the prompt finds no name without its part", "lua/moonshard/repl/documentation.lua",
+    "local ok, inner = pcall(function() return value[name] end)", "local ok, inner = pcall(function() return nil end)",
+    "repl/repl_documentation_spec" },
 }
