@@ -153,11 +153,19 @@ ms_work ms_work_dispatched(const ms_cost_case *c) {
 /* `flops` per row, element of a row and element of its result: every row has one expert. Experts without rows are not
  * read; their gradients are written. */
 ms_work ms_work_grouped_product(const ms_cost_case *c) {
-  const int is_product = c->op == MS_OP_grouped_matmul;
+  const int is_product = c->out[0].ndim == 2;
   const double rows = (double)c->in[0].dims[0], inner = (double)c->in[0].dims[1], experts = (double)c->in[1].dims[0];
   const ms_value_info *across = is_product ? &c->out[0] : &c->in[1];
   const double unread = is_product && rows < experts ? tensor_bytes(&c->in[1]) * (1 - rows / experts) : 0;
   return (ms_work){flops_of(c) * rows * inner * (double)across->dims[1], bytes_once(c) - unread};
+}
+
+/* also writes the values of both operands' codes, and reads them */
+ms_work ms_work_grouped_product_f8(const ms_cost_case *c) {
+  const double size = (double)ms_dtype_size(ms_f8_values_dtype((int)c->attrs->product.recipe, 1));
+  ms_work work = ms_work_grouped_product(c);
+  work.bytes += 2 * size * (elements(&c->in[0]) + elements(&c->in[1]));
+  return work;
 }
 
 /* `flops` per element of the last input, which is added to others. */

@@ -48,13 +48,18 @@ enum ms_reshard { MS_RESHARD_KEEP = 0, MS_RESHARD_ALWAYS = 1, MS_RESHARD_DEFAULT
 
 /* How the matrix products of a weight round their operands to 8 bits, by torchao's names: each tensor has one scale;
  * each row and column has one; or so, but for the weight's gradient, which is not rounded; or each 32 elements have
- * one. A TENSORWISE parameter that is stored in f32 is gathered as f8e4m3, with the scale of its f32 master. */
+ * one. BLOCKWISE (DeepSeek-V3, TransformerEngine): each 128 summed elements have one, and each 128 x 128 of the weight,
+ * or POWER_2_SCALE: the power of two below. A TENSORWISE matrix that is stored in f32 is gathered as f8e4m3, with the
+ * scale of its f32 master; each weight of a stack of experts has scales of its own, and is gathered in its
+ * param_dtype. */
 enum ms_fp8 {
   MS_FP8_NONE = 0,
   MS_FP8_TENSORWISE = 1,
   MS_FP8_ROWWISE = 2,
   MS_FP8_ROWWISE_WITH_GW_HP = 3,
-  MS_FP8_MXFP8 = 4
+  MS_FP8_MXFP8 = 4,
+  MS_FP8_BLOCKWISE = 5,
+  MS_FP8_BLOCKWISE_POWER_2_SCALE = 6
 };
 
 /* What a dimension of the mesh is for. The first ones are the grid of the model's ranks, in which a rank of shard is

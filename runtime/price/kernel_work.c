@@ -36,9 +36,12 @@ static int read_product(const ms_kernel_call *call, const ms_cost_case *c, int d
   return MS_OK;
 }
 
-/* A CPU multiplies the values of 8-bit codes in bf16 (kernels/cpu/matmul/matmul_f8.c). */
+/* A CPU multiplies the values of 8-bit codes, in bf16 or f32 (kernels/cpu/matmul/matmul_f8.c). */
 static int read_f8_product(const ms_kernel_call *call, const ms_cost_case *c, int device, ms_kernel_work *work) {
-  work->dtype = device == MS_DEVICE_CPU ? MS_BF16 : MS_F8E4M3;
+  ms_f8 f8;
+  MS_TRY(ms_f8_of(call, &f8));
+  work->dtype =
+      device == MS_DEVICE_CPU ? ms_f8_values_dtype((int)call->attrs.product.recipe, f8.a.block > 0) : MS_F8E4M3;
   return read_product(call, c, device, work);
 }
 
@@ -96,9 +99,15 @@ static int read_grouped_product(const ms_kernel_call *call, const ms_cost_case *
   const double inner = (double)call->in[0].dims[1];
   const int to_w = call->out[0].ndim == 3;
   const double columns = (double)call->out[0].dims[call->out[0].ndim - 1];
-  work->variant = to_w ? MS_VARIANT_TRANS_A : call->attrs.orthogonalise.dtype ? MS_VARIANT_TRANS_B : 0;
+  work->variant = to_w ? MS_VARIANT_TRANS_A : call->attrs.product.trans_b ? MS_VARIANT_TRANS_B : 0;
   set_sizes(work, (const double[4]){groups, to_w ? inner : rows, columns, to_w ? rows : inner});
   return MS_OK;
+}
+
+/* Every device multiplies the values of codes (kernels/cpu/matmul/grouped_matmul.c, kernels/cuda/grouped). */
+static int read_grouped_f8(const ms_kernel_call *call, const ms_cost_case *c, int device, ms_kernel_work *work) {
+  work->dtype = ms_f8_values_dtype((int)call->attrs.product.recipe, 1);
+  return read_grouped_product(call, c, device, work);
 }
 
 static int read_other(const ms_kernel_call *call, const ms_cost_case *c, int device, ms_kernel_work *work) {
@@ -129,6 +138,7 @@ static const kind KINDS[] = {
     {ms_work_orthogonalise, MS_SHAPE_PRODUCT, read_orthogonalise},
     {ms_work_convolution, MS_SHAPE_PRODUCT, read_convolution},
     {ms_work_grouped_product, MS_SHAPE_PRODUCT, read_grouped_product},
+    {ms_work_grouped_product_f8, MS_SHAPE_PRODUCT, read_grouped_f8},
     {ms_work_attention, MS_SHAPE_ATTENTION, read_attention},
 };
 static const kind OTHER = {NULL, MS_SHAPE_OTHER, read_other};

@@ -42,6 +42,6 @@ int ms_model_check_param(const ms_model *model, int unit, const char *name, int 
   if (config->tensor_axis >= ndim)
     return MS_FAIL(MS_EINVAL, "parameter '%s': tensor_axis is %d; it must be an axis below %d, or -1", name,
                    config->tensor_axis, ndim);
-  MS_TRY(ms_copies_check_param(model, unit, name, config));
+  MS_TRY(ms_copies_check_param(model, unit, name, ndim, config));
   return ms_muon_check_param(name, ndim, config);
 }

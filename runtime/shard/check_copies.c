@@ -6,7 +6,7 @@
 
 int ms_unit_keeps_copies(const ms_unit *unit) { return unit->config.param_copy; }
 
-int ms_copies_check_param(const ms_model *model, int unit, const char *name, const ms_param_config *config) {
+int ms_copies_check_param(const ms_model *model, int unit, const char *name, int ndim, const ms_param_config *config) {
   const ms_unit *u = &model->unit[unit];
   if (!ms_unit_keeps_copies(u) || config->storage_dtype != MS_F32) return MS_OK;
   if (config->gather_dtype >= 0)
@@ -15,7 +15,7 @@ int ms_copies_check_param(const ms_model *model, int unit, const char *name, con
         "parameter '%s': its unit '%s' has param_copy, but it is gathered in blocks of %s, which are made of "
         "its f32 master: leave out gather_dtype or param_copy",
         name, u->name, ms_dtype_name(config->gather_dtype));
-  if (config->fp8 == MS_FP8_TENSORWISE)
+  if (ms_f8_gathers(config->fp8, ndim))
     return MS_FAIL(MS_EUNSUPPORTED,
                    "parameter '%s': its unit '%s' has param_copy, but fp8 tensorwise gathers it as codes of its f32 "
                    "master: take a rowwise recipe, or leave out param_copy",

@@ -37,6 +37,7 @@
 #include "base/handle.h"
 #include "graph/graph.h"
 #include "kernels/formats/storage.h"
+#include "kernels/products/matmul_f8.h"
 #include "mesh/mesh.h"
 #include "moonshard.h"
 
@@ -226,14 +227,14 @@ static inline int ms_param_takes_muon(const ms_param *p) { return ms_param_chose
 static inline int ms_param_is_balanced(const ms_param *p) { return p->config.balance > 0 && !p->config.frozen; }
 /* 1 when it is gathered as codes of its master. */
 static inline int ms_param_is_coded(const ms_param *p) {
-  return p->config.fp8 == MS_FP8_TENSORWISE && !ms_param_is_stored(p);
+  return ms_f8_gathers(p->config.fp8, p->ndim) && !ms_param_is_stored(p);
 }
 
 /* Whether the masters of a unit are kept in bf16, too, and checks of the units of a divided model that are
  * (check_copies.c). */
 int ms_unit_keeps_copies(const ms_unit *unit);
 int ms_copies_check_model(const ms_model *model);
-int ms_copies_check_param(const ms_model *model, int unit, const char *name, const ms_param_config *config);
+int ms_copies_check_param(const ms_model *model, int unit, const char *name, int ndim, const ms_param_config *config);
 /* Check that a parameter can take Muon if its config says so, before and after its model is divided (check_muon.c). */
 int ms_muon_check_param(const char *name, int ndim, const ms_param_config *config);
 int ms_muon_check_model(const ms_model *model);

@@ -3,13 +3,17 @@
  * How many rows a group has is known when the kernel runs, and the products of matmul have fixed sizes. So there is one
  * for every power of two, and a group's rows are cut into parts of such sizes, the largest first: its binary number.
  * The gradient of a weight sums over rows, so its parts are added, in f32, which are rounded at the end.
+ *
+ * Operands in 8 bits (grouped_matmul_f8) are rounded group by group, each group's rows and its weight, to what codes
+ * are worth (f8_tiles.h), and these are multiplied, with results in f32: an expert's products are those of a layer.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
 #include "base/numbers/dtype.h"
-#include "kernels/op.h"
+#include "kernels/cpu/block.h"
+#include "kernels/cpu/matmul/f8_tiles.h"
 
 enum { BITS = 31, ALIGNMENT = 64 };
 
@@ -17,10 +21,17 @@ typedef struct grouped {
   int bits;                              /* products have 1 to 2^(bits - 1) rows */
   ms_kernel_call first[BITS], add[BITS]; /* of 2^bit rows; add: only of the gradient */
   ms_kernel_call cast;                   /* of the gradient's sums; without inputs if they are the result */
-  int64_t scratch;                       /* workspace of these, after the sums */
+  int rounds, dtype;                     /* 1: to 8 bits, as f8 says; the dtype in which operands are multiplied */
+  ms_f8 f8;
+  /* Places in the workspace, after the gradient's sums, or a product's in f32 that is not the result. */
+  int64_t scales, values[2], scratch;
 } grouped;
 
-static int is_gradient(const ms_kernel_call *call) { return call->op != MS_OP_grouped_matmul; }
+static int is_gradient(const ms_kernel_call *call) { return call->out[0].ndim == 3; }
+
+static int is_rounded(const ms_kernel_call *call) {
+  return call->op == MS_OP_grouped_matmul_f8 || call->op == MS_OP_grouped_matmul_f8_backward_weight;
+}
 
 static int64_t groups_of(const ms_kernel_call *call) { return call->in[2].dims[0] - 1; }
 
@@ -30,8 +41,8 @@ static ms_value_info matrix(int dtype, int64_t rows, int64_t columns) {
   return (ms_value_info){.dtype = dtype, .ndim = 2, .dims = {rows, columns}};
 }
 
-static ms_kernel_call product_call(const ms_kernel_call *call, int op, int64_t rows) {
-  const int dtype = call->in[0].dtype, gradient = is_gradient(call);
+static ms_kernel_call product_call(const grouped *g, const ms_kernel_call *call, int op, int64_t rows) {
+  const int dtype = g->dtype, gradient = is_gradient(call);
   ms_kernel_call one = {.op = op, .inputs = 2, .outputs = 1, .threads = call->threads};
   one.in[0] = matrix(dtype, rows, call->in[0].dims[1]);
   if (gradient) {
@@ -41,7 +52,8 @@ static ms_kernel_call product_call(const ms_kernel_call *call, int op, int64_t r
     if (op == MS_OP_matmul) one.attrs.out_dtype = 1 + MS_F32;
   } else {
     one.in[1] = matrix(dtype, call->in[1].dims[1], call->in[1].dims[2]);
-    one.out[0] = matrix(call->out[0].dtype, rows, call->out[0].dims[1]);
+    one.out[0] = matrix(g->rounds ? MS_F32 : call->out[0].dtype, rows, call->out[0].dims[1]);
+    if (g->rounds) one.attrs.out_dtype = 1 + MS_F32;
     one.attrs.product.trans_b = call->attrs.product.trans_b;
   }
   return one;
@@ -67,10 +79,10 @@ static int prepare_all(grouped *g, const ms_kernel_call *call, int64_t *scratch)
   const int64_t rows = call->in[0].dims[0];
   while (g->bits < BITS && INT64_C(1) << g->bits <= rows) g->bits++;
   for (int bit = 0; bit < g->bits; bit++) {
-    g->first[bit] = product_call(call, MS_OP_matmul, INT64_C(1) << bit);
+    g->first[bit] = product_call(g, call, MS_OP_matmul, INT64_C(1) << bit);
     MS_TRY(prepare_one(&g->first[bit], scratch));
     if (!is_gradient(call) || bit == g->bits - 1) continue; /* what is added is smaller than what was first */
-    g->add[bit] = product_call(call, MS_OP_matmul_accumulate, INT64_C(1) << bit);
+    g->add[bit] = product_call(g, call, MS_OP_matmul_accumulate, INT64_C(1) << bit);
     MS_TRY(prepare_one(&g->add[bit], scratch));
   }
   if (!is_gradient(call) || call->out[0].dtype == MS_F32) return MS_OK;
@@ -92,17 +104,44 @@ static void release(void *prepared) {
   free(g);
 }
 
+/* The rows of an operand that a group has at most: all of its rows, or its weight's. */
+static int64_t stored_rows(const ms_value_info *x) { return x->dims[x->ndim - 2]; }
+
+static int64_t take(int64_t *total, int64_t bytes) {
+  const int64_t at = *total;
+  *total += (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+  return at;
+}
+
+static void place(grouped *g, const ms_kernel_call *call) {
+  const ms_f8_operand *operand[2] = {&g->f8.a, &g->f8.b};
+  const int keeps_sums = g->rounds && !is_gradient(call) && call->out[0].dtype != MS_F32;
+  int64_t total = 0, tiles = 0;
+  if (g->cast.inputs || keeps_sums)
+    (void)take(&total, ms_numel(keeps_sums ? &call->out[0] : &g->cast.in[0]) * (int64_t)sizeof(float));
+  for (int i = 0; g->rounds && i < 2; i++) {
+    const int64_t rows = stored_rows(&call->in[i]), columns = call->in[i].dims[call->in[i].ndim - 1];
+    const int64_t own = ms_f8_tiles(ms_f8_tile_of(operand[i], rows, columns), rows, columns);
+    tiles = own > tiles ? own : tiles;
+    g->values[i] = take(&total, rows * columns * ms_dtype_size(g->dtype));
+  }
+  g->scales = take(&total, tiles * (int64_t)sizeof(float));
+  g->scratch = total;
+}
+
 static int prepare(ms_kernel_call *call) {
   int64_t scratch = 0;
   grouped *g = ms_calloc(1, sizeof *g);
   if (!g) return MS_ENOMEM;
-  const int rc = prepare_all(g, call, &scratch);
+  g->rounds = is_rounded(call);
+  g->dtype = g->rounds ? ms_f8_values_dtype((int)call->attrs.product.recipe, 1) : call->in[0].dtype;
+  int rc = g->rounds ? ms_f8_grouped_of(call, &g->f8) : MS_OK;
+  if (!rc) rc = prepare_all(g, call, &scratch);
   if (rc) {
     release(g);
     return rc;
   }
-  if (g->cast.inputs)
-    g->scratch = (ms_numel(&g->cast.in[0]) * (int64_t)sizeof(float) + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+  place(g, call);
   call->workspace_bytes = g->scratch + scratch;
   call->prepared = g;
   return MS_OK;
@@ -138,29 +177,70 @@ static void clear_rows(const ms_kernel_call *call, int64_t begin, int64_t end) {
   memset((char *)call->out_data[0] + begin * bytes, 0, (size_t)((end - begin) * bytes));
 }
 
+/* Where an operand of a group begins, as it is multiplied: `rows` rows, from its row `first` on. */
+static const char *operand_of(const ms_kernel_call *call, const grouped *g, int which, int64_t first, int64_t rows) {
+  const ms_value_info *x = &call->in[which];
+  const int64_t columns = x->dims[x->ndim - 1];
+  const char *from = (const char *)call->in_data[which] + first * columns * ms_dtype_size(x->dtype);
+  if (!g->rounds) return from;
+  char *workspace = call->workspace;
+  const ms_f8_operand *o = which ? &g->f8.b : &g->f8.a;
+  const ms_f8_matrix m = {.x = from,
+                          .x_dtype = x->dtype,
+                          .dtype = o->dtype,
+                          .powers = g->f8.powers,
+                          .e8m0 = g->f8.e8m0,
+                          .rows = rows,
+                          .columns = columns,
+                          .tile = ms_f8_tile_of(o, rows, columns),
+                          .scales = (float *)(void *)(workspace + g->scales),
+                          .values = workspace + g->values[which]};
+  ms_f8_round_tiles(call, &m);
+  return m.values;
+}
+
+/* Bytes of so many rows of an operand, as it is multiplied. */
+static int64_t operand_bytes(const ms_kernel_call *call, const grouped *g, int which, int64_t rows) {
+  return rows * call->in[which].dims[1] * ms_dtype_size(g->dtype);
+}
+
+static void narrow(const ms_kernel_call *call, const float *sums, int64_t first, int64_t n) {
+  ms_narrow((ms_bf16 *)call->out_data[0] + first, sums + first, n);
+}
+
 static int multiply_group(const ms_kernel_call *call, const grouped *g, int64_t e, int64_t begin, int64_t end) {
-  const char *w = (const char *)call->in_data[1] + e * matrix_bytes(&call->in[1]);
+  if (begin == end) return MS_OK;
+  const int64_t first = begin, columns = call->out[0].dims[1];
+  const char *x = operand_of(call, g, 0, begin, end - begin);
+  const char *w = operand_of(call, g, 1, e * call->in[1].dims[1], call->in[1].dims[1]);
+  const int narrows = g->rounds && call->out[0].dtype != MS_F32;
+  const int64_t bytes = columns * (narrows ? (int64_t)sizeof(float) : ms_dtype_size(call->out[0].dtype));
+  char *y = narrows ? call->workspace : call->out_data[0];
   for (int bit = g->bits - 1; bit >= 0; bit--) {
     if (!((end - begin) >> bit & 1)) continue;
-    MS_TRY(run_one(call, g, g->first[bit], (const char *)call->in_data[0] + begin * row_bytes(&call->in[0]), w,
-                   (char *)call->out_data[0] + begin * row_bytes(&call->out[0])));
+    MS_TRY(run_one(call, g, g->first[bit], x + operand_bytes(call, g, 0, begin - first), w, y + begin * bytes));
     begin += INT64_C(1) << bit;
   }
+  if (narrows) narrow(call, call->workspace, first * columns, (end - first) * columns);
   return MS_OK;
 }
 
 static int sum_group(const ms_kernel_call *call, const grouped *g, int64_t e, int64_t begin, int64_t end) {
   char *dw = (char *)call->out_data[0] + e * matrix_bytes(&call->out[0]), *sums = g->cast.inputs ? call->workspace : dw;
+  const int64_t first = begin;
   int parts = 0;
-  if (begin == end) memset(dw, 0, (size_t)matrix_bytes(&call->out[0]));
+  if (begin == end) {
+    memset(dw, 0, (size_t)matrix_bytes(&call->out[0]));
+    return MS_OK;
+  }
+  const char *a = operand_of(call, g, 0, begin, end - begin), *b = operand_of(call, g, 1, begin, end - begin);
   for (int bit = g->bits - 1; bit >= 0; bit--) {
     if (!((end - begin) >> bit & 1)) continue;
-    MS_TRY(run_one(call, g, parts++ ? g->add[bit] : g->first[bit],
-                   (const char *)call->in_data[0] + begin * row_bytes(&call->in[0]),
-                   (const char *)call->in_data[1] + begin * row_bytes(&call->in[1]), sums));
+    MS_TRY(run_one(call, g, parts++ ? g->add[bit] : g->first[bit], a + operand_bytes(call, g, 0, begin - first),
+                   b + operand_bytes(call, g, 1, begin - first), sums));
     begin += INT64_C(1) << bit;
   }
-  return parts && g->cast.inputs ? run_one(call, g, g->cast, sums, NULL, dw) : MS_OK;
+  return g->cast.inputs ? run_one(call, g, g->cast, sums, NULL, dw) : MS_OK;
 }
 
 static int run(const ms_kernel_call *call) {

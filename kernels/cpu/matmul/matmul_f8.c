@@ -1,6 +1,7 @@
 /* matmul_f8.c - products of operands rounded to 8 bits on the CPU, which has no arithmetic for them: the values of the
  * codes, which bf16 holds exactly, are multiplied by the kernel of matmul with f32 sums, and divided by the scales. So
- * products are those of a GPU up to the order of the sums. A weight that comes as codes is only decoded.
+ * products are those of a GPU up to the order of the sums. A weight that comes as codes is only decoded. Scales of
+ * blocks change along the sum, so values are divided by them before; in f32, where that is not exact in bf16.
  *
  * Workspace: for each operand its scales, and the values of its codes, laid out like the operand; the product in f32
  * where the result is bf16; and matmul's own.
@@ -12,9 +13,8 @@
 #include "base/error.h"
 #include "base/numbers/dtype.h"
 #include "kernels/cpu/elementwise/activation.h"
+#include "kernels/cpu/matmul/f8_tiles.h"
 #include "kernels/cpu/parallel.h"
-#include "kernels/cpu/team.h"
-#include "kernels/products/matmul_f8.h"
 #include "kernels/formats/quantise_code.h"
 
 enum { ALIGNMENT = 64 };
@@ -29,32 +29,11 @@ typedef struct prepared_f8 {
 /* An operand on its way: stored as [rows][columns]; `across` if a scale belongs to a column. */
 typedef struct rounding {
   const void *x;
-  int bf16, dtype, powers, by_rows, by_blocks, across;
+  int bf16, dtype, powers, by_rows, across;
   int64_t rows, columns, scales;
-  float *scale; /* [scales]; while they are found, the bits of magnitudes, [rows] or [columns] */
-  ms_bf16 *values;
+  float *scale;    /* [scales]; while they are found, the bits of magnitudes, [rows] or [columns] */
+  ms_bf16 *values; /* of codes; with blocks in the dtype that holds them divided by their scales */
 } rounding;
-
-typedef struct split {
-  const void *of;
-  void (*run)(const void *of, int64_t begin, int64_t end);
-  int64_t count, grain;
-  int parts;
-} split;
-
-static void run_part(void *context, int part) {
-  const split *s = context;
-  const int64_t grains = (s->count + s->grain - 1) / s->grain;
-  const int64_t begin = grains * part / s->parts * s->grain, end = grains * (part + 1) / s->parts * s->grain;
-  s->run(s->of, begin, end < s->count ? end : s->count);
-}
-
-static void divide(const ms_kernel_call *call, int64_t count, int64_t grain, int64_t bytes,
-                   void (*run)(const void *of, int64_t begin, int64_t end), const void *of) {
-  split s = {of, run, count, grain, ms_part_count(call, (count + grain - 1) / grain, bytes)};
-  if (s.parts > 1) ms_team_run(s.parts, run_part, &s);
-  else run(of, 0, count);
-}
 
 /* ---- scales ------------------------------------------------------------------------------------------------------ */
 
@@ -101,8 +80,8 @@ static float scale_of(const rounding *r, uint32_t magnitude) {
 
 static void find_scales(const ms_kernel_call *call, const rounding *r, int64_t bytes) {
   const int across = r->by_rows && r->across;
-  if (across) divide(call, r->columns, MS_BLOCK, bytes, find_across, r);
-  else divide(call, r->rows, 1, bytes, find_along, r);
+  if (across) ms_f8_divide(call, r->columns, MS_BLOCK, bytes, find_across, r);
+  else ms_f8_divide(call, r->rows, 1, bytes, find_along, r);
   uint32_t *magnitude = (uint32_t *)(void *)r->scale, most = 0;
   for (int64_t i = 0; !r->by_rows && i < r->rows; i++) most = magnitude[i] > most ? magnitude[i] : most;
   for (int64_t i = 0; i < r->scales; i++) r->scale[i] = scale_of(r, r->by_rows ? magnitude[i] : most);
@@ -140,44 +119,20 @@ MS_CLONES static void round_rows(const void *of, int64_t begin, int64_t end) {
   else round_as(r, begin, end, 0, MS_F8E5M2);
 }
 
-/* ---- codes with a scale a block, whose values include it --------------------------------------------------------- */
+/* ---- scales of blocks, by which values are divided here ---------------------------------------------------------- */
 
-MS_INLINE ms_bf16 rounded_in_block(float x, uint8_t scale) {
-  const float code = ms_value_of(ms_code_of(x * ms_mx_inverse(scale), MS_F8E4M3), MS_F8E4M3);
-  return (ms_bf16)(ms_float8_bits(code * ms_e8m0_to_f32(scale)) >> 16);
-}
-
-/* The elements of a block are `stride` apart. */
-MS_INLINE void round_block(const rounding *r, int64_t first, int64_t stride, int bf16) {
-  uint32_t most = 0;
-  for (int64_t i = 0; i < MS_MX_BLOCK; i++) {
-    const uint32_t size = ms_magnitude(ms_simd_load(r->x, first + i * stride, bf16));
-    most = size > most ? size : most;
-  }
-  const uint8_t scale = ms_mx_scale(most, MS_F8E4M3, MS_MX_RCEIL);
-  for (int64_t i = 0; i < MS_MX_BLOCK; i++)
-    r->values[first + i * stride] = rounded_in_block(ms_simd_load(r->x, first + i * stride, bf16), scale);
-}
-
-/* Rows, along which blocks are. */
-MS_CLONES static void round_blocks_along(const void *of, int64_t begin, int64_t end) {
-  const rounding *r = of;
-  for (int64_t first = begin * r->columns; first < end * r->columns; first += MS_MX_BLOCK)
-    if (r->bf16) round_block(r, first, 1, 1);
-    else round_block(r, first, 1, 0);
-}
-
-/* Groups of rows, whose columns are blocks. */
-static void round_blocks_across(const void *of, int64_t begin, int64_t end) {
-  const rounding *r = of;
-  for (int64_t group = begin; group < end; group++)
-    for (int64_t column = 0; column < r->columns; column++)
-      round_block(r, group * MS_MX_BLOCK * r->columns + column, r->columns, r->bf16);
-}
-
-static void round_blocks(const ms_kernel_call *call, const rounding *r, int64_t bytes) {
-  if (r->across) divide(call, r->rows / MS_MX_BLOCK, 1, bytes, round_blocks_across, r);
-  else divide(call, r->rows, 1, bytes, round_blocks_along, r);
+static void round_blocks(const ms_kernel_call *call, const rounding *r, const ms_f8 *f8, const ms_f8_operand *o) {
+  const ms_f8_matrix m = {.x = r->x,
+                          .x_dtype = f8->product.dtype,
+                          .dtype = r->dtype,
+                          .powers = r->powers,
+                          .e8m0 = f8->e8m0,
+                          .rows = r->rows,
+                          .columns = r->columns,
+                          .tile = ms_f8_tile_of(o, r->rows, r->columns),
+                          .scales = r->scale,
+                          .values = r->values};
+  ms_f8_round_tiles(call, &m);
   r->scale[0] = 1;
 }
 
@@ -193,7 +148,7 @@ MS_CLONES static void decode_rows(const void *of, int64_t begin, int64_t end) {
 }
 
 static void take_codes(const ms_kernel_call *call, const rounding *r) {
-  divide(call, r->rows, 1, r->rows * r->columns, decode_rows, r);
+  ms_f8_divide(call, r->rows, 1, r->rows * r->columns, decode_rows, r);
   r->scale[0] = 1.0f / *(const float *)call->in_data[MS_F8_SCALE_INPUT];
 }
 
@@ -206,7 +161,6 @@ static rounding rounding_of(const ms_kernel_call *call, int which) {
                     .dtype = o->dtype,
                     .powers = p->f8.powers,
                     .by_rows = o->by_rows,
-                    .by_blocks = o->by_blocks,
                     .across = o->turned,
                     .rows = o->turned ? p->f8.product.k : o->rows,
                     .columns = o->turned ? o->rows : p->f8.product.k,
@@ -223,12 +177,13 @@ static void round_operand(const ms_kernel_call *call, int which) {
     return;
   }
   const int64_t bytes = r.rows * r.columns * ms_dtype_size(call->in[which].dtype);
-  if (r.by_blocks) {
-    round_blocks(call, &r, bytes);
+  const ms_f8_operand *o = which ? &p->f8.b : &p->f8.a;
+  if (o->block) {
+    round_blocks(call, &r, &p->f8, o);
     return;
   }
   find_scales(call, &r, bytes);
-  divide(call, r.rows, 1, bytes, round_rows, &r);
+  ms_f8_divide(call, r.rows, 1, bytes, round_rows, &r);
   for (int64_t i = 0; i < r.scales; i++) r.scale[i] = 1.0f / r.scale[i];
 }
 
@@ -283,15 +238,19 @@ static int64_t take(int64_t *total, int64_t bytes) {
   return at;
 }
 
+static int values_dtype(const ms_kernel_call *call, const ms_f8 *f8) {
+  return ms_f8_values_dtype((int)call->attrs.product.recipe, f8->a.block > 0);
+}
+
 /* The call of matmul that multiplies the values. */
-static ms_kernel_call matmul_of(const ms_kernel_call *call) {
+static ms_kernel_call matmul_of(const ms_kernel_call *call, const ms_f8 *f8) {
   ms_kernel_call made = {.op = MS_OP_matmul, .inputs = 2, .outputs = 1, .threads = call->threads};
   made.attrs.product.trans_a = call->attrs.product.trans_a;
   made.attrs.product.trans_b = call->attrs.product.trans_b;
   made.attrs.out_dtype = 1 + MS_F32;
   for (int i = 0; i < 2; i++) {
     made.in[i] = call->in[i];
-    made.in[i].dtype = MS_BF16;
+    made.in[i].dtype = values_dtype(call, f8);
   }
   made.out[0] = call->out[0];
   made.out[0].dtype = MS_F32;
@@ -301,10 +260,14 @@ static ms_kernel_call matmul_of(const ms_kernel_call *call) {
 static void place(const ms_kernel_call *call, prepared_f8 *p, int64_t *total) {
   const ms_product *of = &p->f8.product;
   const int64_t rows[2] = {of->m, of->n};
+  const ms_f8_operand *operand[2] = {&p->f8.a, &p->f8.b};
   for (int i = 0; i < 2; i++) {
-    const int64_t longest = rows[i] > of->k ? rows[i] : of->k;
-    p->scales[i] = take(total, longest * (int64_t)sizeof(float));
-    p->values[i] = take(total, rows[i] * of->k * (int64_t)sizeof(ms_bf16));
+    const int turned = operand[i]->turned;
+    const int64_t longest = rows[i] > of->k ? rows[i] : of->k, down = turned ? of->k : rows[i],
+                  across = turned ? rows[i] : of->k,
+                  tiles = ms_f8_tiles(ms_f8_tile_of(operand[i], down, across), down, across);
+    p->scales[i] = take(total, (operand[i]->block ? tiles + 1 : longest) * (int64_t)sizeof(float));
+    p->values[i] = take(total, rows[i] * of->k * ms_dtype_size(values_dtype(call, &p->f8)));
   }
   p->product = take(total, call->out[0].dtype == MS_F32 ? 0 : of->m * of->n * (int64_t)sizeof(float));
   p->inner = *total;
@@ -316,7 +279,7 @@ static int prepare(ms_kernel_call *call) {
   if (!p) return MS_ENOMEM;
   int rc = ms_f8_of(call, &p->f8);
   if (!rc) {
-    p->matmul = matmul_of(call);
+    p->matmul = matmul_of(call, &p->f8);
     rc = matmul()->prepare(&p->matmul);
   }
   if (rc) {

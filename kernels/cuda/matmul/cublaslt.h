@@ -38,9 +38,15 @@ enum {
   MS_LT_DESC_B_SCALE_MODE = 32
 };
 /* What the product of 8-bit operands is multiplied by: a number for each of them, or one for each row of op(A) and one
- * for each column of op(B), from this version on, and only on GPUs of this compute capability; or an e8m0
- * for each 32 summed elements, from another capability on. */
-enum { MS_LT_SCALE_SCALAR_32F = 0, MS_LT_SCALE_VEC32_UE8M0 = 2, MS_LT_SCALE_OUTER_VEC_32F = 3 };
+ * for each column of op(B), or for each 128 summed elements or 128 x 128, from this version on, and only on
+ * GPUs of this compute capability; or an e8m0 for each 32 summed elements, from another capability on. */
+enum {
+  MS_LT_SCALE_SCALAR_32F = 0,
+  MS_LT_SCALE_VEC32_UE8M0 = 2,
+  MS_LT_SCALE_OUTER_VEC_32F = 3,
+  MS_LT_SCALE_VEC128_32F = 4,
+  MS_LT_SCALE_BLK128X128_32F = 5
+};
 enum { MS_LT_OUTER_VEC_VERSION = 120900, MS_LT_OUTER_VEC_MAJOR = 9 };
 enum { MS_LT_VEC32_VERSION = 120800, MS_LT_VEC32_MAJOR = 10 };
 enum {

@@ -47,15 +47,24 @@ static int has_bias(int epilogue) {
          epilogue == MS_LT_EPILOGUE_GELU_AUX_BIAS || epilogue == MS_LT_EPILOGUE_DGELU_BGRAD;
 }
 
+/* The library's mode of our a, and of our b, by enum ms_lt_scaling. */
+static const int MODES[][2] = {
+    [MS_LT_UNSCALED] = {MS_LT_SCALE_SCALAR_32F, MS_LT_SCALE_SCALAR_32F},
+    [MS_LT_SCALED_AS_ONE] = {MS_LT_SCALE_SCALAR_32F, MS_LT_SCALE_SCALAR_32F},
+    [MS_LT_SCALED_BY_ROWS] = {MS_LT_SCALE_OUTER_VEC_32F, MS_LT_SCALE_OUTER_VEC_32F},
+    [MS_LT_SCALED_BY_BLOCKS] = {MS_LT_SCALE_VEC32_UE8M0, MS_LT_SCALE_VEC32_UE8M0},
+    [MS_LT_SCALED_BY_TILES] = {MS_LT_SCALE_VEC128_32F, MS_LT_SCALE_VEC128_32F},
+    [MS_LT_SCALED_BY_TILES_AND_SQUARES] = {MS_LT_SCALE_VEC128_32F, MS_LT_SCALE_BLK128X128_32F},
+};
+
 /* Library's A is our b. */
 static int describe_scales(const ms_lt_product *p) {
   const int8_t fast = (int8_t)p->problem.fast_sums;
   MS_TRY(set(p, MS_LT_DESC_FAST_ACCUM, &fast, sizeof fast));
-  const int blocks = p->problem.scaling == MS_LT_SCALED_BY_BLOCKS;
-  if (!blocks && p->problem.scaling != MS_LT_SCALED_BY_ROWS) return MS_OK;
-  const int mode = blocks ? MS_LT_SCALE_VEC32_UE8M0 : MS_LT_SCALE_OUTER_VEC_32F;
-  MS_TRY(set_int(p, MS_LT_DESC_A_SCALE_MODE, mode));
-  return set_int(p, MS_LT_DESC_B_SCALE_MODE, mode);
+  const int *mode = MODES[p->problem.scaling];
+  if (mode[0] == MS_LT_SCALE_SCALAR_32F && mode[1] == MS_LT_SCALE_SCALAR_32F) return MS_OK;
+  MS_TRY(set_int(p, MS_LT_DESC_A_SCALE_MODE, mode[1]));
+  return set_int(p, MS_LT_DESC_B_SCALE_MODE, mode[0]);
 }
 
 int ms_lt_processors(const ms_kernel_call *call, int *processors) {

@@ -14,12 +14,15 @@
 #include "kernels/cuda/matmul/cublaslt.h"
 #include "kernels/products/product.h"
 
-/* What products of 8-bit operands are multiplied by. UNSCALED: by nothing, for our own pass to do it. */
+/* What products of 8-bit operands are multiplied by. UNSCALED: by nothing, for our own pass to do it; BY_TILES: 128
+ * summed elements have a scale; AND_SQUARES: of b, 128 x 128 have. */
 enum ms_lt_scaling {
   MS_LT_UNSCALED = 0,
   MS_LT_SCALED_AS_ONE = 1,
   MS_LT_SCALED_BY_ROWS = 2,
-  MS_LT_SCALED_BY_BLOCKS = 3
+  MS_LT_SCALED_BY_BLOCKS = 3,
+  MS_LT_SCALED_BY_TILES = 4,
+  MS_LT_SCALED_BY_TILES_AND_SQUARES = 5
 };
 
 /* Everything that determines the fastest algorithm. Padding between fields must be zero, because keys are compared as
@@ -51,7 +54,7 @@ typedef struct ms_lt_product {
 typedef struct ms_lt_operands {
   const void *a, *b, *c;
   void *d, *bias, *aux, *workspace;
-  const void *a_factor, *b_factor; /* f32 [1], with MS_LT_SCALED_BY_ROWS [m] and [n]; or e8m0 of blocks, in tiles */
+  const void *a_factor, *b_factor; /* f32 [1], with MS_LT_SCALED_BY_ROWS [m] and [n]; or scales of blocks */
 } ms_lt_operands;
 
 /* *processors: those that a call which spares some is computed on (ms_lt_problem); 0 if it spares none. Needs a GPU.

@@ -1,8 +1,8 @@
 /* matmul_f8.c - products of operands rounded to 8 bits on CUDA: our kernels round them (matmul_f8_codes.cu), and one of
  * these multiplies the codes:
  *
- *   LIBRARY  cuBLASLt with the scales as factors: one a tensor from compute capability 8.9 on; one a row and column on
- *            9.0 with cuBLASLt 12.9 or later; one a block from 10.0 on
+ *   LIBRARY  cuBLASLt with the scales as factors: one a tensor from compute capability 8.9 on; one a row and column, or
+ *            for 128 elements and 128 x 128, on 9.0 with cuBLASLt 12.9 or later; one for 32 elements from 10.0 on
  *   AFTER    cuBLASLt without factors, and our pass over the result. Factors that differ by row are powers of two, so a
  *            bf16 result is not rounded a second time by them
  *   PLAIN    our own tiles, without tensor cores: MOONSHARD_CUDA_MATMUL=plain, no cuBLASLt, no elements, or a result
@@ -14,6 +14,7 @@
 #include "kernels/cuda/matmul/matmul_f8.h"
 
 #include <inttypes.h>
+#include <limits.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -54,21 +55,21 @@ static void memory_of(const ms_kernel_call *call, ms_f8_memory memory[2]) {
                                .scales = (float *)(void *)(workspace + prepared->places.scales[i]),
                                .inverses = (float *)(void *)(workspace + prepared->places.inverses[i]),
                                .codes = (uint8_t *)(workspace + prepared->places.codes[i]),
-                               .blocks = (uint8_t *)(workspace + prepared->places.blocks[i])};
+                               .blocks = workspace + prepared->places.blocks[i]};
   if (ms_f8_reads_codes(&prepared->f8)) memory[1].codes = (uint8_t *)(uintptr_t)call->in_data[MS_F8_CODES_INPUT];
 }
 
 static ms_lt_operands operands_of(const ms_kernel_call *call) {
   const prepared_f8 *prepared = call->prepared;
-  const int blocks = prepared->f8.a.by_blocks;
+  const int blocks = prepared->f8.a.block;
   ms_f8_memory memory[2];
   memory_of(call, memory);
   return (ms_lt_operands){.a = memory[0].codes,
                           .b = memory[1].codes,
                           .d = call->out_data[0],
                           .bias = (void *)(uintptr_t)ms_f8_bias(call, &prepared->f8),
-                          .a_factor = blocks ? (void *)memory[0].blocks : memory[0].inverses,
-                          .b_factor = blocks ? (void *)memory[1].blocks : memory[1].inverses,
+                          .a_factor = blocks ? memory[0].blocks : memory[0].inverses,
+                          .b_factor = blocks ? memory[1].blocks : memory[1].inverses,
                           .workspace = ms_library_workspace(call->workspace) + prepared->places.library};
 }
 
@@ -119,26 +120,39 @@ static int capability(int *major, int *minor) {
   return error == cudaSuccess ? MS_OK : MS_FAIL(MS_EDEVICE, "cudaDeviceGetAttribute: %s", cudaGetErrorString(error));
 }
 
-/* Whether the library may have factors for what this product scales. */
-static int library_scales(const prepared_f8 *prepared, const ms_cublaslt *lt, int major) {
-  if (prepared->f8.a.by_blocks) return lt->get_version() >= MS_LT_VEC32_VERSION && major >= MS_LT_VEC32_MAJOR;
-  return !prepared->f8.by_rows || (lt->get_version() >= MS_LT_OUTER_VEC_VERSION && major == MS_LT_OUTER_VEC_MAJOR);
+/* How the library scales this product, from which version on, and on which GPUs. `needs` says so to people: of those
+ * without factors, too, for a scale a row. */
+typedef struct factors {
+  int scaling;
+  size_t version;
+  int from, to; /* compute capability, major */
+  const char *needs;
+} factors;
+
+static factors factors_of(const ms_f8 *f8) {
+  static const factors one = {MS_LT_SCALED_AS_ONE, 0, 0, INT_MAX, "8.9 or later"},
+                       rows = {MS_LT_SCALED_BY_ROWS, MS_LT_OUTER_VEC_VERSION, MS_LT_OUTER_VEC_MAJOR,
+                               MS_LT_OUTER_VEC_MAJOR, "8.9 or later"},
+                       blocks = {MS_LT_SCALED_BY_BLOCKS, MS_LT_VEC32_VERSION, MS_LT_VEC32_MAJOR, INT_MAX,
+                                 "10.0 or later"},
+                       tiles = {MS_LT_SCALED_BY_TILES, MS_LT_OUTER_VEC_VERSION, MS_LT_OUTER_VEC_MAJOR,
+                                MS_LT_OUTER_VEC_MAJOR, "9.0, and cuBLASLt 12.9 or later"};
+  factors found = f8->e8m0 ? blocks : f8->a.block ? tiles : f8->by_rows ? rows : one;
+  if (f8->b.side > 1) found.scaling = MS_LT_SCALED_BY_TILES_AND_SQUARES;
+  return found;
 }
 
 static int decide_library(prepared_f8 *prepared, const ms_cublaslt *lt, const ms_kernel_call *call) {
   const ms_product *p = &prepared->f8.product;
   const int epilogue = epilogue_of(p);
-  const int blocks = prepared->f8.a.by_blocks, needs = blocks ? MS_LT_VEC32_MAJOR * 10 : 89;
-  const int scaling = blocks                 ? MS_LT_SCALED_BY_BLOCKS
-                      : prepared->f8.by_rows ? MS_LT_SCALED_BY_ROWS
-                                             : MS_LT_SCALED_AS_ONE;
+  const factors by = factors_of(&prepared->f8);
   int major = 0, minor = 0, found = 0;
   MS_TRY(capability(&major, &minor));
   prepared->way = LIBRARY;
-  if (library_scales(prepared, lt, major)) {
-    MS_TRY(try_library(prepared, lt, call, scaling, epilogue, &found));
+  if (lt->get_version() >= by.version && major >= by.from && major <= by.to) {
+    MS_TRY(try_library(prepared, lt, call, by.scaling, epilogue, &found));
     if (!found && epilogue != MS_LT_EPILOGUE_DEFAULT)
-      MS_TRY(try_library(prepared, lt, call, scaling, MS_LT_EPILOGUE_DEFAULT, &found));
+      MS_TRY(try_library(prepared, lt, call, by.scaling, MS_LT_EPILOGUE_DEFAULT, &found));
   }
   if (!found && prepared->f8.by_rows) {
     prepared->way = AFTER;
@@ -147,14 +161,13 @@ static int decide_library(prepared_f8 *prepared, const ms_cublaslt *lt, const ms
   }
   if (found) return MS_OK;
   prepared->way = UNDECIDED;
-  return MS_FAIL(
-      MS_EUNSUPPORTED,
-      "matmul_f8: cuBLASLt %zu has no algorithm for [%" PRId64 ",%" PRId64 "] x [%" PRId64 ",%" PRId64
-      "], %s by %s, on this GPU of compute capability %d.%d; %s needs %d.%d or later: leave out the rules of "
-      "fp8, or set MOONSHARD_CUDA_MATMUL=plain to compute them without tensor cores",
-      lt->get_version(), p->m, p->k, p->k, p->n, ms_dtype_name(prepared->f8.a.dtype),
-      ms_dtype_name(prepared->f8.b.dtype), major, minor, ms_f8_recipe_name((int)call->attrs.product.recipe), needs / 10,
-      needs % 10);
+  return MS_FAIL(MS_EUNSUPPORTED,
+                 "matmul_f8: cuBLASLt %zu has no algorithm for [%" PRId64 ",%" PRId64 "] x [%" PRId64 ",%" PRId64
+                 "], %s by %s, on this GPU of compute capability %d.%d; %s needs %s: leave out the rules of "
+                 "fp8, or set MOONSHARD_CUDA_MATMUL=plain to compute them without tensor cores",
+                 lt->get_version(), p->m, p->k, p->k, p->n, ms_dtype_name(prepared->f8.a.dtype),
+                 ms_dtype_name(prepared->f8.b.dtype), major, minor, ms_f8_recipe_name((int)call->attrs.product.recipe),
+                 by.needs);
 }
 
 static int decide(prepared_f8 *prepared, const ms_kernel_call *call) {

@@ -5,10 +5,12 @@
 
 #include "kernels/cuda/plan/products/matmul_f8.h"
 
-/* An operand's part of the workspace: floats [ms_f8_scales], codes [rows][k], and e8m0 of blocks in tiles. */
+/* An operand's part of the workspace: floats [ms_f8_scales], codes [rows][k], and scales of blocks: e8m0 in tiles, or
+ * inverses in f32 (ms_f8_scale_pitch). */
 typedef struct ms_f8_memory {
   float *magnitudes, *scales, *inverses;
-  uint8_t *codes, *blocks;
+  uint8_t *codes;
+  void *blocks;
 } ms_f8_memory;
 
 /* Rounds input `which` of the call: 0 is a, 1 is b. */

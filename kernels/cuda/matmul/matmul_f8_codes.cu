@@ -5,7 +5,7 @@
  *   a scale a row, x as it is    x once from memory, and once more from cache: a block has a row
  *   a scale a row, x turned      x twice: magnitudes of columns, then codes by tiles, through shared memory
  *   one scale                    x twice: the largest magnitude, then codes
- *   a scale a block              x once
+ *   a scale a block, or square   x once
  *   codes, turned                codes once, through shared memory
  *
  * and one byte an element is written. Magnitudes are joined as the bits of |x| by atomicMax, which gives the same
@@ -29,41 +29,6 @@ constexpr int64_t ROWS_DOWN = 256;         /* rows of a block that looks for tho
 constexpr int TILE = 64, PITCH = TILE + 4; /* of turned codes; the pitch keeps columns in different banks */
 constexpr int64_t MAX_BLOCKS_DOWN = 65535;
 
-/* Two codes, the first in the low byte. */
-template <int DTYPE> __device__ __forceinline__ unsigned code_pair(float first, float second) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
-  unsigned short pair;
-  if constexpr (DTYPE == MS_F8E4M3)
-    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(second), "f"(first));
-  else asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(second), "f"(first));
-  return pair;
-#else
-  return ms_code_of(first, DTYPE) | static_cast<unsigned>(ms_code_of(second, DTYPE)) << 8;
-#endif
-}
-
-template <int DTYPE> __device__ __forceinline__ unsigned code_four(const float *x) {
-  return code_pair<DTYPE>(x[0], x[1]) | code_pair<DTYPE>(x[2], x[3]) << 16;
-}
-
-/* Stores V codes; with V > 1, `to` is aligned to V. */
-template <int DTYPE, int V> __device__ __forceinline__ void store_codes(uint8_t *to, const float (&x)[V]) {
-  if constexpr (V == 1) *to = static_cast<uint8_t>(code_pair<DTYPE>(x[0], 0.0f));
-  else if constexpr (V == 4) *reinterpret_cast<unsigned *>(to) = code_four<DTYPE>(x);
-  else *reinterpret_cast<uint2 *>(to) = make_uint2(code_four<DTYPE>(x), code_four<DTYPE>(x + 4));
-}
-
-template <int V> __device__ __forceinline__ uint32_t largest_of(const float (&x)[V], uint32_t most) {
-#pragma unroll
-  for (int l = 0; l < V; l++) most = ms_larger_bits()(most, ms_magnitude(x[l]));
-  return most;
-}
-
-__device__ __forceinline__ float scale_of(uint32_t magnitude, int dtype, int powers) {
-  const float scale = ms_tensor_scale(magnitude, dtype);
-  return powers ? ms_power_below(scale) : scale;
-}
-
 /* ---- a scale a row, in one kernel -------------------------------------------------------------------------------- */
 
 template <int DTYPE, int V, class X>
@@ -75,16 +40,16 @@ __global__ void __launch_bounds__(THREADS)
   for (int64_t i = static_cast<int64_t>(threadIdx.x) * V; i < k; i += THREADS * V) {
     float each[V];
     ms_vector_load<V>(from + i, each);
-    own = largest_of<V>(each, own);
+    own = ms_f8_largest_of<V>(each, own);
   }
-  const float scale = scale_of(ms_row_reduce(own, 0u, ms_larger_bits()), DTYPE, powers);
+  const float scale = ms_f8_scale_of(ms_row_reduce(own, 0u, ms_larger_bits()), DTYPE, powers);
   if (threadIdx.x == 0) scales[row] = scale, inverses[row] = 1.0f / scale;
   for (int64_t i = static_cast<int64_t>(threadIdx.x) * V; i < k; i += THREADS * V) {
     float each[V];
     ms_vector_load<V>(from + i, each);
 #pragma unroll
     for (int l = 0; l < V; l++) each[l] *= scale;
-    store_codes<DTYPE, V>(codes + row * k + i, each);
+    ms_f8_store_codes<DTYPE, V>(codes + row * k + i, each);
   }
 }
 
@@ -97,7 +62,7 @@ __global__ void __launch_bounds__(THREADS) find_largest(const X *x, int64_t n, u
   for (int64_t i = first + static_cast<int64_t>(threadIdx.x) * V; i < end; i += THREADS * V) {
     float each[V];
     ms_vector_load<V>(x + i, each);
-    own = largest_of<V>(each, own);
+    own = ms_f8_largest_of<V>(each, own);
   }
   const uint32_t most = ms_row_reduce(own, 0u, ms_larger_bits());
   if (threadIdx.x == 0) atomicMax(magnitude, static_cast<unsigned>(most));
@@ -133,7 +98,7 @@ __global__ void __launch_bounds__(THREADS)
     set_scales(const unsigned *magnitudes, int one, int64_t n, int dtype, int powers, float *scales, float *inverses) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x;
   if (i >= n) return;
-  scales[i] = scale_of(magnitudes[one ? 0 : i], dtype, powers);
+  scales[i] = ms_f8_scale_of(magnitudes[one ? 0 : i], dtype, powers);
   inverses[i] = 1.0f / scales[i];
 }
 
@@ -148,7 +113,7 @@ __global__ void __launch_bounds__(THREADS) round_all(const X *x, int64_t n, cons
   ms_vector_load<V>(x + i, each);
 #pragma unroll
   for (int l = 0; l < V; l++) each[l] *= factor;
-  store_codes<DTYPE, V>(codes + i, each);
+  ms_f8_store_codes<DTYPE, V>(codes + i, each);
 }
 
 /* x [k][columns] to codes [columns][k]; scales [columns], or one. k is a multiple of 16. A block has TILE by TILE; a
@@ -174,7 +139,7 @@ __global__ void __launch_bounds__(THREADS)
 #pragma unroll
       for (int l = 0; l < V; l++)
         pairs[(column + l) * (PITCH / 2) + pair] =
-            static_cast<uint16_t>(code_pair<DTYPE>(upper[l] * scale[l], lower[l] * scale[l]));
+            static_cast<uint16_t>(ms_f8_code_pair<DTYPE>(upper[l] * scale[l], lower[l] * scale[l]));
     }
     __syncthreads();
     const int to = threadIdx.x / 4, part = threadIdx.x % 4;
@@ -227,7 +192,7 @@ __global__ void __launch_bounds__(THREADS)
   const int64_t i = (static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x) * V;
   float each[V] = {};
   if (i < elements) ms_vector_load<V>(x + i, each);
-  uint32_t most = largest_of<V>(each, 0u);
+  uint32_t most = ms_f8_largest_of<V>(each, 0u);
 #pragma unroll
   for (int bits = LANES / 2; bits > 0; bits /= 2)
     most = ms_larger_bits()(most, __shfl_xor_sync(0xffffffffu, most, bits));
@@ -236,7 +201,7 @@ __global__ void __launch_bounds__(THREADS)
   const float inverse = ms_mx_inverse(scale);
 #pragma unroll
   for (int l = 0; l < V; l++) each[l] *= inverse;
-  store_codes<MS_F8E4M3, V>(codes + i, each);
+  ms_f8_store_codes<MS_F8E4M3, V>(codes + i, each);
   if (threadIdx.x % LANES == 0) scales[ms_f8_block_place(i / k, i % k / MS_MX_BLOCK, k / MS_MX_BLOCK)] = scale;
 }
 
@@ -261,8 +226,8 @@ __global__ void __launch_bounds__(THREADS)
 #pragma unroll
   for (int i = 0; i < MS_MX_BLOCK; i += 16)
     *reinterpret_cast<uint4 *>(codes + column * k + first + i) =
-        make_uint4(code_four<MS_F8E4M3>(each + i), code_four<MS_F8E4M3>(each + i + 4),
-                   code_four<MS_F8E4M3>(each + i + 8), code_four<MS_F8E4M3>(each + i + 12));
+        make_uint4(ms_f8_code_four<MS_F8E4M3>(each + i), ms_f8_code_four<MS_F8E4M3>(each + i + 4),
+                   ms_f8_code_four<MS_F8E4M3>(each + i + 8), ms_f8_code_four<MS_F8E4M3>(each + i + 12));
   scales[ms_f8_block_place(column, block, k / MS_MX_BLOCK)] = scale;
 }
 
@@ -315,15 +280,17 @@ template <int DTYPE, int V, class X> int round_typed(const task &t, const X *x) 
 
 template <int V, class X> int round_in_blocks(const task &t, const X *x) {
   void *stream = t.call->stream;
+  uint8_t *scales = static_cast<uint8_t *>(t.to->blocks);
   if (t.operand->turned)
     return MS_CUDA_LAUNCH((round_turned_blocks<X>), grid(t.elements / MS_MX_BLOCK, THREADS), THREADS, 0, stream, x, t.k,
-                          t.operand->rows, t.to->blocks, t.to->codes);
+                          t.operand->rows, scales, t.to->codes);
   return MS_CUDA_LAUNCH((round_blocks<V, X>), grid(t.elements, THREADS * V), THREADS, 0, stream, x, t.k, t.elements,
-                        t.to->blocks, t.to->codes);
+                        scales, t.to->codes);
 }
 
 template <int V, class X> int round_as(const task &t, const X *x) {
-  if (t.operand->by_blocks) return round_in_blocks<V, X>(t, x);
+  if (t.f8->e8m0) return round_in_blocks<V, X>(t, x);
+  if (t.operand->block) return ms_f8_round_tiles_run(t.call, t.f8, t.operand, x, V > 1, t.to);
   if (t.operand->dtype == MS_F8E4M3) return round_typed<MS_F8E4M3, V, X>(t, x);
   return round_typed<MS_F8E5M2, V, X>(t, x);
 }

@@ -162,7 +162,8 @@ function Sharding:report_warnings(warnings) sharding.report(warnings or self.war
 ---@field storage? any "f32" (the default), "bf16", "i8" or another type in few bits (lua/guides/fewer_bits.md), or
 ---  rules over frozen parameters: how they are kept and gathered; they become what kernels read where they read it. A
 ---  value for all is that of matrices
----@field fp8? any rules over parameters with "tensorwise", "rowwise", "rowwise_with_gw_hp", "mxfp8" or false: how
+---@field fp8? any rules over parameters with "tensorwise", "rowwise", "rowwise_with_gw_hp", "mxfp8", "blockwise",
+---  "blockwise_power_2_scale" or false: how
 ---  products of these weights round their operands to 8 bits
 ---@field gather_dtype? any "i8", or rules over parameters with "i8" or false: shards gather them in blocks of 256 codes
 ---  with a scale. A value for all is that of weights of two axes or more

@@ -3,6 +3,7 @@
 #include <inttypes.h>
 
 #include "graph/infer/infer.h"
+#include "kernels/products/matmul_f8.h"
 
 int ms_infer_expert_order(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
   char text[MS_SHAPE_TEXT];
@@ -103,4 +104,26 @@ int ms_infer_grouped_matmul_backward_weight(const ms_node *node, const ms_value_
   MS_TRY(ms_check_same_dtype(node, &in[0], "a", &in[1], "b"));
   out[0] = (ms_value_info){.ndim = 3, .dims = {in[2].dims[0] - 1, in[0].dims[1], in[1].dims[1]}};
   return ms_asked_dtype(node, in[0].dtype, MS_DTYPE_FLOAT, &out[0].dtype);
+}
+
+/* Sizes of weights are multiples of what products of codes add at a time; groups have as many rows as come. */
+static int check_recipe(const ms_node *node, int64_t inner, int64_t columns) {
+  const int64_t recipe = node->attrs.product.recipe, product = node->attrs.product.product;
+  if (recipe <= MS_FP8_NONE || !ms_f8_recipe_name((int)recipe) || product < 0 || product >= MS_F8_PRODUCTS ||
+      !ms_f8_rounds((int)recipe, (int)product))
+    return MS_FAIL(MS_EINVAL, "%s: recipe %" PRId64 " has no product %" PRId64, ms_node_name(node), recipe, product);
+  const int multiple = ms_f8_multiple((int)recipe);
+  if (inner % multiple == 0 && columns % multiple == 0) return MS_OK;
+  return MS_FAIL(MS_ESHAPE, "%s: weights of %" PRId64 " x %" PRId64 "; both must be multiples of %d",
+                 ms_node_name(node), inner, columns, multiple);
+}
+
+int ms_infer_grouped_matmul_f8(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  MS_TRY(ms_infer_grouped_matmul(node, in, out));
+  return check_recipe(node, in[1].dims[1], in[1].dims[2]);
+}
+
+int ms_infer_grouped_matmul_f8_backward_weight(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  MS_TRY(ms_infer_grouped_matmul_backward_weight(node, in, out));
+  return check_recipe(node, out[0].dims[1], out[0].dims[2]);
 }

@@ -137,8 +137,8 @@ static void bf16_gradients_are_near_those_of_f32(void **state) {
   }
 }
 
-/* Its result is a step function of its inputs: test_graph_float8.c looks at its gradient. */
-static int rounds(int op) { return op == MS_OP_matmul_f8; }
+/* Their results are step functions of their inputs: test_graph_float8.c looks at their gradients. */
+static int rounds(int op) { return op == MS_OP_matmul_f8 || op == MS_OP_grouped_matmul_f8; }
 
 static void every_differentiable_row_has_a_case(void **state) {
   (void)state;

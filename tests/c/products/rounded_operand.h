@@ -73,21 +73,40 @@ static inline rounded round_operand(const kernel_case *c, const product *p, int 
   return r;
 }
 
-/* With a scale that is the smallest power of two of at least amax / 448 for each 32 elements; scale[] is 1. */
-static inline rounded round_blocks(const kernel_case *c, const product *p, int which) {
-  enum { BLOCK = 32 };
+/* Tiles of side x block elements, the last ones shorter, with one scale: e8m0, the smallest power of two of at least
+ * amax / 448, by which elements are divided; or scale_from, by which they are multiplied. */
+typedef struct tile_scales {
+  int block, side, e8m0, powers;
+} tile_scales;
+
+static inline double tile_factor(double amax, tile_scales by) {
+  double scale = 0x1p-127;
+  if (!by.e8m0) return scale_from(amax, 448, by.powers);
+  while (scale < amax / 448) scale *= 2;
+  return 1 / scale;
+}
+
+/* The elements of a tile whose first is (top, first): codes over the scale. */
+static inline void round_tile(const kernel_case *c, const product *p, int which, tile_scales by, int64_t top,
+                              int64_t first, double *value) {
+  const int64_t rows = which ? p->n : p->m, bottom = top + by.side < rows ? top + by.side : rows,
+                last = first + by.block < p->k ? first + by.block : p->k;
+  double amax = 0;
+  for (int64_t i = top; i < bottom; i++)
+    for (int64_t k = first; k < last; k++) amax = fmax(amax, fabs(element(c, p, which, i, k)));
+  const double factor = tile_factor(amax, by);
+  for (int64_t i = top; i < bottom; i++)
+    for (int64_t k = first; k < last; k++)
+      value[i * p->k + k] = nearest((float)element(c, p, which, i, k) * (float)factor, 1) / factor;
+}
+
+/* With a scale a tile; scale[] is 1. */
+static inline rounded round_blocks(const kernel_case *c, const product *p, int which, tile_scales by) {
   const int64_t rows = which ? p->n : p->m;
   rounded r = {calloc((size_t)(rows * p->k), sizeof(double)), calloc((size_t)rows, sizeof(double))};
-  for (int64_t i = 0; i < rows; i++) {
-    r.scale[i] = 1;
-    for (int64_t first = 0; first < p->k; first += BLOCK) {
-      double amax = 0, scale = 0x1p-127;
-      for (int64_t k = first; k < first + BLOCK; k++) amax = fmax(amax, fabs(element(c, p, which, i, k)));
-      while (scale < amax / 448) scale *= 2;
-      for (int64_t k = first; k < first + BLOCK; k++)
-        r.value[i * p->k + k] = nearest(element(c, p, which, i, k) / scale, 1) * scale;
-    }
-  }
+  for (int64_t i = 0; i < rows; i++) r.scale[i] = 1;
+  for (int64_t top = 0; top < rows; top += by.side)
+    for (int64_t first = 0; first < p->k; first += by.block) round_tile(c, p, which, by, top, first, r.value);
   return r;
 }
 

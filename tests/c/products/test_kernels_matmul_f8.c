@@ -2,6 +2,7 @@
  * the formats' definitions (rounded_operand.h): every recipe, each of the three products of a linear layer, transposes,
  * biases and activations; on CUDA by the library's factors, by our pass after it, and by our own tiles.
  */
+#include "tests/c/products/blockwise_fixture.h"
 #include "tests/c/products/rounded_operand.h"
 
 #include "kernels/products/matmul_f8.h"
@@ -22,20 +23,40 @@ static double tolerance_of(double size) {
 
 /* The recipe's columns of the table in matmul_f8.h, written again. */
 typedef struct kind {
-  int recipe, product, a_e4m3, b_e4m3, a_rows, b_rows, powers, blocks;
+  int recipe, product, a_e4m3, b_e4m3, a_rows, b_rows, powers;
+  tile_scales a_tiles, b_tiles;
 } kind;
 
-static const kind kinds[] = {
-    {MS_FP8_TENSORWISE, MS_F8_OUTPUT, 1, 1, 0, 0, 0, 0},    {MS_FP8_TENSORWISE, MS_F8_DX, 0, 1, 0, 0, 0, 0},
-    {MS_FP8_TENSORWISE, MS_F8_DW, 0, 1, 0, 0, 0, 0},        {MS_FP8_TENSORWISE, MS_F8_DW_TURNED, 1, 0, 0, 0, 0, 0},
-    {MS_FP8_ROWWISE, MS_F8_OUTPUT, 1, 1, 1, 1, 1, 0},       {MS_FP8_ROWWISE, MS_F8_DX, 1, 1, 1, 1, 1, 0},
-    {MS_FP8_ROWWISE, MS_F8_DW, 1, 1, 1, 1, 1, 0},           {MS_FP8_ROWWISE_WITH_GW_HP, MS_F8_OUTPUT, 1, 1, 1, 1, 1, 0},
-    {MS_FP8_ROWWISE_WITH_GW_HP, MS_F8_DX, 1, 1, 1, 0, 1, 0}};
+static const kind kinds[] = {{MS_FP8_TENSORWISE, MS_F8_OUTPUT, 1, 1, .powers = 0},
+                             {MS_FP8_TENSORWISE, MS_F8_DX, 0, 1, .powers = 0},
+                             {MS_FP8_TENSORWISE, MS_F8_DW, 0, 1, .powers = 0},
+                             {MS_FP8_TENSORWISE, MS_F8_DW_TURNED, 1, 0, .powers = 0},
+                             {MS_FP8_ROWWISE, MS_F8_OUTPUT, 1, 1, 1, 1, .powers = 1},
+                             {MS_FP8_ROWWISE, MS_F8_DX, 1, 1, 1, 1, .powers = 1},
+                             {MS_FP8_ROWWISE, MS_F8_DW, 1, 1, 1, 1, .powers = 1},
+                             {MS_FP8_ROWWISE_WITH_GW_HP, MS_F8_OUTPUT, 1, 1, 1, 1, .powers = 1},
+                             {MS_FP8_ROWWISE_WITH_GW_HP, MS_F8_DX, 1, 1, 1, 0, .powers = 1}};
 
-/* Each 32 elements that are summed have a scale. */
-static const kind block_kinds[] = {{MS_FP8_MXFP8, MS_F8_OUTPUT, 1, 1, 0, 0, 0, 1},
-                                   {MS_FP8_MXFP8, MS_F8_DX, 1, 1, 0, 0, 0, 1},
-                                   {MS_FP8_MXFP8, MS_F8_DW, 1, 1, 0, 0, 0, 1}};
+/* Each 32 elements that are summed have a scale; or each 128, and 128 x 128 of a weight. */
+#define MX \
+  { 32, 1, 1, 1 }
+#define TILES \
+  { 128, 1, 0, 0 }
+#define SQUARES \
+  { 128, 128, 0, 0 }
+#define POWER_TILES \
+  { 128, 1, 0, 1 }
+#define POWER_SQUARES \
+  { 128, 128, 0, 1 }
+static const kind block_kinds[] = {{MS_FP8_MXFP8, MS_F8_OUTPUT, .a_tiles = MX, .b_tiles = MX},
+                                   {MS_FP8_MXFP8, MS_F8_DX, .a_tiles = MX, .b_tiles = MX},
+                                   {MS_FP8_MXFP8, MS_F8_DW, .a_tiles = MX, .b_tiles = MX}};
+static const kind tile_kinds[] = {
+    {MS_FP8_BLOCKWISE, MS_F8_OUTPUT, .a_tiles = TILES, .b_tiles = SQUARES},
+    {MS_FP8_BLOCKWISE, MS_F8_DX, .a_tiles = TILES, .b_tiles = SQUARES},
+    {MS_FP8_BLOCKWISE, MS_F8_DW, .a_tiles = TILES, .b_tiles = TILES},
+    {MS_FP8_BLOCKWISE_POWER_2_SCALE, MS_F8_DW_TURNED, .a_tiles = POWER_TILES, .b_tiles = POWER_TILES},
+    {MS_FP8_BLOCKWISE_POWER_2_SCALE, MS_F8_DX, .a_tiles = POWER_TILES, .b_tiles = POWER_SQUARES}};
 
 static kernel_case case_of_rounded(const product *p, const kind *of) {
   kernel_case c = case_of_product(p);
@@ -52,8 +73,10 @@ static kernel_case case_of_rounded(const product *p, const kind *of) {
 }
 
 static void compare(const kernel_case *c, const product *p, const kind *of) {
-  const rounded a = of->blocks ? round_blocks(c, p, 0) : round_operand(c, p, 0, of->a_e4m3, of->a_rows, of->powers);
-  const rounded b = of->blocks ? round_blocks(c, p, 1) : round_operand(c, p, 1, of->b_e4m3, of->b_rows, of->powers);
+  const rounded a = of->a_tiles.block ? round_blocks(c, p, 0, of->a_tiles)
+                                      : round_operand(c, p, 0, of->a_e4m3, of->a_rows, of->powers);
+  const rounded b = of->b_tiles.block ? round_blocks(c, p, 1, of->b_tiles)
+                                      : round_operand(c, p, 1, of->b_e4m3, of->b_rows, of->powers);
   for (int64_t row = 0; row < p->m; row++)
     for (int64_t column = 0; column < p->n; column++) {
       double sum = 0, size = 0;
@@ -111,6 +134,24 @@ static void check_blocks(void) {
     check_rounded(&p, &of);
     p.bias = 1;
     p.bias_dtype = dtype;
+    p.activation = MS_ACT_RELU;
+    check_rounded(&p, &of);
+  }
+}
+
+static void check_tiles(void) {
+  static const product products[] = {{33, 32, 272, .trans_b = 1},
+                                     {144, 32, 160, .trans_a = 1},
+                                     {17, 160, 144, .trans_b = 0},
+                                     {16, 144, 128, .trans_a = 1, .trans_b = 1},
+                                     {1, 16, 16, .trans_b = 1}};
+  FOR_EACH(of, tile_kinds)
+  FOR_EACH(shape, products) {
+    product p = shape;
+    p.dtype = p.out_dtype = MS_F32;
+    check_rounded(&p, &of);
+    p.dtype = p.out_dtype = p.bias_dtype = MS_BF16;
+    p.bias = 1;
     p.activation = MS_ACT_RELU;
     check_rounded(&p, &of);
   }
@@ -253,6 +294,36 @@ static void Q4_blocks_have_scales_of_their_own(void **state) {
   unsetenv("MOONSHARD_CUDA_MATMUL");
 }
 
+static void Q4_tiles_and_squares_have_scales_of_their_own(void **state) {
+  (void)state;
+  check_tiles();
+  setenv("MOONSHARD_CUDA_MATMUL", "plain", 1);
+  check_tiles();
+  unsetenv("MOONSHARD_CUDA_MATMUL");
+}
+
+static void Q4_blockwise_products_are_those_of_numpy(void **state) {
+  ms_safetensors *file;
+  (void)state;
+  must(ms_safetensors_open(BLOCKWISE, &file, NULL));
+  for (int recipe = MS_FP8_BLOCKWISE; recipe <= MS_FP8_BLOCKWISE_POWER_2_SCALE; recipe++)
+    for (int made = MS_F8_OUTPUT; made <= MS_F8_DW; made++) {
+      static const char *const results[] = {".y", ".dx", ".dw"};
+      product p = {BLOCKWISE_ROWS, BLOCKWISE_OUTPUTS, BLOCKWISE_INPUTS, .trans_b = 1, .dtype = MS_BF16};
+      if (made == MS_F8_DX) p.n = BLOCKWISE_INPUTS, p.k = BLOCKWISE_OUTPUTS, p.trans_b = 0;
+      if (made == MS_F8_DW)
+        p = (product){BLOCKWISE_OUTPUTS, BLOCKWISE_INPUTS, BLOCKWISE_ROWS, .trans_a = 1, .dtype = MS_BF16};
+      p.out_dtype = MS_F32;
+      kernel_case c = case_of_rounded(&p, &(kind){.recipe = recipe, .product = made});
+      blockwise_fill(&c, 0, made == MS_F8_OUTPUT ? BLOCKWISE_X : BLOCKWISE_DY);
+      blockwise_fill(&c, 1, made == MS_F8_DW ? BLOCKWISE_X : BLOCKWISE_W);
+      run_case(&c);
+      blockwise_compare(file, &c, "layer.", ms_f8_recipe_name(recipe), results[made], tolerance_of(1));
+      free_case(&c);
+    }
+  ms_free(file);
+}
+
 static void put(kernel_case *c, int64_t row, int64_t k, double value) {
   set_input(c, 0, row * c->call.in[0].dims[1] + k, value);
 }
@@ -302,6 +373,8 @@ int main(void) {
       TEST(Q4_biases_and_activations_follow_the_product),
       TEST(Q3_codes_give_the_bits_of_a_weight_that_is_rounded_now),
       TEST(Q4_blocks_have_scales_of_their_own),
+      TEST(Q4_tiles_and_squares_have_scales_of_their_own),
+      TEST(Q4_blockwise_products_are_those_of_numpy),
       TEST(Q4_a_broken_row_stays_broken),
 #ifdef MS_TEST_CUDA
       TEST(Q4_our_own_tiles_give_the_same),

@@ -91,6 +91,37 @@ static void Q4_biases_and_activations_are_fused(void **state) {
   assert_int_equal(maker(other)->op, MS_OP_matmul);
 }
 
+/* Rows of three experts, and their weights [experts, outputs, inputs]. */
+static int experts_of(int recipe, int64_t inputs, int64_t outputs) {
+  const int index = input(&f, "index", MS_I32, SHAPE(ROWS));
+  int order[3];
+  const ms_op_attrs experts = {.experts = {.experts = 3}};
+  must(ms_graph_emit(f.graph, MS_OP_expert_order, 1, &index, &experts, order));
+  const int w = param(&f, MS_F32, SHAPE(3, outputs, inputs));
+  f.param[f.params - 1].fp8 = recipe;
+  return op3(&f, MS_OP_grouped_matmul, hidden(ROWS, inputs), w, order[2], ATTRS(.product = {.trans_b = 1}));
+}
+
+static void Q4_experts_have_three_rounded_products(void **state) {
+  (void)state;
+  set_loss(experts_of(MS_FP8_BLOCKWISE, INPUTS, OUTPUTS));
+  must(ms_graph_round_products(f.graph, 1));
+  must(ms_graph_differentiate(f.graph));
+  assert_well_formed(f.graph);
+  assert_int_equal(count_op(&f, MS_OP_grouped_matmul_f8), 2);
+  assert_int_equal(count_op(&f, MS_OP_grouped_matmul_f8_backward_weight), 1);
+  assert_int_equal(count_op(&f, MS_OP_grouped_matmul) + count_op(&f, MS_OP_grouped_matmul_backward_weight), 0);
+}
+
+static void Q4_experts_gradients_may_stay_as_they_are(void **state) {
+  (void)state;
+  set_loss(experts_of(MS_FP8_ROWWISE_WITH_GW_HP, INPUTS, OUTPUTS));
+  must(ms_graph_round_products(f.graph, 1));
+  must(ms_graph_differentiate(f.graph));
+  assert_int_equal(count_op(&f, MS_OP_grouped_matmul_f8), 2);
+  assert_int_equal(count_op(&f, MS_OP_grouped_matmul_backward_weight), 1);
+}
+
 /* ---- numbers ----------------------------------------------------------------------------------------------------- */
 
 typedef struct gradients {
@@ -125,12 +156,13 @@ static double apart(const float *a, const float *b, int n) {
  * those of y, which the gradient of the loss reads. */
 static void Q4_gradients_are_near_those_without_rounding(void **state) {
   static const double MAX[] = {
-      [MS_FP8_TENSORWISE] = 0.09, [MS_FP8_ROWWISE] = 0.06, [MS_FP8_ROWWISE_WITH_GW_HP] = 0.06, [MS_FP8_MXFP8] = 0.06};
+      [MS_FP8_TENSORWISE] = 0.09, [MS_FP8_ROWWISE] = 0.06,   [MS_FP8_ROWWISE_WITH_GW_HP] = 0.06,
+      [MS_FP8_MXFP8] = 0.06,      [MS_FP8_BLOCKWISE] = 0.06, [MS_FP8_BLOCKWISE_POWER_2_SCALE] = 0.06};
   (void)state;
   for (int trans_b = 0; trans_b < 2; trans_b++) {
     gradients exact, near;
     compute(MS_FP8_NONE, trans_b, &exact);
-    for (int recipe = MS_FP8_TENSORWISE; recipe <= MS_FP8_MXFP8; recipe++) {
+    for (int recipe = MS_FP8_TENSORWISE; recipe <= MS_FP8_BLOCKWISE_POWER_2_SCALE; recipe++) {
       compute(recipe, trans_b, &near);
       const double dx = apart(near.dx, exact.dx, ROWS * INPUTS), dw = apart(near.dw, exact.dw, INPUTS * OUTPUTS);
       if (!(dx > 0 && dx < MAX[recipe] && dw > 0 && dw < MAX[recipe]))
@@ -173,6 +205,11 @@ static void Q5_sizes_are_refused_by_name(void **state) {
   assert_refused(linear(&f, x, weight(MS_FP8_ROWWISE, 16, 40), -1), 1, MS_ESHAPE, "'p1' | 40 inputs | multiple of 16");
 }
 
+static void Q5_sizes_of_experts_are_refused_by_name(void **state) {
+  (void)state;
+  assert_refused(experts_of(MS_FP8_BLOCKWISE, 40, 32), 1, MS_ESHAPE, "'p0' | blockwise | 40 inputs | multiple of 16");
+}
+
 /* The weight's gradient sums over rows, and nothing else does. */
 static void Q5_rows_matter_where_they_are_summed(void **state) {
   (void)state;
@@ -190,17 +227,13 @@ static void Q5_rows_do_not_matter_without_the_weights_gradient(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      CASE(Q4_a_layer_has_three_rounded_products),
-      CASE(Q4_weights_may_be_stored_either_way),
-      CASE(Q4_the_weights_gradient_may_stay_as_it_is),
-      CASE(Q4_biases_and_activations_are_fused),
-      TEST(Q4_gradients_are_near_those_without_rounding),
-      CASE(Q5_other_readers_are_refused),
-      CASE(Q5_a_weight_on_the_left_is_refused),
-      CASE(Q5_sizes_are_refused_by_name),
-      CASE(Q5_a_weight_that_is_a_result_is_refused),
-      CASE(Q5_rows_matter_where_they_are_summed),
-      CASE(Q5_rows_do_not_matter_without_the_weights_gradient),
+      CASE(Q4_a_layer_has_three_rounded_products),        CASE(Q4_weights_may_be_stored_either_way),
+      CASE(Q4_the_weights_gradient_may_stay_as_it_is),    CASE(Q4_biases_and_activations_are_fused),
+      CASE(Q4_experts_have_three_rounded_products),       CASE(Q4_experts_gradients_may_stay_as_they_are),
+      TEST(Q4_gradients_are_near_those_without_rounding), CASE(Q5_other_readers_are_refused),
+      CASE(Q5_a_weight_on_the_left_is_refused),           CASE(Q5_sizes_are_refused_by_name),
+      CASE(Q5_sizes_of_experts_are_refused_by_name),      CASE(Q5_a_weight_that_is_a_result_is_refused),
+      CASE(Q5_rows_matter_where_they_are_summed),         CASE(Q5_rows_do_not_matter_without_the_weights_gradient),
   };
   return cmocka_run_group_tests_name("products in 8 bits", tests, NULL, NULL);
 }

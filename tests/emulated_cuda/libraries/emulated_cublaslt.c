@@ -199,10 +199,14 @@ static int judge_float8(const ms_lt_desc *desc, const ms_lt_layout *a, const ms_
   const int blackwell = setting("MOONSHARD_EMULATE_CAPABILITY", 90) >= 10 * MS_LT_VEC32_MAJOR, mode = desc->a_mode;
   const int known = mode == MS_LT_SCALE_SCALAR_32F || (mode == MS_LT_SCALE_OUTER_VEC_32F && !blackwell) ||
                     (mode == MS_LT_SCALE_VEC32_UE8M0 && blackwell && a->rows % BLOCK == 0);
+  /* Both in tiles, or one of them in squares. */
+  const int by_128 = !blackwell && emulated_is_128(mode) && emulated_is_128(desc->b_mode) &&
+                     (mode == MS_LT_SCALE_VEC128_32F || desc->b_mode == MS_LT_SCALE_VEC128_32F) && !desc->fast;
   if (setting("MOONSHARD_EMULATE_CUBLASLT_NO_FLOAT8", 0) || !types) return MS_LT_NOT_SUPPORTED;
   if (desc->compute != MS_LT_COMPUTE_32F || !desc->trans_a || desc->trans_b || leading % ALIGNMENT)
     return MS_LT_NOT_SUPPORTED;
-  if (!known || desc->a_mode != desc->b_mode || !desc->a_scale != !desc->b_scale) return MS_LT_NOT_SUPPORTED;
+  if (!by_128 && (!known || desc->a_mode != desc->b_mode)) return MS_LT_NOT_SUPPORTED;
+  if (!desc->a_scale != !desc->b_scale) return MS_LT_NOT_SUPPORTED;
   if (mode != MS_LT_SCALE_SCALAR_32F && (!desc->a_scale || d->batch > 1)) return MS_LT_INVALID_VALUE;
   return desc->epilogue & ~BIAS & ~MS_LT_EPILOGUE_DEFAULT ? MS_LT_NOT_SUPPORTED : MS_LT_SUCCESS;
 }

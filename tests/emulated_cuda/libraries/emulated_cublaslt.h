@@ -38,6 +38,11 @@ typedef struct emulated_product {
 
 static inline int emulated_is_float8(int type) { return type == MS_LT_R_8F_E4M3 || type == MS_LT_R_8F_E5M2; }
 
+/* Scales of 128 elements. */
+static inline int emulated_is_128(int mode) {
+  return mode == MS_LT_SCALE_VEC128_32F || mode == MS_LT_SCALE_BLK128X128_32F;
+}
+
 static inline size_t emulated_element_bytes(int type) {
   return emulated_is_float8(type) ? 1 : type == MS_LT_R_16BF ? 2 : 4;
 }

@@ -40,6 +40,14 @@ static float block_scale(const uint8_t *scales, int64_t row, int64_t k, int64_t 
   return ms_e8m0_to_f32(tile[row % 32 * 16 + row / 32 % 4 * 4 + block % 4]);
 }
 
+/* The scale of element k of a row: of 128 elements, [blocks][rows], or of squares, [rows / 128][blocks], whose last
+ * size is rounded up to 4. */
+static float scale_of_128(const float *scales, int mode, int64_t row, int64_t rows, int64_t k, int64_t depth) {
+  const int64_t blocks = (depth + 127) / 128;
+  if (mode == MS_LT_SCALE_BLK128X128_32F) return scales[row / 128 * ((blocks + 3) / 4 * 4) + k / 128];
+  return scales[k / 128 * ((rows + 3) / 4 * 4) + row];
+}
+
 static float sum_of(const emulated_product *t, const char *a, const char *b, int64_t row, int64_t column) {
   const int64_t depth = t->desc.trans_a ? t->a.rows : t->a.columns;
   const int tf32 = t->desc.compute == MS_LT_COMPUTE_32F_FAST_TF32;
@@ -52,6 +60,10 @@ static float sum_of(const emulated_product *t, const char *a, const char *b, int
       x *= block_scale(t->desc.a_scale, row, k, depth);
       y *= block_scale(t->desc.b_scale, column, k, depth);
     }
+    if (emulated_is_128(t->desc.a_mode)) {
+      x *= scale_of_128(t->desc.a_scale, t->desc.a_mode, row, t->d.rows, k, depth);
+      y *= scale_of_128(t->desc.b_scale, t->desc.b_mode, column, t->d.columns, k, depth);
+    }
     if (tf32) x = to_tf32(x), y = to_tf32(y);
     sum += x * y;
   }
@@ -62,7 +74,7 @@ static float sum_of(const emulated_product *t, const char *a, const char *b, int
 static float scale_at(const emulated_product *t, int64_t row, int64_t column) {
   const int each = t->desc.a_mode == MS_LT_SCALE_OUTER_VEC_32F;
   const float *a = t->desc.a_scale, *b = t->desc.b_scale;
-  if (!a || t->desc.a_mode == MS_LT_SCALE_VEC32_UE8M0) return 1.0f;
+  if (!a || t->desc.a_mode == MS_LT_SCALE_VEC32_UE8M0 || emulated_is_128(t->desc.a_mode)) return 1.0f;
   return a[each ? row : 0] * b[each ? column : 0];
 }
 

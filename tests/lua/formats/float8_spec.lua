@@ -9,7 +9,7 @@ local program = require("lua.support.program")
 local scratch = require("lua.support.scratch")
 
 local RECIPE = "tests/lua/formats/recipes/float8.lua"
-local RECIPES = { "tensorwise", "rowwise", "rowwise_with_gw_hp", "mxfp8" }
+local RECIPES = { "tensorwise", "rowwise", "rowwise_with_gw_hp", "mxfp8", "blockwise", "blockwise_power_2_scale" }
 -- Sanitizers need no more than that all of it has run.
 local RELEASE = breadth.all
 local STEPS, MESH_STEPS = RELEASE and 50 or 3, RELEASE and 8 or 2
@@ -48,6 +48,7 @@ runs:case("plain on cuda", { "fp8=rowwise", "device=cuda", unpack(SHORT) }, "MOO
 runs:case("parts on cuda", { "fp8=rowwise", "device=cuda", "micro=2", unpack(SHORT) }, "")
 runs:case("older on cuda", { "fp8=rowwise", "device=cuda", unpack(SHORT) }, "MOONSHARD_EMULATE_CUBLASLT_VERSION=120800")
 runs:case("without on cuda", { "fp8=rowwise", "device=cuda", unpack(SHORT) }, "MOONSHARD_EMULATE_CUBLASLT_NO_FLOAT8=1")
+runs:case("squares on Blackwell", { "fp8=blockwise", "device=cuda", unpack(SHORT) }, "MOONSHARD_EMULATE_CAPABILITY=100")
 runs:case("blocks on Hopper", { "fp8=mxfp8", "device=cuda", unpack(SHORT) }, "")
 runs:plan("cuda plan", { "fp8=rowwise", "--json" })
 
@@ -126,6 +127,8 @@ describe("products in 8 bits", function()
     assert.equal(2, ended.status)
     has(ended.err, "matmul_f8 | no algorithm | compute capability 9.0 | rowwise | 8.9 | fp8")
     has(runs:ended("blocks on Hopper").err, "matmul_f8 | no algorithm | compute capability 9.0 | mxfp8 | 10.0 | fp8")
+    has(runs:ended("squares on Blackwell").err,
+      "matmul_f8 | no algorithm | compute capability 10.0 | blockwise | 9.0 | fp8")
   end)
 
   it("Q5 are refused by rule, parameter and size", function()

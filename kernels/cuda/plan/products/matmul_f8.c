@@ -16,9 +16,13 @@ static int64_t take(int64_t *total, int64_t bytes) {
 
 static int64_t tiles(int64_t n, int64_t of_each) { return (n + of_each - 1) / of_each; }
 
-/* Bytes of the scales of blocks; the last tiles are whole. */
+/* Bytes of the scales of blocks; the last tiles of e8m0 are whole. */
 static int64_t block_bytes(const ms_f8 *f8, const ms_f8_operand *operand) {
-  if (!operand->by_blocks) return 0;
+  const int64_t blocks = operand->block ? tiles(f8->product.k, operand->block) : 0;
+  if (!blocks) return 0;
+  if (!f8->e8m0)
+    return (operand->side > 1 ? tiles(operand->rows, operand->side) : blocks) * (int64_t)sizeof(float) *
+           ms_f8_scale_pitch(operand, f8->product.k);
   return tiles(operand->rows, MS_F8_TILE_ROWS) * tiles(f8->product.k / MS_MX_BLOCK, MS_F8_TILE_BLOCKS) *
          MS_F8_TILE_BYTES;
 }

@@ -1,6 +1,6 @@
 -- Which weights are multiplied in 8 bits, and how: the policy `fp8`. A recipe says which operands of a linear layer's
--- three products are rounded, and what shares a scale; the names are torchao's (kernels/products/matmul_f8.h has
--- details).
+-- three products are rounded, and what shares a scale; the names are torchao's, and blockwise TransformerEngine's and
+-- Megatron's (kernels/products/matmul_f8.h has details). Weights are matrices, or stacks of them: experts.
 --
 -- A weight that cannot be multiplied so is an error that names the rule. What depends on the rows of a batch, and on
 -- how ranks divide layers, the engine checks when it compiles a plan.
@@ -17,7 +17,8 @@ local float8 = {}
 
 local RECIPES = {
   tensorwise = C.MS_FP8_TENSORWISE, rowwise = C.MS_FP8_ROWWISE, rowwise_with_gw_hp = C.MS_FP8_ROWWISE_WITH_GW_HP,
-  mxfp8 = C.MS_FP8_MXFP8,
+  mxfp8 = C.MS_FP8_MXFP8, blockwise = C.MS_FP8_BLOCKWISE,
+  blockwise_power_2_scale = C.MS_FP8_BLOCKWISE_POWER_2_SCALE,
 }
 
 -- What the sizes of a weight are multiples of (ms_f8_multiple of kernels/products/matmul_f8.h).
@@ -44,8 +45,10 @@ end
 local function check_shape(param, value, sharding)
   local decision = sharding.decisions.fp8[param.fqn]
   local function refuse(why) rules.refuse("MS_ESHAPE", "fp8", param.fqn, decision, why, "false") end
-  if #param.shape ~= 2 then refuse("it is not a matrix") end
-  for _, size in ipairs(param.shape) do
+  local axes = #param.shape
+  if axes ~= 2 and axes ~= 3 then refuse("it is not a matrix, or a stack of them") end
+  for axis = axes - 1, axes do
+    local size = param.shape[axis]
     if size % multiple_of(value) ~= 0 then
       refuse(("%d of its shape [%s] is not a multiple of %d"):format(size, table.concat(param.shape, ","),
         multiple_of(value)))
@@ -66,10 +69,11 @@ end
 ---@return integer id enum ms_fp8
 function float8.id(param) return param.fp8 and RECIPES[param.fp8] or C.MS_FP8_NONE end
 
----Whether a parameter is gathered as codes of f8e4m3, with one scale, and not as what kernels would read without rules.
+---Whether a parameter is gathered as codes of f8e4m3, with one scale, and not as what kernels would read without
+---rules. Each weight of a stack has a scale of its own.
 ---@param param moonshard.ShardedParameter
 ---@return boolean
-function float8.is_gathered(param) return param.fp8 == "tensorwise" and not param.storage end
+function float8.is_gathered(param) return param.fp8 == "tensorwise" and #param.shape == 2 and not param.storage end
 
 ---A decision, for people.
 ---@param value string|false|nil

@@ -1,5 +1,5 @@
--- Trains a small GPT-2 or Llama, whose sizes are multiples of what 8-bit products need, and writes what came out, for
--- specs that compare recipes, meshes and devices. Every mesh sees the same global batches.
+-- Trains a small GPT-2, Llama or Mixtral, whose sizes are multiples of what 8-bit products need, and writes what came
+-- out, for specs that compare recipes, meshes and devices. Every mesh sees the same global batches.
 
 local ffi = require("ffi")
 local json = require("moonshard.base.text.json")
@@ -10,13 +10,15 @@ local cfg = ms.args {
   mesh = "1x1x1", steps = 10, out = "", fp8 = "", dtype = "bf16", model = "gpt2", micro = 1, rows = 8, seq = 16,
   rule = [[layers\.\d+\..*weight$]], recompute = false, sequence = false,
   excepted = "norm|embed", vocab = 64, moments = "f32", replicate = "f32", whole = "",
-  save = "", save_at = 0, load = "",
+  save = "", save_at = 0, load = "", dim = 64, ffn = 96, layers = 2, gather = "",
 }
 
-local size = { vocab = cfg.vocab, layers = 2, dim = 64, heads = 2, seq = cfg.seq }
-if cfg.model == "llama" then size.kv_heads, size.ffn = 2, 96 end
+local size = { vocab = cfg.vocab, layers = cfg.layers, dim = cfg.dim, heads = 2, seq = cfg.seq }
+if cfg.model ~= "gpt2" then size.kv_heads, size.ffn = 2, cfg.ffn end
+if cfg.model == "mixtral" then size.experts, size.experts_per_token = 3, 2 end
 local model = ms.models[cfg.model](size)
-local mesh = ms.init_device_mesh(cfg.device, cfg.mesh, { "replicate", "shard", "tensor" })
+local NAMES = { [3] = { "replicate", "shard", "tensor" }, [4] = { "replicate", "shard", "context", "tensor" } }
+local mesh = ms.init_device_mesh(cfg.device, cfg.mesh, NAMES[select(2, cfg.mesh:gsub("x", "")) + 1])
 local placements = mesh:size("tensor") > 1 and ms.rules.tensor_parallel(model) or nil
 if placements and cfg.whole ~= "" then
   table.insert(placements, 1, { re(cfg.whole), { tensor = "replicate" } })
@@ -24,6 +26,7 @@ end
 ms.fully_shard(model, {
   mesh = mesh, units = { re[[^layers\.\d+$]] },
   mp_policy = { param_dtype = cfg.dtype, reduce_dtype = { shard = "f32", replicate = cfg.replicate } },
+  gather_dtype = cfg.gather ~= "" and { { re(cfg.rule), cfg.gather } } or nil,
   fp8 = cfg.fp8 ~= "" and { { re(cfg.excepted), false }, { re(cfg.rule), cfg.fp8 } } or nil,
   placements = placements,
   sequence_parallel = cfg.sequence,
@@ -35,9 +38,10 @@ local train = ms.trainer {
 }
 
 -- Rows of an arithmetic progression in the vocabulary, whose next token can be learnt.
-local tensor = mesh:size("tensor")
-local ranks = mesh:size() / tensor
-local place = math.floor(mesh:get_index() / tensor)
+-- Ranks of tensor and context have the same rows.
+local together = mesh:size("tensor") * (mesh:has("context") and mesh:size("context") or 1)
+local ranks = mesh:size() / together
+local place = math.floor(mesh:get_index() / together)
 local mine = cfg.rows / ranks
 
 local function batch_of(step)

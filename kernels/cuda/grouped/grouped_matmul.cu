@@ -1,16 +1,13 @@
 /* grouped_matmul.cu - a product for each group of rows, and the gradient of its weights: of bf16 on tensor cores
  * (core_tile.h), of f32 in f32 arithmetic (plain_tile.h). The host does not know how many rows a group has, and waits
  * for nothing: there are as many blocks as any groups need, as if all rows were one group's and one more tile for each
- * group's last, and a warp finds the block's group from the offsets. Blocks past the last tile end at once; rows of no
- * group are a last group, of zeros. Arithmetic bounds it.
+ * group's last, and a warp finds the block's group from the offsets (grouped_rows.h). Blocks past the last tile end at
+ * once; rows of no group are a last group, of zeros. Arithmetic bounds it.
  *
- * Offsets that do not ascend, or are beyond the rows, are recorded as the step's fault, and read as the one before
- * them. */
-extern "C" {
-#include "kernels/cuda/plan/products/experts.h"
-}
-
+ * Operands in 8 bits are first rounded to what their codes are worth (grouped_f8.cu), which is then multiplied: without
+ * the 8-bit tensor cores, so this is exact but no faster. */
 #include "kernels/cuda/core_tile.h"
+#include "kernels/cuda/grouped/grouped_rows.h"
 #include "kernels/cuda/plain_tile.h"
 
 namespace {
@@ -24,84 +21,12 @@ constexpr int64_t MANY_ROWS = 96;
 constexpr unsigned SQUARE = MS_GROUPED_SQUARE;
 static_assert(TILE >= MS_GROUPED_TILE && few_rows::ROWS >= MS_GROUPED_TILE, "plans bound the number of tiles");
 
-struct task {
-  const int32_t *offsets; /* [groups + 1] */
-  int64_t groups, rows;
+struct task : ms_groups {
   int64_t inner, columns; /* of x [rows][inner] and y [rows][columns]; of the gradient [inner][columns] */
   int turned;             /* 1: w [groups][columns][inner] */
   unsigned across;        /* tiles of columns */
   bool whole[3];          /* whether rows of the operands and of the result are whole units in memory */
-  ms_fault *fault;
-  int op;
 };
-
-/* The rows [begin, end) of a group; `group` is -1 for rows of none. */
-struct group_rows {
-  int group, begin, end, row; /* row: the first of this block's tile */
-};
-
-/* Where groups begin and end, of 32 at a time: a lane has one. Section 0 are the rows before the first group, section
- * `groups` + 1 those after the last. All lanes of a warp must call it with the same arguments. */
-struct section {
-  int begin, end;
-};
-__device__ __forceinline__ section find_section(const task &t, int at, int before) {
-  const int lane = static_cast<int>(threadIdx.x) % MS_WARP, groups = static_cast<int>(t.groups),
-            rows = static_cast<int>(t.rows);
-  const int offset = at <= groups ? t.offsets[at] : rows;
-  int end = max(before, offset <= rows ? offset : 0);
-#pragma unroll
-  for (int by = 1; by < MS_WARP; by *= 2) {
-    const int other = __shfl_up_sync(0xffffffffu, end, static_cast<unsigned>(by));
-    if (lane >= by) end = max(end, other);
-  }
-  int begin = __shfl_up_sync(0xffffffffu, end, 1);
-  if (lane == 0) begin = before;
-  const unsigned wrong = __ballot_sync(0xffffffffu, offset < begin || offset > rows);
-  if (wrong && lane == __ffs(static_cast<int>(wrong)) - 1) ms_note_fault(t.fault, t.op, offset, t.rows + 1, begin);
-  return {begin, end};
-}
-
-/* The tile of ROWS rows with this number: tiles of the rows before the first group come first, then those of each
- * group, then those after the last. */
-template <int ROWS> __device__ __forceinline__ group_rows find_tile(const task &t, int tile) {
-  const int lane = static_cast<int>(threadIdx.x) % MS_WARP, groups = static_cast<int>(t.groups);
-  for (int first = 0, before = 0; first <= groups + 1; first += MS_WARP) {
-    const section own = find_section(t, first + lane, before);
-    const int count = (own.end - own.begin + ROWS - 1) / ROWS;
-    int tiles = count;
-#pragma unroll
-    for (int by = 1; by < MS_WARP; by *= 2) {
-      const int other = __shfl_up_sync(0xffffffffu, tiles, static_cast<unsigned>(by));
-      if (lane >= by) tiles += other;
-    }
-    const unsigned found = __ballot_sync(0xffffffffu, tile < tiles);
-    if (found) {
-      const int from = __ffs(static_cast<int>(found)) - 1, at = first + from;
-      const int begin = __shfl_sync(0xffffffffu, own.begin, from), end = __shfl_sync(0xffffffffu, own.end, from);
-      const int row = begin + (tile - __shfl_sync(0xffffffffu, tiles - count, from)) * ROWS;
-      return {at <= groups ? at - 1 : -1, begin, end, row};
-    }
-    tile -= __shfl_sync(0xffffffffu, tiles, MS_WARP - 1);
-    before = __shfl_sync(0xffffffffu, own.end, MS_WARP - 1);
-  }
-  const int rows = static_cast<int>(t.rows);
-  return {-1, rows, rows, rows};
-}
-
-/* All rows of a group. */
-__device__ __forceinline__ group_rows find_group(const task &t, int group) {
-  const int lane = static_cast<int>(threadIdx.x) % MS_WARP;
-  int before = 0;
-  for (int first = 0;; first += MS_WARP) {
-    const section own = find_section(t, first + lane, before);
-    if (group + 1 < first + MS_WARP) {
-      const int begin = __shfl_sync(0xffffffffu, own.begin, group + 1 - first);
-      return {group, begin, __shfl_sync(0xffffffffu, own.end, group + 1 - first), begin};
-    }
-    before = __shfl_sync(0xffffffffu, own.end, MS_WARP - 1);
-  }
-}
 
 /* Which tile a block computes: by rows, and by columns. */
 struct place {
@@ -113,9 +38,9 @@ __device__ __forceinline__ place place_of(unsigned block, unsigned across) {
 }
 
 /* y [rows][columns]; a block per tile of rows and of columns. */
-template <class T> __global__ void __launch_bounds__(THREADS) multiply(const T *x, const T *w, T *y, task t) {
+template <class T, class Y> __global__ void __launch_bounds__(THREADS) multiply(const T *x, const T *w, Y *y, task t) {
   const place at = place_of(blockIdx.x, t.across);
-  const group_rows own = find_tile<TILE>(t, at.row);
+  const ms_group_rows own = ms_find_tile<TILE>(t, at.row);
   if (own.row >= own.end) return;
   const int64_t column = static_cast<int64_t>(at.column) * TILE;
   const T *weight = w + max(own.group, 0) * t.inner * t.columns;
@@ -138,7 +63,7 @@ template <class T, class Y> __global__ void __launch_bounds__(THREADS) sum_rows(
   const place at = place_of(blockIdx.x, t.across);
   const int64_t row = static_cast<int64_t>(at.row) * TILE, column = static_cast<int64_t>(at.column) * TILE;
   if (row >= t.inner) return;
-  const group_rows own = find_group(t, static_cast<int>(blockIdx.y));
+  const ms_group_rows own = ms_find_group(t, static_cast<int>(blockIdx.y));
   const ms_plain_operand<T> left = {a + own.begin * t.inner, t.inner, 1, t.inner};
   const ms_plain_operand<T> right = {b + own.begin * t.columns, t.columns, 1, t.columns};
   float sum[SIDE][SIDE] = {};
@@ -154,11 +79,11 @@ template <class T, class Y> __global__ void __launch_bounds__(THREADS) sum_rows(
 }
 
 /* The same of bf16 on tensor cores. TURNED: w [groups][columns][inner]. */
-template <class S, bool TURNED>
-__global__ void __launch_bounds__(S::THREADS) multiply_cores(const ms_b16 *x, const ms_b16 *w, ms_b16 *y, task t) {
+template <class S, bool TURNED, class Y>
+__global__ void __launch_bounds__(S::THREADS) multiply_cores(const ms_b16 *x, const ms_b16 *w, Y *y, task t) {
   MS_CUDA_DYNAMIC_SHARED(ms_b16, shared);
   const place at = place_of(blockIdx.x, t.across);
-  const group_rows own = find_tile<S::ROWS>(t, at.row);
+  const ms_group_rows own = ms_find_tile<S::ROWS>(t, at.row);
   if (own.row >= own.end) return;
   const int column = at.column * S::COLUMNS;
   const ms_core_operand left = {x, own.end, t.inner, t.whole[0]};
@@ -176,7 +101,7 @@ __global__ void __launch_bounds__(S::THREADS) sum_rows_cores(const ms_b16 *a, co
   const place at = place_of(blockIdx.x, t.across);
   const int row = at.row * S::ROWS, column = at.column * S::COLUMNS;
   if (row >= t.inner) return;
-  const group_rows own = find_group(t, static_cast<int>(blockIdx.y));
+  const ms_group_rows own = ms_find_group(t, static_cast<int>(blockIdx.y));
   const ms_core_operand left = {a + own.begin * t.inner, static_cast<int>(t.inner), t.inner, t.whole[0]};
   const ms_core_operand right = {b + own.begin * t.columns, static_cast<int>(t.columns), t.columns, t.whole[1]};
   ms_core_sums<S> sum = {};
@@ -193,24 +118,24 @@ unsigned blocks_of(unsigned down, unsigned across) { return (down + SQUARE - 1) 
 /* Tiles of rows: groups, and the rows before and after them, have one each that is not full. */
 unsigned row_tiles_of(const task &t, int rows) { return tiles_of(t.rows, rows) + static_cast<unsigned>(t.groups) + 1; }
 
-template <class S> int run_multiply_cores(const ms_kernel_call *call, task t) {
+template <class S, class Y> int run_multiply_cores(const ms_kernel_call *call, task t) {
   t.across = tiles_of(t.columns, S::COLUMNS);
   const unsigned grid = blocks_of(row_tiles_of(t, S::ROWS), t.across);
   const ms_b16 *x = static_cast<const ms_b16 *>(call->in_data[0]), *w = static_cast<const ms_b16 *>(call->in_data[1]);
-  ms_b16 *y = static_cast<ms_b16 *>(call->out_data[0]);
+  Y *y = static_cast<Y *>(call->out_data[0]);
   if (t.turned)
-    return MS_CUDA_LAUNCH_SHARED((multiply_cores<S, true>), grid, S::THREADS, S::BYTES, call->stream, x, w, y, t);
-  return MS_CUDA_LAUNCH_SHARED((multiply_cores<S, false>), grid, S::THREADS, S::BYTES, call->stream, x, w, y, t);
+    return MS_CUDA_LAUNCH_SHARED((multiply_cores<S, true, Y>), grid, S::THREADS, S::BYTES, call->stream, x, w, y, t);
+  return MS_CUDA_LAUNCH_SHARED((multiply_cores<S, false, Y>), grid, S::THREADS, S::BYTES, call->stream, x, w, y, t);
 }
 
-int run_multiply(const ms_kernel_call *call, task t) {
+template <class Y> int run_multiply(const ms_kernel_call *call, task t) {
   if (call->in[0].dtype == MS_BF16)
-    return t.rows < t.groups * MANY_ROWS ? run_multiply_cores<few_rows>(call, t)
-                                         : run_multiply_cores<many_rows>(call, t);
+    return t.rows < t.groups * MANY_ROWS ? run_multiply_cores<few_rows, Y>(call, t)
+                                         : run_multiply_cores<many_rows, Y>(call, t);
   t.across = tiles_of(t.columns, TILE);
-  return MS_CUDA_LAUNCH(multiply<float>, blocks_of(row_tiles_of(t, TILE), t.across), THREADS, 0, call->stream,
+  return MS_CUDA_LAUNCH((multiply<float, Y>), blocks_of(row_tiles_of(t, TILE), t.across), THREADS, 0, call->stream,
                         static_cast<const float *>(call->in_data[0]), static_cast<const float *>(call->in_data[1]),
-                        static_cast<float *>(call->out_data[0]), t);
+                        static_cast<Y *>(call->out_data[0]), t);
 }
 
 template <class Y> int run_sum(const ms_kernel_call *call, task t) {
@@ -228,27 +153,36 @@ template <class Y> int run_sum(const ms_kernel_call *call, task t) {
                                static_cast<const ms_b16 *>(call->in_data[1]), dw, t);
 }
 
-int run(const ms_kernel_call *call) {
-  const int gradient = call->op == MS_OP_grouped_matmul_backward_weight;
+int run_products(const ms_kernel_call *call) {
+  const int gradient = call->out[0].ndim == 3;
   const int turned = call->attrs.product.trans_b != 0;
   const int64_t inner = call->in[0].dims[1], columns = gradient ? call->out[0].dims[2] : call->out[0].dims[1];
   constexpr int UNIT = ms_unit<ms_b16>;
   const bool first = inner % UNIT == 0 && ms_cuda_aligned(call->in_data[0]);
   const bool second = (!gradient && turned ? inner : columns) % UNIT == 0 && ms_cuda_aligned(call->in_data[1]);
   const bool third = columns % UNIT == 0 && ms_cuda_aligned(call->out_data[0]);
-  const task t = {static_cast<const int32_t *>(call->in_data[2]),
-                  call->in[2].dims[0] - 1,
-                  call->in[0].dims[0],
-                  inner,
-                  columns,
-                  turned,
-                  0,
-                  {first, second, third},
-                  call->fault,
-                  call->op};
-  if (ms_numel(&call->out[0]) == 0) return MS_OK;
-  if (!gradient) return run_multiply(call, t);
+  const task t = {ms_groups_of(call), inner, columns, turned, 0, {first, second, third}};
+  if (!gradient) return MS_CUDA_FLOATS(call->out[0].dtype, Y, run_multiply<Y>(call, t));
   return MS_CUDA_FLOATS(call->out[0].dtype, Y, run_sum<Y>(call, t));
+}
+
+/* The values of rounded operands, in the workspace. */
+int run_rounded(const ms_kernel_call *call) {
+  ms_grouped_f8 f8;
+  MS_TRY(ms_grouped_f8_of(call, &f8));
+  ms_kernel_call values = *call;
+  for (int i = 0; i < 2; i++) {
+    void *to = static_cast<char *>(call->workspace) + f8.values[i];
+    MS_TRY(ms_grouped_round_run(call, &f8, i, to));
+    values.in_data[i] = to;
+    values.in[i].dtype = f8.dtype;
+  }
+  return run_products(&values);
+}
+
+int run(const ms_kernel_call *call) {
+  if (ms_numel(&call->out[0]) == 0) return MS_OK;
+  return ms_grouped_rounds(call) ? run_rounded(call) : run_products(call);
 }
 
 } // namespace
