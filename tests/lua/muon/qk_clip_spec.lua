@@ -9,10 +9,11 @@ local json = require("cjson")
 local program = require("lua.support.program")
 local scratch = require("lua.support.scratch")
 
-local function run(mesh, settings, environment)
+local function run(mesh, settings, environment, recipe)
   local ranks, out = 1, scratch.path()
   for size in mesh:gmatch("%d+") do ranks = ranks * tonumber(size) end
-  local list = { "run", "tests/lua/muon/recipes/qk_clip.lua", "-n", tostring(ranks), "mesh=" .. mesh, "out=" .. out }
+  local path = ("tests/lua/muon/recipes/%s.lua"):format(recipe or "qk_clip")
+  local list = { "run", path, "-n", tostring(ranks), "mesh=" .. mesh, "out=" .. out }
   for name, value in pairs(settings) do list[#list + 1] = ("%s=%s"):format(name, tostring(value)) end
   local ended = program.run(list, environment)
   assert.equal(0, ended.status, mesh .. ": " .. ended.err)
@@ -34,6 +35,29 @@ local function assert_reference(mesh, settings, tolerance, environment)
     end
   end
   assert.is_true(changed >= 4)
+end
+
+-- A decoder whose samples ranks divide, against one rank: every step clips, and differs from one without.
+local function assert_divided(settings, meshes)
+  local function decoder(mesh, more)
+    local all = {}
+    for _, source in ipairs({ settings, more or {} }) do
+      for name, value in pairs(source) do all[name] = value end
+    end
+    return run(mesh, all, nil, "qk_clip_decoder")
+  end
+  local alone, unclipped = decoder("1x1x1"), decoder("1x1x1", { threshold = 1000 })
+  for _, case in ipairs(meshes) do
+    for step, found in ipairs(decoder(case[1], case[2])) do
+      for name, values in pairs(found) do
+        local worst = compare.arrays(alone[step][name], values, { count = #values, tolerance = 1e-5 })
+        assert.is_false(worst.differs,
+          ("%s, step %d of %s: %g and %g"):format(case[1], step, name, worst.expected or 0, worst.got or 0))
+      end
+      assert.is_true(found.max_logit[1] > 0.02)
+      assert.not_same(unclipped[step]["layers.0.attn.wk.weight"], found["layers.0.attn.wk.weight"])
+    end
+  end
 end
 
 local function refused(recipe)
@@ -79,6 +103,17 @@ describe("QK-clip", function()
       { "2x1x2", { micro = 2, mla = false } }, { "1x2x2", { layout = "ragged", micro = 2 } },
     }) do
       assert_reference(case[1], case[2])
+    end
+  end)
+
+  it("Q9 takes the largest score of the parts of a sample", function()
+    assert_divided({}, breadth.few { { "1x1x2" }, { "1x1x2", { micro = 2 } }, { "2x1x2" }, { "1x2x2" } })
+  end)
+
+  it("Q9 clips attention in chunks, also of documents and where ranks divide samples", function()
+    local meshes = breadth.few { { "1x2x1" }, { "1x1x2", { micro = 2 } }, { "1x2x2" } }
+    for _, documents in ipairs(breadth.few { false, true }) do
+      assert_divided({ attention = "chunked", documents = documents }, meshes)
     end
   end)
 
