@@ -108,6 +108,9 @@ describe("a name of another library", function()
     for _, name in ipairs { "convert_to_float8_training", "Float8LinearConfig", "swap_linear", "quantize_" } do
       has(of(ms, name), name .. " | fp8 = {")
     end
+    for _, name in ipairs { "Float8BlockScaling", "Float8BlockwiseLinear" } do
+      has(of(ms, name), name .. " | fp8 | blockwise | blockwise_power_2_scale")
+    end
     for _, name in ipairs { "fused_linear_cross_entropy", "LigerFusedLinearCrossEntropy" } do
       has(of(ms.loss, name), name .. " | ms.loss.cross_entropy { fused = true }")
     end

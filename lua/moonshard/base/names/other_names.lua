@@ -19,6 +19,7 @@ local MODEL = "a model with adapters stays the same object; ms.lora.load(model, 
 local EIGHT_BITS = "it is ms.optim.adamw { moments = \"i8\" }"
 local PAGED = EIGHT_BITS .. "; state is not paged, it stays on the device, sharded"
 local FLOAT8 = "products in 8 bits are an option of ms.fully_shard: " .. FP8
+local BLOCKWISE = FLOAT8:gsub("rowwise", "blockwise") .. ", or \"blockwise_power_2_scale\""
 local FROZEN = "frozen parameters in few bits are an option of ms.fully_shard: "
 local NF4 = FROZEN .. "storage = \"nf4\", whose scales are in 8 bits themselves"
 local INT8 = FROZEN .. "storage = \"i8\""
@@ -201,7 +202,8 @@ local NAMES = {
   FusedLion = "it is ms.optim.lion; optimizers always update a unit in one pass",
   DeepSpeedCPUAdam = "it is ms.optim.adamw; state stays on the device, sharded",
   AnyPrecisionAdamW = "it is ms.optim.adamw { moments = \"bf16\" }",
-  -- torchao.
+  -- torchao, TransformerEngine.
+  Float8BlockwiseLinear = BLOCKWISE, Float8BlockwiseLinearConfig = BLOCKWISE, Float8BlockScaling = BLOCKWISE,
   torchao = FLOAT8, float8 = FLOAT8, convert_to_float8_training = FLOAT8, Float8LinearConfig = FLOAT8,
   Float8Linear = FLOAT8, MXLinearConfig = FLOAT8, swap_linear = FLOAT8, swap_linear_with_float8_linear = FLOAT8,
   quantize_ = "it is an option of ms.fully_shard: storage = \"i8\" or \"nf4\" for frozen parameters; for products in 8 "
