@@ -13,12 +13,19 @@ local ffi = engine.ffi
 
 local batch_of = {}
 
--- Numbers of a batch that say something about it, and are no inputs.
-local ABOUT_IT = { first_row = true, row_step = true, data_ms = true, counted_rows = true, sample_rows = true,
-  batch_number = true, rows_of_last = true }
+-- Fields that say something about a batch, and are no inputs, with their types. As an array, such a field would be read
+-- as if it said that; the texts are only read where they are texts.
+local ABOUT_IT = { first_row = "number", row_step = "number", data_ms = "number", counted_rows = "number",
+  sample_rows = "number", batch_number = "number", rows_of_last = "number", is_padded = "boolean",
+  will_be_padded = "boolean" }
+local SAID = { source = true, shared_by = true, predicts = true }
 
--- Texts and booleans of loaders that do the same.
-local SAID = { source = true, shared_by = true, predicts = true, is_padded = true, will_be_padded = true }
+local function check_about(name, value)
+  local wanted = ABOUT_IT[name]
+  if type(value) == wanted and (wanted ~= "number" or value - value == 0) then return end
+  errors.invalid("batch.%s says something about the batch, and must be %s, not %s: give an input of your own another "
+    .. "name", name, wanted == "number" and "a finite number" or "true or false", options.describe(value))
+end
 
 local LARGEST = 3.4028234663852886e38 -- of f32
 
@@ -38,7 +45,9 @@ local function inputs_of(batch)
   end
   local names, arrays = {}, 0
   for name, value in pairs(batch) do
-    if type(value) == "number" and type(name) == "string" and not ABOUT_IT[name] then
+    if ABOUT_IT[name] then
+      check_about(name, value)
+    elseif type(value) == "number" and type(name) == "string" then
       check_number(name, value)
       names[#names + 1] = name
     elseif type(value) == "cdata" then
@@ -52,7 +61,7 @@ local function inputs_of(batch)
         errors.invalid("batch.%s must be a tensor (ms.tensor), or a table with data, dtype and shape", tostring(name))
       end
       names[#names + 1], arrays = name, arrays + 1
-    elseif type(value) ~= "number" and not SAID[name] then
+    elseif not SAID[name] then
       errors.invalid("batch.%s is %s, which forward cannot be given: write a number (1 or 0 for true or false, from "
         .. "which ms.ops.where chooses), or keep it out of the batch", tostring(name), options.describe(value))
     end

@@ -17,11 +17,17 @@ local function shape_text(x)
   return "[" .. table.concat(x.shape, ",") .. "]"
 end
 
+local function check_shaped(x)
+  if type(x) == "table" and type(x.shape) == "table" then return end
+  errors.invalid("an op over axes takes a tensor, not %s", options.describe(x))
+end
+
 ---Normalises an axis to count from 0.
 ---@param x moonshard.Tensor
 ---@param axis any negative numbers count from the end
 ---@return integer
 function axes.of(x, axis)
+  check_shaped(x)
   local ndim = #x.shape
   if ndim == 0 then
     errors.raise("MS_ESHAPE", "axis %s of a tensor []: a single number has no axes", options.describe(axis))
@@ -292,6 +298,7 @@ ops.composed.cat = { takes = "any number of inputs, { axis }", doc = "concat, by
 ---@param axis integer its position in the result; negative: from the end
 ---@return moonshard.Tensor
 function methods:unsqueeze(axis)
+  check_shaped(self)
   local shape, ndim = { unpack(self.shape) }, #self.shape + 1
   if type(axis) ~= "number" or axis % 1 ~= 0 or axis < -ndim or axis >= ndim then
     errors.raise("MS_ESHAPE", "unsqueeze: a new axis of a tensor %s is 0 to %d, or negative from the end, not %s",

@@ -185,7 +185,7 @@ function create.arange(...)
   if #bounds == 1 then start, stop = 0, start end
   for _, bound in ipairs({ start or false, stop or false, step }) do check_number("ms.arange", "f32", bound) end
   local count = step ~= 0 and math.ceil((stop - start) / step) or 0
-  if count < 1 then
+  if count < 1 or count ~= count then
     errors.raise("MS_ESHAPE", "ms.arange from %g to %g in steps of %g has no elements; sizes must be at least 1", start,
       stop, step)
   end

@@ -171,6 +171,10 @@ function methods:slice(axis, start, stop)
   axis = axis_of(self, axis)
   local size = self.shape[axis + 1]
   stop = stop or size
+  if type(start) ~= "number" or type(stop) ~= "number" then
+    errors.invalid("slice takes an axis, a start and a stop: x:slice(%d, 0, %d), not from %s to %s", axis, size,
+      options.describe(start), options.describe(stop))
+  end
   if start < 0 then start = start + size end
   if stop < 0 then stop = stop + size end
   return ops.slice(self, { axis = axis, start = start, stop = stop })

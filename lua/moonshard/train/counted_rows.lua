@@ -23,7 +23,12 @@ local function sample_rows(batch) return batch.sample_rows or 1 end
 ---Samples of this rank's batch.
 ---@param batch table
 ---@return integer
-function counted_rows.samples(batch) return batch_of.rows(batch) / sample_rows(batch) end
+function counted_rows.samples(batch)
+  local of_sample, rows = sample_rows(batch), batch_of.rows(batch)
+  if of_sample >= 1 and of_sample % 1 == 0 and rows % of_sample == 0 then return rows / of_sample end
+  errors.invalid("batch.sample_rows must be how many rows a sample has, a number that divides the %d rows of the "
+    .. "batch, not %s", rows, options.describe(of_sample))
+end
 
 local function check(batch)
   local counted, rows = batch.counted_rows, batch_of.rows(batch)

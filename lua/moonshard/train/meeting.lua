@@ -149,6 +149,7 @@ function meeting.described(self, who, facts, batch, specs, micro_batches)
       ("give all ranks batch.%s, %s, or none"):format(own[1], own[2]) }
   end
   facts[#facts + 1] = { "batch.is_padded", batch.is_padded == true, "give all ranks the same" }
+  facts[#facts + 1] = { "batch.sample_rows", batch.sample_rows or 1, "give all ranks the same rows of a sample" }
   return same_run.new(who, facts, inputs, "batch.")
 end
 

@@ -245,6 +245,12 @@ local function add_places(given, places)
   given:add("first_row or row_step", "u8", text, #text)
 end
 
+-- Adds how many rows of a batch an evaluation counts.
+local function add_counted(given, batch)
+  local text = tostring(batch.counted_rows)
+  given:add("counted_rows", "u8", text, #text)
+end
+
 -- The exec of a step, its learning rates, and the seconds for which ranks met. Collective.
 local function begin(self, number, batch, specs, given)
   local sync, micro_batches = schedule_of(self), self.micro_batches
@@ -373,7 +379,10 @@ end
 local function evaluate_batch(self, batch, specs, settings, given, mean)
   local traced_here = traced(self, false)
   local exec = self.session:exec("evaluate", specs, traced_here, settings)
-  if given then add_batch(given, batch, specs, 1) end
+  if given then
+    add_batch(given, batch, specs, 1)
+    add_counted(given, batch)
+  end
   if counted_rows.runs_by_sample(batch, exec.plan.graph.counts) then
     counted_rows.run(batch, traced_here, function(of_sample, weighed)
       return self.session:exec("evaluate sample", of_sample, weighed, settings)

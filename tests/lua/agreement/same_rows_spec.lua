@@ -36,6 +36,7 @@ describe("ranks that compute the same samples", function()
       context = run("4", unpack(mixed(FOUR, "own=targets", "on=2", "at=2"))),
       both = run("4", unpack(mixed(FOUR, "own=targets", "on=3", "at=2"))),
       evaluation = run("4", "own=evaluated", "on=1", "at=2", "evaluate=true"),
+      counted = run("4", "own=counted_rows", "on=1", "at=2", "evaluate=true"),
       factor = run("4", "own=factor", "on=1"),
       call = run("4", "own=called", "on=1", "call=true"),
       ["between syncs"] = run("4", unpack(mixed(LOCAL, "own=tokens", "on=3", "at=4"))),
@@ -84,6 +85,7 @@ describe("ranks that compute the same samples", function()
 
   it("T14 are compared in evaluations and in calls", function()
     refused("evaluation", "train:evaluate | tokens | 2 batches | rank 0 | rank 1 | tensor")
+    refused("counted", "train:evaluate | counted_rows | 2 batches | rank 0 | rank 1 | tensor", "tokens")
     refused("call", "GPT2 | argument 1 | rank 0 | rank 1 | tensor")
   end)
 

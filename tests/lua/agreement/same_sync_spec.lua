@@ -24,7 +24,7 @@ end
 for step = 1, cfg.steps do
   if cfg.evaluate then
     local given = batch(step)
-    given.counted_rows, given.first_row = s.counted, s.first
+    given.counted_rows, given.first_row, given.sample_rows = s.counted, s.first, s.of_sample
     train:evaluate(coroutine.wrap(function() coroutine.yield(1, given) end))
   else
     train:step(batch(step))
@@ -46,6 +46,7 @@ local CASES = {
   { "s.lr = function(step) return 0.7 end" },
   { "s.counted = 3", "train:evaluate | batch.counted_rows is not given on rank 0", "evaluate=true" },
   { "s.first = 4", "train:evaluate | batch.first_row is not given on rank 0", "evaluate=true" },
+  { "s.of_sample = 2", "train:evaluate | batch.sample_rows is 1 on rank 0 and 2 on rank 1", "evaluate=true" },
   { "", nil, "evaluate=true" },
   { "" },
 }

@@ -90,3 +90,25 @@ describe("a batch in memory of the FFI", function()
     assert.truthy(train:compile(batch))
   end)
 end)
+
+describe("a field that says something about a batch", function()
+  it("is refused as an array or as another type, with the advice to take another name", function()
+    for _, name in ipairs({ "first_row", "row_step", "data_ms", "counted_rows", "sample_rows", "batch_number",
+      "rows_of_last" }) do
+      for _, wrong in ipairs({ ms.ones(2), 0 / 0, 1 / 0, "1", true }) do
+        assert_refused("batch." .. name .. " | a finite number | another name", ms.ones(2, 8), { [name] = wrong })
+      end
+    end
+    for _, name in ipairs({ "is_padded", "will_be_padded" }) do
+      assert_refused("batch." .. name .. " | true or false | another name", ms.ones(2, 8), { [name] = ms.ones(2) })
+    end
+  end)
+
+  it("can be an array where only a text says something", function()
+    local model = ms.nn.linear(8, 1)
+    ms.fully_shard(model)
+    local train = ms.trainer { model = model, optimizer = ms.optim.sgd { lr = 0.1 },
+      forward = function(net, b) return ms.loss.mse(net(b.source), b.targets) end }
+    assert.is_true(train:step({ source = ms.ones(2, 8), targets = ms.zeros(2, 1) }).loss >= 0)
+  end)
+end)

@@ -211,6 +211,11 @@ describe("a pass over data", function()
     for _, wrong in ipairs({ 4, 1.5 }) do
       has(message(loss_of, wrong), "batch.counted_rows | 3 rows | " .. wrong)
     end
+    for _, wrong in ipairs({ 2, 0, -1, 1.5 }) do
+      local one = { inputs = ms.ones(3, 1), targets = ms.zeros(3, 1), sample_rows = wrong }
+      has(message(train.evaluate, train, coroutine.wrap(function() coroutine.yield(1, one) end)),
+        "batch.sample_rows | 3 rows | " .. wrong)
+    end
   end)
 
   it("U8 is not trained on where the loss would count padding", function()

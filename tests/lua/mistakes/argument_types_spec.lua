@@ -57,6 +57,20 @@ describe("arguments of a wrong type", function()
     end
   end)
 
+  it("are refused by ops over axes, by methods of tensors, and by those of a mesh", function()
+    for _, name in ipairs({ "sum", "mean", "max", "min", "softmax", "log_softmax", "stack", "all_gather",
+      "reduce_scatter", "all_to_all" }) do
+      check("ms.ops." .. name, ms.ops[name])
+    end
+    local x, mesh = ms.ones(2, 3), ms.init_device_mesh("cpu", "1x1", { "replicate", "shard" })
+    check("x:slice", function(...) return x:slice(0, ...) end)
+    check("ms.trace.graph", ms.trace.graph)
+    for _, name in ipairs({ "copies", "contains", "ranks", "size", "get_local_rank", "get_group", "slice" }) do
+      check("mesh:" .. name, function(...) return mesh[name](mesh, ...) end)
+    end
+    has(message(function() ms.arange(0, 0 / 0) end), "ms.arange | nan")
+  end)
+
   it("are refused by the models", function()
     for _, name in ipairs({ "gpt2", "llama", "bert", "mixtral" }) do check("ms.models." .. name, ms.models[name]) end
   end)

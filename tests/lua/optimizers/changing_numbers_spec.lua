@@ -138,6 +138,14 @@ describe("a number that changes during training", function()
     globals.GLOBAL_SCALE = nil
   end)
 
+  it("U7 is refused where 0 becomes -0, by which forward divides", function()
+    local zero = 0
+    local train = trainer(function(net, b) return loss_of(net, b) * (1 / zero > 0 and 1 or 2) end)
+    for _ = 1, 5 do train:step(batch()) end -- forward runs again by itself before the 8th
+    zero = -0.0
+    has(message(train.step, train, batch()), "zero, an upvalue | alpha was 1 and is 2")
+  end)
+
   it("U7 is refused where a function, a table or a method is another one, or was not there before", function()
     local half, same, holder, options, list = function(x) return 0.5 * x end, function(x) return x end, {}, {}, { 1 }
     local weigh, table_of = same, { weight = 1 }

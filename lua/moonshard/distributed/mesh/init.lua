@@ -180,6 +180,9 @@ end
 ---@return integer
 function Mesh:copies(name)
   check_self(self, "copies")
+  if type(name) ~= "string" then
+    errors.invalid("mesh:copies takes the name of a dimension that was sliced out, not %s", options.describe(name))
+  end
   return C.ms_mesh_copies(self.handle, name)
 end
 
@@ -325,10 +328,16 @@ end
 ---@return integer this process's rank
 function Mesh:get_rank() return world.rank end
 
+local function check_rank(rank, who)
+  if type(rank) == "number" and rank % 1 == 0 and math.abs(rank) < 2 ^ 31 then return end
+  errors.invalid("%s takes a rank, a whole number from 0, not %s", who, options.describe(rank))
+end
+
 ---Whether the mesh contains a rank; only meshes made from groups can lack ranks.
 ---@param rank integer
 ---@return boolean
 function Mesh:contains(rank)
+  check_rank(rank, "mesh:contains")
   if C.ms_mesh_coordinate(self.handle, rank, ffi.new("int[?]", self.ndim)) == 0 then return true end
   C.ms_error_clear()
   return false
@@ -338,7 +347,9 @@ end
 ---@param rank integer? selects the copy that contains this rank instead of the caller's
 ---@return integer[]
 function Mesh:ranks(rank)
-  return list_of(self:size(), C.ms_mesh_ranks, self.handle, -1, rank or world.rank)
+  rank = rank or world.rank
+  check_rank(rank, "mesh:ranks")
+  return list_of(self:size(), C.ms_mesh_ranks, self.handle, -1, rank)
 end
 
 ---This rank's index in ranks().

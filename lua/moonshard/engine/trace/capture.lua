@@ -210,6 +210,10 @@ end
 ---  sharding: default the model's
 ---@return moonshard.Trace
 function capture.graph(model, config)
+  if type(model) ~= "table" or type(config) ~= "table" or type(config.inputs) ~= "table" then
+    errors.invalid("a trace takes a model and { inputs = { { name, dtype, shape }, ... }, fn = function(inputs) ... "
+      .. "end }")
+  end
   local self = new_trace(model, config.sharding or shardings.of(model))
   local outer_trace, outer_path = context.trace, context.path
   context.trace, context.path = self, ""

@@ -246,10 +246,16 @@ local function value_at(holder, key)
   return rawget(holder, key)
 end
 
+-- NaN is the value that it was, and 0 is not -0, by which a forward can divide.
+local function is_same(now, before)
+  if not rawequal(now, before) then return not rawequal(now, now) and not rawequal(before, before) end
+  return type(now) ~= "number" or now ~= 0 or 1 / now == 1 / before
+end
+
 local function note_change(self, i, before, now)
   local known = self.changed[i]
   if known then before = known.before end
-  self.changed[i] = not rawequal(now, before) and { before = before, now = now } or nil
+  self.changed[i] = not is_same(now, before) and { before = before, now = now } or nil
   self.version = self.version + 1
 end
 
@@ -294,7 +300,7 @@ function Reads:look()
     local holder, before = holders[i], values[i]
     local now
     if type(holder) == "table" then now = rawget(holder, keys[i]) else now = value_at(holder, keys[i]) end
-    if not rawequal(now, before) and (rawequal(now, now) or rawequal(before, before)) then -- no change: NaN
+    if not is_same(now, before) then
       values[i] = now
       note_change(self, i, before, now)
     end

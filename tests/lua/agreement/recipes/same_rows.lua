@@ -45,7 +45,10 @@ else
 end
 if cfg.evaluate then
   local function batches()
-    for i = 1, 2 do coroutine.yield(i, { tokens = draw("evaluated", i), targets = draw("targets", i) }) end
+    for i = 1, 2 do
+      local counted = cfg.own == "counted_rows" and (i == cfg.at and rank == cfg.on and 2 or 1) or nil
+      coroutine.yield(i, { tokens = draw("evaluated", i), targets = draw("targets", i), counted_rows = counted })
+    end
   end
   ms.log.print(("evaluated %.4f"):format(train:evaluate(coroutine.wrap(batches))))
 end
