@@ -300,7 +300,7 @@ function load.run(who, path, session, wanted)
   local rounded = wanted.optimizer and moment_blocks.describe(moment_blocks.of_load(session, read, found.list))
   local told = found.told
   for _, text in ipairs({ told or rounded, told and rounded or nil }) do
-    if world.rank == 0 then log.print(("checkpoint %s: %s"):format(path, text)) end
+    if world.rank == 0 then log.line(("checkpoint %s: %s"):format(path, text)) end
   end
   return read, { path = path, bytes_read = result, skipped = found.skipped }
 end

@@ -88,10 +88,10 @@ end
 -- The first rank says where the run goes on, also to the files of metrics.
 local function say(self, loaded, skipped)
   if world.rank ~= 0 then return end
-  log.print(("resumed from %s, after step %d%s%s%s%s"):format(loaded.path, loaded.step, of_others(loaded),
+  log.line(("resumed from %s, after step %d%s%s%s%s"):format(loaded.path, loaded.step, of_others(loaded),
     (loaded.seed or "") .. (loaded.ema or ""), loaded.frozen or "", skipped or loaded.skipped or ""))
   log.resumed(loaded.step, self.train)
-  if loaded.others then log.print("other settings than before: " .. loaded.others) end
+  if loaded.others then log.line("other settings than before: " .. loaded.others) end
 end
 
 local function resume(self, path, skipped)

@@ -142,7 +142,7 @@ local function retired(root, keep, before)
   for i = 1, #found - keep + 1 do
     paths[i] = found[i]
     if folder.is_link(found[i]) then
-      log.print(("checkpoints: %s is a link: the link is removed, the files that it points to stay"):format(found[i]))
+      log.line(("checkpoints: %s is a link: the link is removed, the files that it points to stay"):format(found[i]))
     end
   end
   return paths

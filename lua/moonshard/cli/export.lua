@@ -9,6 +9,7 @@ local ffi = require("ffi")
 local progress = require("moonshard.base.text.progress")
 local safetensors = require("moonshard.base.files.safetensors")
 local status = require("moonshard.base.exit_status")
+local text_lines = require("moonshard.base.text.text_lines")
 local refuse = status.refuse
 
 local export = {}
@@ -185,9 +186,9 @@ function export.main(arguments)
   local path, bytes, tensors = to_folder(source, line.files[2], line.ema, line.tokenizer)
   local state = line.optimizer and run_optimizer(source, line.files[2])
   source:close()
-  print(("%s: %d tensors, %s, of %s%s, step %d"):format(path, tensors, progress.size(bytes),
-    line.ema and "the averages of " or "", source.path, source.manifest.step))
-  if state then print(state) end
+  print(("%s: %d tensors, %s, of %s%s, step %d"):format(text_lines.escape(path), tensors, progress.size(bytes),
+    line.ema and "the averages of " or "", text_lines.escape(source.path), source.manifest.step))
+  if state then print(text_lines.escape(state)) end
   return status.OK
 end
 

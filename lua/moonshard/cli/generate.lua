@@ -12,6 +12,7 @@ local nodes = require("moonshard.cli.options.nodes")
 local recipe = require("moonshard.recipe.file")
 local run = require("moonshard.cli.run")
 local status = require("moonshard.base.exit_status")
+local text_lines = require("moonshard.base.text.text_lines")
 local refuse = status.refuse
 
 local generate = {}
@@ -62,7 +63,7 @@ local function take_sampling(line, folder)
     parts[#parts + 1] = "left out, for Moonshard does not have them: " .. table.concat(sampling.lacking, ", ")
   end
   if parts[1] and require("moonshard.distributed.world").rank == 0 then
-    io.stderr:write("moonshard: ", sampling.path, ": ", table.concat(parts, "; "), "\n")
+    io.stderr:write("moonshard: ", text_lines.escape(sampling.path), ": ", table.concat(parts, "; "), "\n")
   end
 end
 

@@ -12,6 +12,7 @@ local progress = require("moonshard.base.text.progress")
 local status = require("moonshard.base.exit_status")
 local streams = require("moonshard.data.stream")
 local text_files = require("moonshard.data.files.text_files")
+local text_lines = require("moonshard.base.text.text_lines")
 local token_files = require("moonshard.data.files.token_files")
 local tokenizers = require("moonshard.data.tokenizer")
 local refuse = status.refuse
@@ -120,9 +121,9 @@ local function encode(tokenizer, line, out)
       seconds = seconds, cpu_seconds = os.clock() - cpu_began,
     }))
   else
-    print(("%s: %d tokens of %d bits from %s in %d file%s, %.2f bytes per token, %.0f MB/s"):format(out, done.tokens,
-      8 * done.width, progress.size(done.bytes), #line.files, #line.files == 1 and "" or "s",
-      done.bytes / math.max(done.tokens, 1), done.bytes / 1e6 / seconds))
+    print(("%s: %d tokens of %d bits from %s in %d file%s, %.2f bytes per token, %.0f MB/s"):format(
+      text_lines.escape(out), done.tokens, 8 * done.width, progress.size(done.bytes), #line.files,
+      #line.files == 1 and "" or "s", done.bytes / math.max(done.tokens, 1), done.bytes / 1e6 / seconds))
   end
   return status.OK
 end

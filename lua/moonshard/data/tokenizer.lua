@@ -6,6 +6,7 @@ local errors = require("moonshard.base.error")
 local files = require("moonshard.data.files.files")
 local nearest = require("moonshard.base.names.nearest")
 local options = require("moonshard.base.checks.options")
+local text_lines = require("moonshard.base.text.text_lines")
 local tokenizer_config = require("moonshard.data.tokenizer_config")
 local world = require("moonshard.distributed.world")
 local C, ffi, check = engine.C, engine.ffi, engine.check
@@ -97,7 +98,7 @@ end
 -- Says, where the tokens around a text are first asked for, what other ones the folder's files ask for.
 local function tell(self)
   for _, line in ipairs(world.rank == 0 and self.untold or {}) do
-    io.stderr:write("moonshard: warning: ", line, "\n")
+    io.stderr:write("moonshard: warning: ", text_lines.escape(line), "\n")
   end
   self.untold = nil
 end

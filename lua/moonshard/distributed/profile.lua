@@ -7,6 +7,7 @@ local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
 local input_file = require("moonshard.base.files.input_file")
 local output_file = require("moonshard.base.files.output_file")
+local text_lines = require("moonshard.base.text.text_lines")
 local world = require("moonshard.distributed.world")
 local C, ffi = engine.C, engine.ffi
 
@@ -51,10 +52,11 @@ local function write()
   engine.check(C.ms_profile_write(recorder, wanted.path))
   if world.rank == 0 then
     require("moonshard.base.text.progress").finish()
+    local shown = text_lines.escape(wanted.path)
     local steps = recorded == wanted.first and ("step %d is"):format(recorded)
       or ("steps %d-%d are"):format(wanted.first, recorded)
     io.stderr:write(("moonshard: %s traced in %s: open it in ui.perfetto.dev, or `moonshard trace %s`\n")
-      :format(steps, wanted.path, wanted.path))
+      :format(steps, shown, shown))
   end
   profile.forget(true)
 end

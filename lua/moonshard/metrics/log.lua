@@ -12,6 +12,7 @@ local run_summary = require("moonshard.metrics.run_summary")
 local spikes = require("moonshard.metrics.spikes")
 local strict = require("moonshard.base.checks.strict")
 local terminal = require("moonshard.base.text.terminal")
+local text_lines = require("moonshard.base.text.text_lines")
 local world = require("moonshard.distributed.world")
 local written = require("moonshard.base.files.written")
 
@@ -144,12 +145,16 @@ function log.print(...)
   output_file.print(table.concat(texts, "\t"), "\n")
 end
 
+---Prints a line that names files, whose names can have any characters.
+---@param text string
+function log.line(text) log.print(text_lines.escape(text)) end
+
 ---A trainer resumes from a checkpoint: its later steps that were logged before will run again.
 ---@param step integer the last completed one
 ---@param train moonshard.Trainer
 function log.resumed(step, train)
   local said = metrics.file and metrics.file:resume(step, numbers[train] or 1)
-  if said then log.print(said) end
+  if said then log.line(said) end
   -- TensorBoard would drop the steps of all trainers.
   if metrics.events and (numbers[train] or 1) == 1 then metrics.events:restart(step + 1) end
 end
@@ -191,4 +196,4 @@ return strict.fields("ms.log", setmetatable(log, {
   __call = function(_, step, m)
     write(step, m)
   end,
-}), "history spikes_found open_metrics open_events catch_up number note resumed loaded")
+}), "history spikes_found open_metrics open_events catch_up number note line resumed loaded")

@@ -11,6 +11,7 @@ local input_file = require("moonshard.base.files.input_file")
 local output_file = require("moonshard.base.files.output_file")
 local progress = require("moonshard.base.text.progress")
 local terminal = require("moonshard.base.text.terminal")
+local text_lines = require("moonshard.base.text.text_lines")
 local world = require("moonshard.distributed.world")
 local written = require("moonshard.base.files.written")
 
@@ -182,7 +183,7 @@ function run_summary.finish()
     local _, text = progress.speed { tokens_per_s = mean, samples_per_s = state.in_samples and mean or nil }
     parts[2] = ("%s on average"):format(text)
   end
-  local files = written.text()
+  local files = text_lines.escape(written.text())
   output_file.print(table.concat(parts, ", "), files ~= "" and "; wrote " .. files or "", "\n")
 end
 

@@ -111,6 +111,38 @@ describe("text of others in a message", function()
     end
   end)
 
+  it("moves no cursor where a run or a command that ends well names its files", function()
+    local at = scratch.folder() .. "/"
+    local path = recipe(at, [[
+      local cfg = ms.args { dir = "", resume = "", steps = 2, files = "" }
+      local model = ms.models.gpt2 { vocab = 256, layers = 1, dim = 8, heads = 1, seq = 8 }
+      ms.fully_shard(model)
+      local train = ms.trainer { model = model, optimizer = ms.optim.adamw { lr = 0.1 }, loss = ms.loss.cross_entropy,
+        checkpoint = { dir = cfg.dir, every = 1, keep_last = 3, resume = cfg.resume } }
+      for step, batch in ms.data.text { files = cfg.files, seq = 8, batch = 1 }:batches { more = cfg.steps } do
+        ms.log(step, train:step(batch))
+      end]])
+    scratch.write(at .. "text", ("a text\n"):rep(100))
+    local dir = at .. EVIL
+    local first = { "run", path, "files=" .. at .. "text", "dir=" .. dir, "--trace", at .. EVIL .. ".json",
+      "--metrics", dir .. ".jsonl" }
+    local again = { "run", path, "files=" .. at .. "text", "dir=" .. dir, "resume=" .. dir .. "/step-00000001",
+      "steps=1", "--metrics", dir .. ".jsonl", "--tensorboard", dir .. ".events" }
+    local facts = {
+      { first, "traced in | wrote metrics" },
+      { again, "resumed from | this run does not go on from | wrote metrics | continues after step 1" },
+      { { "export", dir, dir .. ".exported", "--optimizer" }, "model.safetensors | tensors" },
+    }
+    for _, case in ipairs(facts) do
+      local ended = program.run_all({ case[1] })[1]
+      local said = ended.out .. ended.err
+      assert.equal(0, ended.status, said)
+      has(said, case[2] .. " | " .. SHOWN)
+      assert.is_nil(said:gsub("\n", ""):find("%c"), said)
+      assert.is_nil(("\n" .. said):find("\nmoonshard: forged"), said)
+    end
+  end)
+
   it("is escaped where errors are made, of the Lua layer and of the engine", function()
     local ok, raised = pcall(errors.invalid, "%s: %s is %d\n  and more", EVIL, "plain", 3)
     assert.is_false(ok)

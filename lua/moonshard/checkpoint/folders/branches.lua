@@ -95,7 +95,7 @@ local function carry_out_all(session, disk, root, found)
   local ok, said = pcall(function() return disk.is_first and carry_out(root, found) or {} end)
   agreement.raise_first_failure(session, "of the folder's branches", ok, said)
   if not session:is_first() then return end
-  for _, text in ipairs(said) do log.print(text) end
+  for _, text in ipairs(said) do log.line(text) end
 end
 
 ---Sets aside the checkpoints of a folder that a trainer does not go on from, before it saves the first one there, and

@@ -86,7 +86,7 @@ local function tell(root, firsts)
     if not seen[first] then owners[#owners + 1] = first end
     seen[first] = true
   end
-  log.print(("checkpoints: %s is a folder of its own on each of %s, which gets the parts of its ranks"):format(root,
+  log.line(("checkpoints: %s is a folder of its own on each of %s, which gets the parts of its ranks"):format(root,
     disks.hosts_of(owners)))
 end
 

@@ -8,6 +8,7 @@
 local errors = require "moonshard.base.error"
 local file_status = require "moonshard.base.files.file_status"
 local listing = require "moonshard.data.files.listing"
+local text_lines = require "moonshard.base.text.text_lines"
 local world = require "moonshard.distributed.world"
 
 local look_at, REGULAR, FOLDER = file_status.of_path, file_status.REGULAR, file_status.FOLDER
@@ -103,8 +104,9 @@ end
 local function tell_overlaps(option, overlaps)
   if not overlaps[1] or world.rank ~= 0 then return end
   local path, first, second = unpack(overlaps[1])
-  io.stderr:write(("moonshard: warning: %s: %s is read once, though both %s and %s name it%s\n"):format(option, path,
-    first, second, #overlaps > 1 and (" (and %d more)"):format(#overlaps - 1) or ""))
+  io.stderr:write(("moonshard: warning: %s: %s is read once, though both %s and %s name it%s\n"):format(option,
+    text_lines.escape(path), text_lines.escape(first), text_lines.escape(second),
+    #overlaps > 1 and (" (and %d more)"):format(#overlaps - 1) or ""))
 end
 
 ---The files of a specification, in the given order; those below a folder or of a pattern are sorted by path.
