@@ -170,6 +170,11 @@ local function spec_of(name, given, rows, micro_batches, fed)
     errors.raise("MS_ESHAPE", "batch.%s has %d rows, not a multiple of %d micro-batches", name, shape[1],
       micro_batches)
   end
+  if not is_whole and micro_batches > 1 and shape[1] % rows ~= 0 and rows % shape[1] ~= 0 then
+    errors.raise("MS_ESHAPE", "batch.%s has %d rows and the batch %d, so each of %d micro-batches would have a part of "
+      .. "it that is no part of its samples: a first axis of size 1 gives all of it to each", name, shape[1], rows,
+      micro_batches)
+  end
   if not is_whole then shape[1] = shape[1] / micro_batches end
   return { name = name, dtype = dtype, shape = shape, numel = batch_of.numel(shape), is_whole = is_whole }
 end

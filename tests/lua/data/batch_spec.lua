@@ -112,3 +112,20 @@ describe("a field that says something about a batch", function()
     assert.is_true(train:step({ source = ms.ones(2, 8), targets = ms.zeros(2, 1) }).loss >= 0)
   end)
 end)
+
+describe("an array whose rows are not those of the batch", function()
+  it("is refused where micro-batches would each have a part of it", function()
+    local function loss_of(micro_batches, rows)
+      local model = ms.nn.linear(8, 1)
+      ms.fully_shard(model)
+      local train = ms.trainer { model = model, optimizer = ms.optim.sgd { lr = 0 }, micro_batches = micro_batches,
+        forward = function(net, b) return ms.loss.mse(net(b.inputs), b.targets) * b.table:mean() end }
+      return train:step({ inputs = ms.ones(4, 8), targets = ms.zeros(4, 1), table = ms.ones(unpack(rows)) }).loss
+    end
+    assert.is_true(math.abs(loss_of(1, { 6 }) - loss_of(2, { 1, 6 })) < 1e-6)
+    for _, rows in ipairs({ 2, 4, 8 }) do assert.is_true(loss_of(2, { rows }) >= 0) end
+    local ok, raised = pcall(loss_of, 2, { 6 })
+    assert.is_false(ok)
+    has(tostring(raised), "batch.table | 6 rows | 4 | 2 micro-batches | size 1")
+  end)
+end)
