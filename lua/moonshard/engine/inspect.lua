@@ -107,13 +107,19 @@ function inspect.parameter(module, name)
   return unsharded and unsharded[index] or read_full(around, index, param, C.MS_TENSOR_PARAM)
 end
 
+---The shard of a parameter that this rank owns, of one that is known by its place.
+---@param around moonshard.Session
+---@param index integer of the parameter in the engine's state
+---@param param moonshard.Param
+---@return moonshard.Tensor
+function inspect.own_shard(around, index, param) return read_shard(around, index, param, C.MS_TENSOR_PARAM) end
+
 ---The shard of a parameter that this rank owns.
 ---@param module moonshard.Module
 ---@param name string
 ---@return moonshard.Tensor
 function inspect.local_parameter(module, name)
-  local around, index, param = find(module, name)
-  return read_shard(around, index, param, C.MS_TENSOR_PARAM)
+  return inspect.own_shard(find(module, name))
 end
 
 -- ---- trainers ----------------------------------------------------------------------------------------

@@ -72,7 +72,7 @@ function state_dict.get(model, o)
   if o.full then require_same_part(around, entries, "of model:state_dict") end
   for _, entry in ipairs(entries) do
     if o.full then dict[entry.name] = gather(around, entry.index, entry.param)
-    else dict[entry.name] = inspect.local_parameter(model, entry.name) end
+    else dict[entry.name] = inspect.own_shard(around, entry.index, entry.param) end
   end
   return dict
 end

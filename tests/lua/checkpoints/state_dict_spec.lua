@@ -2,8 +2,10 @@
 -- and all ranks refuse others before anything is loaded. Parts of one rank alone can be anything.
 
 local has = require("lua.support.message").has
+local ms = require("moonshard")
 local program = require("lua.support.program")
 local scratch = require("lua.support.scratch")
+local tree = require("moonshard.nn.tree")
 
 -- Rank `on` doubles one parameter of what it puts back.
 local RECIPE = [[
@@ -175,6 +177,22 @@ describe("parts that ranks load", function()
     has(same.out, "loaded")
     assert.not_equal(0, other.status)
     has(other.err, "599.weight differs between rank 0 and rank 1")
+  end)
+
+  it("U1 take as many walks over the modules, however many there are", function()
+    local inventory, layers, walks = tree.inventory, {}, 0
+    for i = 1, 20 do layers[i] = ms.nn.linear(1, 1) end
+    local model = ms.nn.sequential(layers)
+    ms.fully_shard(model)
+    tree.inventory = function(...)
+      walks = walks + 1
+      return inventory(...)
+    end
+    local ok, dict = pcall(model.state_dict, model)
+    tree.inventory = inventory
+    assert(ok, dict)
+    assert.is_truthy(dict["19.bias"])
+    assert.is_true(walks < 5, walks)
   end)
 
   it("U1 can be those of a module within the model, by their names in it", function()
