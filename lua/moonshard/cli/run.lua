@@ -225,17 +225,21 @@ end
 -- to all memory that a rank shares with the others since the fork. From then on the collector works as usual.
 local FIRST_COLLECTION = 32 * 1024
 
-local function delay_collector()
+-- Loads modules without the collector, which would visit all of them several times meanwhile.
+local function delay_collector(load)
+  collectgarbage("stop")
+  load()
   local percent = math.floor(100 * FIRST_COLLECTION / collectgarbage("count"))
   local before = collectgarbage("setpause", math.max(200, percent))
-  collectgarbage("collect")
+  collectgarbage("restart", -1) -- with a pause of so many percent; without -1 a collection would begin now
   collectgarbage("setpause", before)
 end
 
 ---Loads the modules that most recipes use; call before the ranks are forked, so that it happens once.
 function run.preload()
-  for _, name in ipairs(COMMON) do require(name) end
-  delay_collector()
+  delay_collector(function()
+    for _, name in ipairs(COMMON) do require(name) end
+  end)
 end
 
 ---Runs a program on every rank and waits until all have ended.
