@@ -35,6 +35,8 @@ for option, row in pairs(calibrate_hosts.OPTIONS) do OPTIONS[option] = row end
 
 -- How often each training runs, some time apart; the fastest run counts. A GPU computes for this process alone.
 local ROUNDS = { cpu = 3, cuda = 1 }
+local function rounds_of(line) return line.quick and 1 or ROUNDS[line.device] end
+
 local DEFAULT_OUT = "cluster.lua"
 
 -- ---- measuring ----------------------------------------------------------------------------------------------------
@@ -49,7 +51,7 @@ end
 
 local function words_of(line, ranks, dtypes)
   local words = { "calibrate_ranks", "-n", tostring(ranks), "--dtypes", table.concat(dtypes, ","), "--rounds",
-    tostring(ROUNDS[line.device]), "--device", line.device }
+    tostring(rounds_of(line)), "--device", line.device }
   if line.quick then words[#words + 1] = "--quick" end
   return words
 end
@@ -107,13 +109,13 @@ end
 -- Returns the records of this host, and those of several.
 local function measure_all(line, list, over)
   local dtypes, records = dtypes_of(line.device), {}
-  local shown = { done = 0, all = over and calibrate_hosts.records(ROUNDS.cpu, line.quick) or 0 }
+  local shown = { done = 0, all = over and calibrate_hosts.records(rounds_of(line), line.quick) or 0 }
   local all_over = shown.all
   for _, ranks in ipairs(list) do
     local trainings = calibration_trainings.of(ranks, { dtypes = dtypes, device = line.device, quick = line.quick })
-    shown.all = shown.all + ROUNDS[line.device] * #trainings
+    shown.all = shown.all + rounds_of(line) * #trainings
   end
-  local between = over and measure(calibrate_hosts.words(over, ROUNDS.cpu, line.quick),
+  local between = over and measure(calibrate_hosts.words(over, rounds_of(line), line.quick),
     ("%d ranks on %d hosts"):format(over.world, #over.list), shown)
   shown.done = all_over -- the largest layers are left out where links are slow
   for _, ranks in ipairs(list) do
@@ -159,7 +161,7 @@ local function describe(line, records, ranks, cores, between, over)
     network = between and describe_network(links, between, over, by),
     about = ("%s: %s, measured by %s"):format(host, model, by),
     measured = ("measured by %s, medians of %d steps%s"):format(by, steps,
-      ROUNDS[line.device] > 1 and (", the fastest of %d rounds"):format(ROUNDS[line.device]) or ""),
+      rounds_of(line) > 1 and (", the fastest of %d rounds"):format(rounds_of(line)) or ""),
     fitted = ("fitted by %s to %d kernels, whose times it alone misses by %.0f %%"):format(by, #points, 100 * off),
     links_source = ("fitted by %s to the times of %d trainings"):format(by, #fastest),
     machine = "what " .. host .. " reports", device = line.device, ranks_per_node = ranks, cores = cores,

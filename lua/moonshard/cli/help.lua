@@ -57,7 +57,7 @@ moonshard trains neural networks whose parameters, gradients and optimizer state
   moonshard calibrate [-n RANKS] [--device D] [--out FILE.lua] [--quick]
                          measure this machine in two minutes by training small models, and write a description of it
                          for `price` (default cluster.lua); -n: the most ranks of a node (default one per core or GPU);
-                         --quick: few sizes, in seconds
+                         --quick: few sizes, each once, in seconds
                       --hosts LIST [--agent COMMAND] [--env NAME[=VALUE]] [--remote-moonshard PATH]
                       [--rendezvous PLACE] [--transport NAME] [--timeout S]
                          also measure the links between hosts like this one: their rates, their latency, and the

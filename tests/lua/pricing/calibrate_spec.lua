@@ -58,13 +58,15 @@ describe("moonshard calibrate", function()
   teardown(scratch.clear)
 
   it("E6 writes a description that loads", function()
-    local first, ended = quick(scratch.path() .. ".lua")
+    local path = scratch.path() .. ".lua"
+    local first, ended = quick(path)
     assert.truthy(ended.out:find("kernels measured"))
     has(ended.err, "calibrate: measuring on 1 rank | calibrate: measuring on 2 ranks | calibrate: fitting")
     assert.equal("cpu", first.device)
     assert.equal(2, first.ranks_per_node)
     assert.truthy(first.peak.f32 > 1e8)
     assert.truthy(first:struct().points > 20)
+    assert.is_nil(scratch.read(path):find("rounds", 1, true)) -- each training once
   end)
 
   it("E6 measures the same kernels in about the same times again #all", function()
