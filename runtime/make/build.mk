@@ -195,7 +195,7 @@ CUDA_BUILT := $(if $(NVCC),$(if $(CUDA_CHECK),$(CUDA_CHECKS),$(CUDA_LIBRARY)))
 # The kernels' tests on a real GPU.
 GPU_TESTS := $(call programs,gpu/,$(KERNEL_TEST_C))
 
-.PHONY: all tests bench peers install cuda gpu-tests
+.PHONY: all tests bench bench-objects peers install cuda gpu-tests
 # Without main.c, only the library is built.
 all: $(LIBRARY) $(GEN)/moonshard/cdef.lua $(if $(HOST_C),$(EXECUTABLE)) \
   $(if $(filter release,$(CONFIG)),$(META) $(CUDA_BUILT) $(if $(MPI),$(MPI_LIBRARY)))
@@ -214,8 +214,11 @@ plain-release:
 	+@$(MAKE) --no-print-directory -f runtime/make/build.mk CONFIG=release plain
 release thread: plain-release
 $(CONFIGS): $(GEN)/moonshard/cdef.lua $(GEN)/embedded_lua.c
-	+@$(MAKE) --no-print-directory -f runtime/make/build.mk CONFIG=$@ all tests $(if $(filter release,$@),bench)
+	+@$(MAKE) --no-print-directory -f runtime/make/build.mk CONFIG=$@ all tests $(if $(filter release,$@),bench-objects)
 bench: $(BENCHES)
+	@:
+# Tests run no benchmark, but see that all compile.
+bench-objects: $(call objects,$(BENCH_C))
 	@:
 gpu-tests: $(if $(NVCC),$(GPU_TESTS),cuda)
 	@:
