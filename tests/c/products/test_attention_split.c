@@ -80,8 +80,9 @@ static void panels_of_any_sizes(void **state) {
       {1, 200, 1300, 1, 1, 32, 1, 0, 64, 1, 0, 0},
   };
   if (!ms_cpu_is_v4()) return;
-  FOR_EACH(shape, shapes) check(&shape, (ms_part){0, 0, 0, 0, 0});
-  for (uint64_t draw = 0; draw < 30; draw++) {
+  FOR_ENDS(shape, shapes) check(&shape, (ms_part){0, 0, 0, 0, 0});
+  const uint64_t step = next_case(30, 1) > 1 ? 7 : 1; /* five of the draws have every kind of causal, softcap, prefix */
+  for (uint64_t draw = 0; draw < 30; draw += step) {
     uint64_t n[4];
     for (uint64_t i = 0; i < 4; i++) n[i] = ms_hash_int(draw, (int64_t)i) >> 20;
     const int64_t t = 32 + (int64_t)(n[0] % 200), s = t + (int64_t)(n[1] % 3 ? 0 : n[1] % 90);

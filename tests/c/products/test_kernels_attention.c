@@ -207,31 +207,31 @@ static void backward_matches(void **state) {
 
 static void windows_match(void **state) {
   (void)state;
-  for (int dtype = MS_F32; dtype <= MS_BF16; dtype++) FOR_EACH(a, windows)
+  for (int dtype = MS_F32; dtype <= MS_BF16; dtype++) FOR_ENDS(a, windows)
   if (!too_large(products_of(&a) / 10)) check_forward(&a, dtype), check_backward(&a, dtype);
 }
 
 static void capped_scores_match(void **state) {
   (void)state;
-  for (int dtype = MS_F32; dtype <= MS_BF16; dtype++) FOR_EACH(a, caps)
+  for (int dtype = MS_F32; dtype <= MS_BF16; dtype++) FOR_ENDS(a, caps)
   if (!too_large(products_of(&a) / 10)) check_forward(&a, dtype), check_backward(&a, dtype);
 }
 
 static void windows_on_both_sides_match(void **state) {
   (void)state;
-  for (int dtype = MS_F32; dtype <= MS_BF16; dtype++) FOR_EACH(a, around)
+  for (int dtype = MS_F32; dtype <= MS_BF16; dtype++) FOR_ENDS(a, around)
   if (!too_large(products_of(&a) / 10)) check_forward(&a, dtype), check_backward(&a, dtype);
 }
 
 static void prefixes_match(void **state) {
   (void)state;
-  for (int dtype = MS_F32; dtype <= MS_BF16; dtype++) FOR_EACH(a, prefixes)
+  for (int dtype = MS_F32; dtype <= MS_BF16; dtype++) FOR_ENDS(a, prefixes)
   if (!too_large(products_of(&a) / 10)) check_forward(&a, dtype), check_backward(&a, dtype);
 }
 
 static void values_of_another_width_match(void **state) {
   (void)state;
-  for (int dtype = MS_F32; dtype <= MS_BF16; dtype++) FOR_EACH(a, widths)
+  for (int dtype = MS_F32; dtype <= MS_BF16; dtype++) FOR_ENDS(a, widths)
   if (!too_large(products_of(&a) / 10)) check_forward(&a, dtype), check_backward(&a, dtype);
 }
 
@@ -271,7 +271,7 @@ static void sinks_match(void **state) {
   const attention_shape with_sinks[] = {{1, 1, 1, 1, 1, 8, 1, 0, 0, 0, 0, 0},
                                         {2, 40, 40, 3, 1, 20, 1, 0, 0, 0, 0, 0},
                                         {1, 70, 90, 4, 2, 33, 1, .3, 9, 2, 12, 0}};
-  for (int dtype = MS_F32; dtype <= MS_BF16; dtype++) FOR_EACH(a, with_sinks) check_sinks(&a, dtype);
+  for (int dtype = MS_F32; dtype <= MS_BF16; dtype++) FOR_ENDS(a, with_sinks) check_sinks(&a, dtype);
 }
 
 /* Keys before the window are read by no query: a NaN in them stays in its block. */

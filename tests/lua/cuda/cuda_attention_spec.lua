@@ -6,6 +6,7 @@ local CONFIG = os.getenv("MOONSHARD_CONFIG")
 if CONFIG == "thread" then return end
 local THIN = CONFIG ~= "release"
 
+local breadth = require("lua.support.breadth")
 local runs = require("lua.support.emulated_runs").of("tests/lua/cuda/recipes/attention.lua")
 local has = require("lua.support.message").has
 
@@ -20,10 +21,12 @@ runs:case("capped documents", { "device=cuda", "softcap=1", "documents=true", "w
 runs:traced("capped", { "device=cuda", "softcap=1" }, "MOONSHARD_ATTENTION=auto")
 if not THIN then
   runs:case("flash", { "device=cuda" }, "MOONSHARD_ATTENTION=flash")
+  runs:case("no cudnn", { "device=cuda" }, "MOONSHARD_CUDNN_LIBRARY=/proc/nowhere/libcudnn.so")
+end
+if breadth.all then
   runs:case("cpu f32", { "dtype=f32" })
   runs:case("f32", { "device=cuda", "dtype=f32" }, "MOONSHARD_CUDA_MATMUL_TF32=0")
   runs:case("tf32", { "device=cuda", "dtype=f32" }, "MOONSHARD_CUDA_MATMUL_TF32=1")
-  runs:case("no cudnn", { "device=cuda" }, "MOONSHARD_CUDNN_LIBRARY=/proc/nowhere/libcudnn.so")
 end
 runs:case("no choice", { "device=cuda" }, "MOONSHARD_ATTENTION=fast")
 
@@ -38,8 +41,8 @@ describe("attention on the device cuda", function()
     assert.not_same(runs:result("auto"), runs:result("flash"))
   end)
 
-  it("A1 trains as on the CPU in f32, with TF32 where that is allowed", function()
-    if THIN then return end
+  it("A1 trains as on the CPU in f32, with TF32 where that is allowed #all", function()
+    if not breadth.all then return end
     runs:assert_as("cpu f32", "f32")
     runs:assert_as("cpu f32", "tf32")
     assert.not_same(runs:result("f32"), runs:result("tf32"))

@@ -18,6 +18,7 @@ local function write(lines, name)
   return path
 end
 
+local LINES = 35000
 local HELLO = '{"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yo"}]}'
 
 local function with(more)
@@ -135,11 +136,11 @@ describe("ms.data.chat", function()
     ffi.cdef [[
       size_t ZSTD_compress(void *to, size_t capacity, const void *from, size_t bytes, int level);
     ]]
-    local plain = ('{"prompt": "Q", "completion": "A"}\n'):rep(100000) -- more than is decompressed at a time
+    local plain = ('{"prompt": "Q", "completion": "A"}\n'):rep(LINES) -- more than is decompressed at a time
     local room = ffi.new("uint8_t[?]", 2 ^ 20)
     local bytes = tonumber(ffi.load("libzstd.so.1").ZSTD_compress(room, 2 ^ 20, plain, #plain, 3))
     local compressed = ffi.string(room, bytes)
-    assert.equal(100000, with({ template = template, files = write(compressed, "chats.jsonl.zst") }).conversations)
+    assert.equal(LINES, with({ template = template, files = write(compressed, "chats.jsonl.zst") }).conversations)
     for _, size in ipairs({ 2 ^ 20 - 1, 2 ^ 20, 2 ^ 20 + 1 }) do -- as much as is decompressed at a time
       local line = '{"prompt": "", "completion": "' .. ("x"):rep(size - 32) .. '"}'
       bytes = tonumber(ffi.load("libzstd.so.1").ZSTD_compress(room, 2 ^ 20, line, #line, 3))

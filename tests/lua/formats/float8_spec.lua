@@ -13,8 +13,8 @@ local RECIPES = { "tensorwise", "rowwise", "rowwise_with_gw_hp", "mxfp8", "block
 -- Sanitizers need no more than that all of it has run.
 local RELEASE = breadth.all
 local STEPS, MESH_STEPS = RELEASE and 50 or 3, RELEASE and 8 or 2
--- For the emulated device, which takes most of the time by far: the third loss is after two updates.
-local SHORT = { "rows=2", "steps=3" }
+-- For the emulated device, which takes most of the time by far: the last loss is after an update.
+local SHORT = { "rows=2", "steps=" .. (RELEASE and 3 or 2) }
 
 -- The most by which a loss may differ from that in bf16, as a part of it.
 local FROM_BF16 = 0.02
@@ -27,8 +27,10 @@ runs:case("bf16", { "steps=" .. STEPS })
 for _, name in ipairs(RECIPES) do
   runs:case(name, { "fp8=" .. name, "steps=" .. STEPS })
   runs:case(name .. " of two rows", { "fp8=" .. name, unpack(SHORT) })
-  runs:case(name .. " on cuda", { "fp8=" .. name, "device=cuda", unpack(SHORT) },
-    name == "mxfp8" and "MOONSHARD_EMULATE_CAPABILITY=100" or "")
+  if RELEASE or not name:find("rowwise") then -- whose kernels "parts on cuda" and "older on cuda" run, too
+    runs:case(name .. " on cuda", { "fp8=" .. name, "device=cuda", unpack(SHORT) },
+      name == "mxfp8" and "MOONSHARD_EMULATE_CAPABILITY=100" or "")
+  end
 end
 local function case(name, ranks, ...) runs:case(name, { "-n", ranks, "fp8=rowwise", "steps=" .. MESH_STEPS, ... }) end
 case("alone", "1")
@@ -44,7 +46,9 @@ case("divided llama", "4", "model=llama", "mesh=1x2x2")
 case("f32", "1", "dtype=f32")
 runs:case("all in 8 bits", { "-n", "4", "mesh=2x2x1", "fp8=tensorwise", "moments=i8", "replicate=i8",
   "steps=" .. STEPS })
-runs:case("plain on cuda", { "fp8=rowwise", "device=cuda", unpack(SHORT) }, "MOONSHARD_CUDA_MATMUL=plain")
+if RELEASE then
+  runs:case("plain on cuda", { "fp8=rowwise", "device=cuda", unpack(SHORT) }, "MOONSHARD_CUDA_MATMUL=plain")
+end
 runs:case("parts on cuda", { "fp8=rowwise", "device=cuda", "micro=2", unpack(SHORT) }, "")
 runs:case("older on cuda", { "fp8=rowwise", "device=cuda", unpack(SHORT) }, "MOONSHARD_EMULATE_CUBLASLT_VERSION=120800")
 runs:case("without on cuda", { "fp8=rowwise", "device=cuda", unpack(SHORT) }, "MOONSHARD_EMULATE_CUBLASLT_NO_FLOAT8=1")
@@ -73,7 +77,7 @@ describe("products in 8 bits", function()
       assert.not_same(losses("bf16"), losses(name))
     end)
 
-    it("Q4 are those of the CPU on cuda: " .. name, function()
+    it("Q4 are those of the CPU on cuda: " .. name .. (name:find("rowwise") and " #all" or ""), function()
       assert_near(losses(name .. " of two rows"), losses(name .. " on cuda"), 2e-3, name)
     end)
   end
@@ -117,7 +121,7 @@ describe("products in 8 bits", function()
   end)
 
   it("Q4 are the same by our own kernels and by an older library", function()
-    assert_near(losses("rowwise of two rows"), losses("plain on cuda"), 2e-3, "plain")
+    if RELEASE then assert_near(losses("rowwise of two rows"), losses("plain on cuda"), 2e-3, "plain") end
     assert_near(losses("rowwise of two rows"), losses("older on cuda"), 2e-3, "older")
     assert_near(losses("rowwise of two rows"), losses("parts on cuda"), MESHES, "in parts")
   end)

@@ -115,6 +115,7 @@ describe("checkpoints of several hosts", function()
 
     ended_well(run(3, false, "mesh=1x3", "resume=" .. copy, "out=" .. rest))
     assert_parity(whole, rest, 7, 9)
+    if not breadth.all then return end
     ended_well(run(3, false, "mesh=1x3", "resume=auto", "checkpoint=" .. copy, "stop=8", "save_every=1"))
     ended_well(run("a,b,c", false, "mesh=1x3", "resume=auto", "checkpoint=" .. copy, "out=" .. rest))
     assert_parity(whole, rest, 9, 9)
@@ -171,8 +172,10 @@ describe("checkpoints of several hosts", function()
     verify(merged)
     ended_well(run(1, false, "mesh=1x1", "resume=" .. merged, "out=" .. rest))
     assert_parity(whole, rest, 7, 9)
-    ended_well(run("a,b,c", false, "mesh=1x3", "resume=" .. merged, "out=" .. rest))
-    assert_parity(whole, rest, 7, 9)
+    if breadth.all then
+      ended_well(run("a,b,c", false, "mesh=1x3", "resume=" .. merged, "out=" .. rest))
+      assert_parity(whole, rest, 7, 9)
+    end
 
     local part = merged .. "/step-00000006/rank-00002.json"
     os.execute(("cp %s/step-00000003/rank-00002.json %s"):format(on("b"), part))
@@ -232,7 +235,8 @@ describe("checkpoints of several hosts", function()
     ended_well(run("a,b", true, "mesh=1x2", "out=" .. whole, "steps=30"))
     local arguments = { "mesh=1x2", "steps=30", "save_every=1", "resume=auto", "keep_last=1", "checkpoint=" .. folder }
     local killed = 0
-    for i, call in ipairs({ 60, 150, 90, 230, 40, 290, 120 }) do
+    local calls = breadth.all and { 60, 150, 90, 230, 40, 290, 120 } or { 60, 150, 90, 230 }
+    for i, call in ipairs(calls) do
       local ended = run("a,b", true, "inject=any:" .. call .. ":kill", "victim=" .. i % 2, "more=4",
         "async=" .. tostring(i % 3 == 0), unpack(arguments))
       if ended.status ~= 0 then killed = killed + 1 end
@@ -246,7 +250,7 @@ describe("checkpoints of several hosts", function()
       assert((found or 0) >= step, ("%s after step %d, kill %d"):format(tostring(found), step, i))
       step = found or 0
     end
-    assert(killed >= 4 and step > 3, killed .. " killed, step " .. step)
+    assert(killed > #calls / 2 and step > 3, killed .. " killed, step " .. step)
     ended_well(run("a,b", true, "out=" .. rest, unpack(arguments)))
     assert.is_true(after(whole, step) == read(rest))
   end)

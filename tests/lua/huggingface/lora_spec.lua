@@ -115,7 +115,7 @@ local FIRST = [[
 ]]
 
 describe("a model with new adapters", function()
-  it("Q8 computes the bits of the base model, on any mesh, in f32 and bf16", function()
+  it("Q8 computes the bits of the base model, on any mesh, in f32 and bf16 #release", function()
     local recipe, runs = program.recipe(FIRST), {}
     for _, model in ipairs({ "llama", "gpt2" }) do
       for _, dtype in ipairs({ "f32", "bf16" }) do

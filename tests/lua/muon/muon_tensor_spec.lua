@@ -1,6 +1,7 @@
 -- Muon on matrices that a tensor dimension divides: the owner has the parts of all ranks, by rows or by columns, so
 -- training is that of one rank on every mesh, and its state goes from mesh to mesh.
 
+local breadth = require("lua.support.breadth")
 local checkpoint = require("moonshard.checkpoint")
 local compare = require("moonshard.check.tolerance")
 local ffi = require("ffi")
@@ -120,7 +121,7 @@ describe("Muon with a tensor dimension", function()
   it("Q9 K1 goes on from a checkpoint of another mesh, bit for bit with the same state", function()
     local first = saved("1x2x2", "steps=2", "tied=true")
     local expected, folder = contents(first), first
-    for _, mesh in ipairs { "1x1x4", "2x1x2", "1x1x1", "2x2x1", "1x2x2" } do
+    for _, mesh in ipairs(breadth.all and { "1x1x4", "2x1x2", "1x1x1", "2x2x1", "1x2x2" } or { "1x1x4", "2x2x1" }) do
       folder = saved(mesh, "steps=0", "tied=true", "loads=" .. folder)
       for name, has in pairs(contents(folder)) do
         assert.is_true(ffi.string(has.values, 4 * has.numel) == ffi.string(expected[name].values, 4 * has.numel),

@@ -58,14 +58,15 @@ describe("optimizer state sharded over the replicas", function()
     for _, sync in ipairs(breadth.few { "every", "shard", "last" }) do
       assert_equal_bits(4, { mesh = "2x2", micro = 3, sync = sync, dtype = "bf16" })
     end
-    assert_equal_bits(4, { mesh = "4x1", micro = 3, sync = "last", reduce = "bf16" })
+    if breadth.all then assert_equal_bits(4, { mesh = "4x1", micro = 3, sync = "last", reduce = "bf16" }) end
     assert_equal_bits(4, { mesh = "2x2", micro = 3, reshard_backward = false, dtype = "bf16" })
   end)
 
   it("H11 frozen, unused and mixed parameters, moments in bf16 and units of their own rules #release", function()
-    assert_equal_bits(4, { mesh = "2x2", freeze = "bias", dtype = "bf16" })
     assert_equal_bits(4, { mesh = "4x1", freeze = "fc1", dtype = "bf16", mixed = true })
     assert_equal_bits(4, { mesh = "2x2", unused = true, spare = true, groups = true, moments = "bf16" }, "blocks")
+    if not breadth.all then return end
+    assert_equal_bits(4, { mesh = "2x2", freeze = "bias", dtype = "bf16" })
     assert_equal_bits(4, { mesh = "2x2", reshard = "2", mixed = true, dtype = "bf16" })
   end)
 

@@ -8,6 +8,7 @@ local meshes = require("moonshard.tune.meshes")
 local moves = require("moonshard.tune.moves")
 local ms = require("moonshard")
 local pattern_of = require("moonshard.tune.pattern_of")
+local breadth = require("lua.support.breadth")
 local has = require("lua.support.message").has
 local point = require("moonshard.tune.point")
 local policies = require("moonshard.tune.policies")
@@ -26,11 +27,16 @@ local SETTINGS = { "seq=64", "files=recipes", "dtype=bf16" } -- as the clusters 
 local SLICES = "shard_optimizer_over_replicate"
 local PLAIN = { "recipe", "default", "always", "never", SLICES } -- the last one where there are replicas
 
+local tuned = {}
+
+-- What a search reports; one with equal arguments runs once.
 local function tune(...)
   local arguments = { "tune", LLAMA, "--json", ... }
   for _, setting in ipairs(SETTINGS) do arguments[#arguments + 1] = setting end
-  local ended = program.run(arguments)
+  local key = table.concat(arguments, " ")
+  local ended = tuned[key] or program.run(arguments)
   assert.equal(0, ended.status, ended.err)
+  tuned[key] = ended
   return decode(ended.out)
 end
 
@@ -55,7 +61,7 @@ end
 describe("moonshard tune", function()
   it("E7 never exceeds the memory limit, nor what the description reserves", function()
     local tightest
-    for _, memory in ipairs({ "64MiB", "36MiB", "31MiB", "28MiB" }) do
+    for _, memory in ipairs(breadth.few { "64MiB", "36MiB", "31MiB", "28MiB" }) do
       local found = tune("-n", "2", "--cluster", "cpu-example", "--memory", memory)
       assert.is_true(found.peak_bytes <= found.limit_bytes, memory)
       assert.is_true(found.fits)
@@ -85,9 +91,10 @@ describe("moonshard tune", function()
 
   it("E7 is never slower than plain rules that fit, on any mesh", function()
     local runs = {
-      { "-n", "4", "--cluster", "h100x8" }, { "-n", "16", "--cluster", "h100x8-100gbe" },
+      { "-n", "16", "--cluster", "h100x8-100gbe" },
       { "-n", "16", "--cluster", "h100x8-100gbe", "--memory", "5.423GiB" },
       { "-n", "2", "--cluster", "cpu-example", "--memory", "30MiB" },
+      breadth.all and { "-n", "4", "--cluster", "h100x8" } or nil,
     }
     for _, run in ipairs(runs) do
       local found, compared = tune(unpack(run)), 0
@@ -136,7 +143,7 @@ describe("moonshard tune", function()
     assert.is_true(found.prices[SLICES].ms < 0)
     local chosen = found.meshes[1]
     assert.is_true(chosen[SLICES].step_ms < chosen.recipe.step_ms)
-    has(program.run({ "tune", LLAMA, "-n", "16", "--cluster", "h100x8-100gbe", unpack(SETTINGS) }).out,
+    has(program.run({ "tune", LLAMA, "-n", "16", "--cluster", "h100x8-100gbe", "--mesh", "2x8", unpack(SETTINGS) }).out,
       "optimizer over replicas | shard_optimizer_over_replicate = true")
   end)
 
@@ -162,6 +169,7 @@ describe("moonshard tune", function()
 
   it("E7 finds the same every time", function()
     local run = { "tune", LLAMA, "-n", "8", "--cluster", "h100x8", "--memory", "5.43GiB", "--json", unpack(SETTINGS) }
+    if not breadth.all then run[#run + 1] = "mesh=2x4" end
     local ended = program.run_all({ a = run, b = run })
     assert.equal(0, ended.a.status, ended.a.err)
     assert.equal(ended.a.out, ended.b.out)

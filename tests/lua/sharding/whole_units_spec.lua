@@ -26,7 +26,7 @@ end
 describe("units that are whole on every rank", function()
   for _, mesh in ipairs(breadth.few { { 4, "2x2" }, { 3, "1x3" }, { 4, "1x4" } }) do
     it("S1 take the updates of sharded ones on " .. mesh[2], function()
-      for _, whole in ipairs { "all", "blocks", "rest" } do both(mesh[1], { mesh = mesh[2] }, whole) end
+      for _, whole in ipairs(breadth.few { "all", "blocks", "rest" }) do both(mesh[1], { mesh = mesh[2] }, whole) end
       for _, more in ipairs(breadth.few { { dtype = "bf16", layout = "ragged" }, { dtype = "bf16", mixed = true } }) do
         both(mesh[1], trained.with(more, { mesh = mesh[2] }), "blocks", 2e-3)
       end
@@ -46,10 +46,10 @@ describe("units that are whole on every rank", function()
   end)
 
   it("S8 with frozen, unused and grouped parameters, sgd, copies, recomputation and averages", function()
-    both(4, { mesh = "2x2", freeze = "bias", recompute = "blocks" }, "blocks")
+    if breadth.all then both(4, { mesh = "2x2", freeze = "bias", recompute = "blocks" }, "blocks") end
     both(3, { mesh = "1x3", freeze = "fc1", dtype = "bf16", mixed = true }, "rest", 2e-3)
     both(4, { mesh = "2x2", unused = true, spare = true, groups = true, optimizer = "sgd" }, "all")
-    both(4, { mesh = "2x2", dtype = "bf16", copy = true }, "blocks", 2e-3)
+    if breadth.all then both(4, { mesh = "2x2", dtype = "bf16", copy = true }, "blocks", 2e-3) end
     local sharded, got = both(4, { mesh = "2x2", ema = 0.9 }, "blocks")
     trained.assert_close({ sharded.averages.evaluated }, { got.averages.evaluated }, 1e-5, "averages")
     assert.equal(got.averages.evaluated, got.averages.as_weights)

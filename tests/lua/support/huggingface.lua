@@ -194,9 +194,12 @@ end
 
 ---Trains it over a tensor dimension, and in ragged chunks with micro-batches; the vocabulary is padded.
 ---@param name string
-function huggingface.assert_trains_divided(name)
-  huggingface.assert_reference(name, huggingface.train(name, 2, "1x1x2", { padding = 2 }))
-  huggingface.assert_reference(name, huggingface.train(name, 2, "1x2", { padding = 16, layout = "ragged", micro = 2 }))
+---@param place integer? in a list of which every second is trained one way, and the others the other way
+function huggingface.assert_trains_divided(name, place)
+  local ways = { { "1x1x2", { padding = 2 } }, { "1x2", { padding = 16, layout = "ragged", micro = 2 } } }
+  for _, way in ipairs(place and { ways[place % 2 + 1] } or ways) do
+    huggingface.assert_reference(name, huggingface.train(name, 2, way[1], way[2]))
+  end
 end
 
 return huggingface

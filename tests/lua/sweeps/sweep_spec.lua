@@ -279,7 +279,7 @@ describe("moonshard sweep", function()
     end)
   end)
 
-  it("costs less than half a second for a point in addition to its steps", function()
+  it("costs less than half a second for a point in addition to its steps #all", function()
     if os.getenv("MOONSHARD_CONFIG") ~= "release" then return pending("sanitized builds start slowly") end
     with_sweep(function(sweep)
       sweep.define([[over = { mesh = { "1x4" }, batch = { 4, 5, 6, 7, 8 } }, steps = 3, ]])
@@ -298,7 +298,7 @@ describe("moonshard sweep", function()
     end)
   end)
 
-  it("runs the sweep of the recipes", function()
+  it("runs the sweep of the recipes #all", function()
     if os.getenv("MOONSHARD_CONFIG") ~= "release" then return pending("the same code as above, and many steps") end
     local ended = program.run({ "sweep", "recipes/sweep_mesh.lua", "steps=2", "repeats=1", "files=recipes",
       "dtype=f32", "--json" }) -- the same bytes on every CPU
