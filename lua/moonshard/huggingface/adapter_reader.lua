@@ -4,6 +4,7 @@
 local adapter = require("moonshard.nn.adapter")
 local adapter_config = require("moonshard.huggingface.adapter_config")
 local adapter_names = require("moonshard.huggingface.adapter_names")
+local base_copies = require("moonshard.huggingface.peft.base_copies")
 local base_modules = require("moonshard.huggingface.peft.base_modules")
 local errors = require("moonshard.base.error")
 local nearest = require("moonshard.base.names.nearest")
@@ -18,42 +19,6 @@ local ffi = require("ffi")
 local adapter_reader = {}
 
 local FLOATS = { F32 = true, BF16 = true, F16 = true, F64 = true }
-
--- ---- weights of the model itself --------------------------------------------------------------------------------
---
--- If a head or an embedding has an adapter, PEFT also saves its weight, and that of the other (save_embedding_layers =
--- "auto"): the base model's, unless that was changed.
-
-local AT_ONCE = 2 ^ 20 -- elements that are compared at a time
-
--- The name of a layer of the model whose weight a tensor is.
-local function weight_of(tensor)
-  local name = tensor:match("^base_model%.model%.(.*)%.weight$")
-  return name and not name:find("%.lora_[^.]*$") and name:gsub("%.base_layer$", "") or nil
-end
-
-local function equals_weight(file, tensor, weight)
-  local shape, stored, own = tensor.shape, ffi.new("float[?]", AT_ONCE), ffi.new("float[?]", AT_ONCE)
-  if #shape ~= 2 or shape[1] > weight.shape[1] or shape[2] ~= weight.shape[2] then return false end
-  for first = 0, tensor.elements - 1, AT_ONCE do
-    local count = math.min(AT_ONCE, tensor.elements - first)
-    file:read_f32(tensor.name, nil, first, count, stored)
-    weight.source.read(first, count, own)
-    for i = 0, count - 1 do
-      if stored[i] ~= own[i] then return false end
-    end
-  end
-  return true
-end
-
-local function check_weight(file, found)
-  local weight, tensor = found.layer.weight, file.by_name[found.tensor]
-  if weight.source and FLOATS[tensor.dtype] and equals_weight(file, tensor, weight) then return end
-  errors.raise("MS_EMISMATCH", "%s: %s is a weight of the model itself, %s: load the adapters into the model that they "
-    .. "were trained on; if its weight did not change, save them with PEFT's save_embedding_layers=False", file.path,
-    found.tensor, weight.source and "and differs from the one here"
-    or "and the one here is not from a folder, so the two cannot be compared")
-end
 
 -- ---- adapters ---------------------------------------------------------------------------------------------------
 
@@ -87,7 +52,7 @@ end
 ---@field file moonshard.Safetensors
 ---@field config moonshard.AdapterConfig
 ---@field modules { module: moonshard.AdaptedModule, config: moonshard.Adapter }[] in the order of the model
----@field weights { tensor: string, layer: moonshard.Module }[] of the model itself
+---@field copies moonshard.BaseCopy[] of what the model or the file has
 ---@field saved moonshard.SavedParts what was trained besides
 ---@field notes string[]
 
@@ -170,7 +135,7 @@ local function open(model, folder)
     for name in pairs(left) do refuse_tensor(file.path, name) end
     errors.invalid("%s holds no adapters", file.path)
   end
-  local opened = { file = file, config = config, modules = {}, weights = {}, notes = { config_note(config, model) } }
+  local opened = { file = file, config = config, modules = {}, copies = {}, notes = { config_note(config, model) } }
   local configs = adapter_config.of_modules(config, names, base.heads)
   for i, name in ipairs(names) do
     opened.modules[i] = { module = by_name[name], config = configs[name] }
@@ -180,12 +145,9 @@ local function open(model, folder)
   for _, tokens in ipairs(opened.saved.tokens) do tokens.dim = base.layers[tokens.layer].weight.shape[2] end
   check_saved(opened, left)
   for _, tensor in ipairs(file.tensors) do
-    local layer = left[tensor.name] and base.by_weight[weight_of(tensor.name) or ""]
-    if layer then
-      opened.weights[#opened.weights + 1] = { tensor = tensor.name, layer = layer }
-    elseif left[tensor.name] then
-      refuse_tensor(file.path, tensor.name)
-    end
+    local copy = left[tensor.name] and base_copies.find(base, opened.saved, tensor.name)
+    if left[tensor.name] and not copy then refuse_tensor(file.path, tensor.name) end
+    if copy then table.insert(opened.copies, copy) end
   end
   local lacking = adapter_config.lacking(config, all, present, base.heads)
   if lacking[1] then
@@ -363,7 +325,7 @@ end
 ---@param folder string
 function adapter_reader.values(model, folder)
   local opened, records, layers, left = open(model, folder), {}, {}, {}
-  for _, found in ipairs(opened.weights) do check_weight(opened.file, found) end
+  for _, copy in ipairs(opened.copies) do base_copies.check(opened.file, copy) end
   for _, found in ipairs(adapter.layers(model)) do layers[found.name] = found.layer end
   for _, record in ipairs(adapter.records(model)) do records[record.layer], left[record.layer] = record, true end
   for _, found in ipairs(opened.modules) do

@@ -3,6 +3,7 @@
 
 local assert_close = require("lua.support.fixture").assert_close
 local breadth = require("lua.support.breadth")
+local ffi = require("ffi")
 local huggingface = require("lua.support.huggingface")
 local json = require("cjson")
 local lora = require("lua.support.lora")
@@ -11,6 +12,7 @@ local message = require("lua.support.fixture").message
 local ms = require("moonshard")
 local program = require("lua.support.program")
 local scratch = require("lua.support.scratch")
+local re = ms.re
 
 local FIXTURES, F32 = lora.FIXTURES, lora.F32
 local NAMES = { "qwen2_tied", "gpt2_bias", "llama_rows", "gpt2_dora", "llama_dora" }
@@ -173,5 +175,63 @@ describe("what trains besides adapters", function()
       ms.huggingface.save(sharded, again)
       assert(scratch.read(saved .. "/model.safetensors") == scratch.read(again .. "/model.safetensors"), name)
     end
+  end)
+end)
+
+-- ---- embeddings and heads as PEFT saves them --------------------------------------------------------------------
+
+local function whole_model(name) return ms.huggingface.model(huggingface.FIXTURES .. name) end
+
+-- A folder with adapters of a model, and what trains besides; nothing has trained yet.
+local function saved(name, options)
+  local folder = scratch.path()
+  ms.lora.save(ms.lora(whole_model(name), { { re[[attn\.wq$]], { rank = 2 } } }, options), folder)
+  return folder
+end
+
+-- Copies a folder, with further tensors: name -> the tensor whose values it has; `change` is their first byte.
+local function with_copies(from, copies, change)
+  local folder, file = scratch.folder(), ms.safetensors.open(from .. "/adapter_model.safetensors")
+  local declared, bytes = {}, {}
+  local function add(name, original, first)
+    local tensor = file:tensor("base_model.model." .. original)
+    declared[#declared + 1] = { name = "base_model.model." .. name, dtype = tensor.dtype, shape = tensor.shape }
+    local values = ffi.string(file:data(tensor.name), tensor.bytes)
+    bytes[#declared] = first and first .. values:sub(2) or values
+  end
+  for _, tensor in ipairs(file.tensors) do
+    local name = tensor.name:gsub("^base_model%.model%.", "")
+    add(name, name)
+  end
+  for name, original in pairs(copies) do add(name, original, change) end
+  local writer = ms.safetensors.create(folder .. "/adapter_model.safetensors", declared)
+  for i, tensor in ipairs(declared) do writer:put(tensor.name, bytes[i]) end
+  writer:finish()
+  scratch.write(folder .. "/adapter_config.json", scratch.read(from .. "/adapter_config.json"))
+  return folder
+end
+
+local function check(base, from, name, original)
+  assert.truthy(ms.lora.load(whole_model(base), with_copies(from, { [name] = original })))
+  has(message(ms.lora.load, whole_model(base), with_copies(from, { [name] = original }, "\1")), name .. " | differs")
+end
+
+describe("embeddings and heads in a folder of adapters", function()
+  it("Q8 can repeat whole modules that were trained, and those as they were", function()
+    local folder = saved("llama", { train = { re"^head", re"^embed" } })
+    for _, module in ipairs({ "lm_head", "model.embed_tokens" }) do
+      check("llama", folder, module .. ".modules_to_save.weight", module .. ".weight")
+      check("llama", folder, module .. ".original_module.weight", module .. ".weight")
+    end
+    local other = with_copies(folder, { ["model.norm.modules_to_save.weight"] = "lm_head.weight" })
+    has(message(ms.lora.load, whole_model("llama"), other), "model.norm.modules_to_save.weight | lora_A")
+  end)
+
+  it("Q8 can repeat the rows that were trained of a tied head, and have its biases", function()
+    local tied = saved("llama_tied", { trainable_token_indices = { 1, 3 } })
+    local delta = "%s.token_adapter.trainable_tokens_delta"
+    check("llama_tied", tied, delta:format("lm_head"), delta:format("model.embed_tokens"))
+    local biased = saved("phi", { train = { re[[^head\.bias$]] }, bias = "all" })
+    check("phi", biased, "lm_head.base_layer.bias", "lm_head.bias")
   end)
 end)
