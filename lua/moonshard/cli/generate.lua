@@ -47,9 +47,7 @@ end
 
 -- Fills in what the command line leaves open, and says what comes from the folder.
 local function take_sampling(line, folder)
-  local sampling = generation.sampling(folder)
-  if not sampling then return end
-  local taken = {}
+  local sampling, taken = generation.sampling(folder), {}
   for _, name in ipairs({ "temperature", "top_k", "top_p" }) do
     local value = sampling.settings[name]
     if value and line[name] == nil then

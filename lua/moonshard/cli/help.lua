@@ -111,9 +111,9 @@ moonshard trains neural networks whose parameters, gradients and optimizer state
                          float32, and for bfloat16 and float16 bf16 where the CPU computes in it, else f32; dtype=f32
                          or dtype=bf16 chooses another, and ignore=a,b reads it without these fields of its
                          config.json; the text ends at the folder's eos_token_id, and at --stop;
-                         temperature, top_k, top_p and do_sample of its generation_config.json are the defaults; the
-                         prompt gets the tokens around it that the tokenizer's files name, such as a BOS, unless
-                         --no-special is given
+                         temperature, top_k, top_p and do_sample of its generation_config.json, or of its config.json
+                         without that file, are the defaults; the prompt gets the tokens around it that the
+                         tokenizer's files name, such as a BOS, unless --no-special is given
   moonshard tokenize --tokenizer tokenizer.json [--out FILE.bin] [--begin TOKEN] [--end TOKEN] [--field NAME]
                      [-j THREADS] [--replace-invalid] [--raw] [--json] FILE...
                          convert text files, one document each, to one token file, or JSON lines, each a document: the

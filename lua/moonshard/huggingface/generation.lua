@@ -108,6 +108,28 @@ local OFF = {
   num_beam_groups = 1, num_beams = 1, penalty_alpha = 0, repetition_penalty = 1, top_h = 1, typical_p = 1,
 }
 
+-- Further fields that say how tokens are drawn, whatever their value. config.json can have all of these, which the
+-- reference library takes in a folder without generation_config.json.
+local OTHERS = [[
+  bad_words_ids begin_suppress_tokens constraints do_sample dola_layers exponential_decay_length_penalty force_words_ids
+  forced_bos_token_id forced_decoder_ids forced_eos_token_id remove_invalid_values renormalize_logits sequence_bias
+  stop_strings suppress_tokens watermarking_config
+]]
+local IN_CONFIG = {}
+for name in OTHERS:gmatch("%S+") do IN_CONFIG[name] = true end
+for name in pairs(OFF) do IN_CONFIG[name] = true end
+for _, row in ipairs(SHARED) do IN_CONFIG[row[1]] = true end
+
+-- The fields of generation_config.json, or of config.json in a folder without that file.
+local function read_fields(folder)
+  local whole, path = read_file(folder)
+  if whole then return whole, path end
+  local model, model_path = config.read(folder)
+  local fields = {}
+  for name in pairs(IN_CONFIG) do fields[name] = field_of(model, name) end
+  return fields, model_path
+end
+
 local function is_off(name, value)
   if value == nil or value == json.null or value == false or value == OFF[name] then return true end
   return type(value) == "table" and next(value) == nil
@@ -129,17 +151,16 @@ local function read_settings(whole, path)
 end
 
 ---@class moonshard.FolderSampling
----@field path string of generation_config.json
+---@field path string of generation_config.json, or of config.json in a folder without that
 ---@field settings { temperature: number?, top_k: integer?, top_p: number? } for ms.generate
 ---@field lacking string[] other fields that say how tokens are drawn, with their values, sorted: "min_p 0.1"
 
 ---How a folder's model draws tokens. Where do_sample is false it takes the most likely one; where it is true, a
 ---temperature and a top_k that are not said are the reference library's, 1 and 50.
 ---@param folder string
----@return moonshard.FolderSampling? nil in a folder without generation_config.json
+---@return moonshard.FolderSampling
 function generation.sampling(folder)
-  local whole, path = read_file(folder)
-  if not whole then return nil end
+  local whole, path = read_fields(folder)
   local settings, lacking = read_settings(whole, path), {}
   local samples = whole.do_sample
   if samples ~= nil and samples ~= json.null and type(samples) ~= "boolean" then

@@ -146,6 +146,15 @@ describe("moonshard generate", function()
       scratch.write(path, "{" .. field .. "}")
       refused(path .. " | " .. shown, copy)
     end
+    -- In a folder without that file config.json says it, as old ones do.
+    local plain = run(nil, "--temperature", "2.5", "--top-k", "7")
+    scratch.write(copy .. "/config.json", (config:gsub("{",
+      '{"do_sample": true, "temperature": 2.5, "top_k": 7, "repetition_penalty": 1.3, "max_length": 9,', 1)))
+    local text, told = run(nil)
+    assert.equal(plain, text)
+    has(told, copy .. "/config.json: temperature 2.5, top_k 7 | repetition_penalty 1.3")
+    assert.is_nil(told:find("max_length", 1, true))
+    assert.are_not.equal(plain, (run('{"do_sample": false}')))
   end)
 
   it("ends at the tokens that a Hugging Face folder names", function()
