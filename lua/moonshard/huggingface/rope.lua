@@ -32,6 +32,8 @@ local FIELDS = {
 local COMMON = { rope_theta = true, rope_type = true, type = true, partial_rotary_factor = true }
 
 local TYPES = { truncate = "boolean", short_factor = "table", long_factor = "table" }
+-- Fields whose 0 is their absence, as the reference library reads them.
+local ZERO_IS_NONE = { mscale = true, mscale_all_dim = true }
 local WORDS = { number = "a number above 0", boolean = "true or false", table = "a list of numbers" }
 
 -- Fields that any type reads, and their names sorted.
@@ -56,7 +58,8 @@ end
 -- The type of rope; the default's, if the object has none and nothing that another type reads. Old configs of longrope
 -- call it su.
 local function kind_of(path, where, given)
-  local kind = given.rope_type or given.type
+  local kind = given.rope_type
+  if kind == nil or kind == json.null then kind = given.type end
   for _, name in ipairs(kind == nil and NAMES or {}) do
     if given[name] ~= nil then
       errors.invalid("%s: %s has %s, but no rope_type: give it one, such as \"linear\", \"llama3\", \"yarn\" or "
@@ -85,7 +88,7 @@ function rope.check_partial(path, where, given)
 end
 
 local function value_of(path, where, name, value, required)
-  if not required and (value == nil or value == json.null) then return nil end
+  if not required and (value == nil or value == json.null or value == 0 and ZERO_IS_NONE[name]) then return nil end
   local wanted = TYPES[name] or "number"
   if type(value) ~= wanted or wanted == "number" and value <= 0 then
     errors.invalid("%s: %s: %s must be %s, not %s", path, where, name, WORDS[wanted], options.describe(value))

@@ -82,7 +82,8 @@ describe("the fields of a class of the reference library", function()
     for family, row in pairs(outer.rows) do
       local inside = { model_type = row.text }
       local _, usual = config.parse(inside, "config.json")
-      local _, options = config.parse(whole(family, { text_config = inside, vision_config = {} }), "config.json")
+      local repeated = { text_config = inside, vision_config = {}, vocab_size = 99 } -- as old files do
+      local _, options = config.parse(whole(family, repeated), "config.json")
       usual.tied, options.tied = nil, nil -- which the folder's tensors say
       assert.same(usual, options, family)
     end
@@ -141,6 +142,20 @@ describe("a field without an effect", function()
       if refused then has(refusal(family, refused), "config.json | " .. facts) end
     end)
   end
+end)
+
+describe("the scaling of rotary positions", function()
+  it("K6 has no type where rope_type is null, and no mscale where it is 0", function()
+    local function scaled(more)
+      local scaling = { factor = 4, original_max_position_embeddings = 8 }
+      for name, value in pairs(more) do scaling[name] = value end
+      return options_of(whole("deepseek_v3", { rope_scaling = scaling }))
+    end
+    local usual = scaled { rope_type = "yarn" }
+    assert.equal(usual, scaled { rope_type = json.null, type = "yarn" })
+    assert.equal(usual, scaled { type = "yarn", mscale = 0, mscale_all_dim = 0 })
+    assert.are_not.equal(usual, scaled { type = "yarn", mscale = 0.7, mscale_all_dim = 0 })
+  end)
 end)
 
 describe("the class that wrote a folder", function()

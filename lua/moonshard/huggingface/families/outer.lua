@@ -54,11 +54,11 @@ local families = {
   },
   idefics3 = {
     architecture = "Idefics3ForConditionalGeneration", text = "llama", nestings = { { prefix = "model.text_model." } },
-    parts = { "vision_model.", "connector." }, fields = "_pad_token_id scale_factor vocab_size",
+    parts = { "vision_model.", "connector." }, fields = "_pad_token_id scale_factor",
   },
   smolvlm = {
     architecture = "SmolVLMForConditionalGeneration", text = "llama", nestings = { { prefix = "model.text_model." } },
-    parts = { "vision_model.", "connector." }, fields = "_pad_token_id scale_factor vocab_size",
+    parts = { "vision_model.", "connector." }, fields = "_pad_token_id scale_factor",
   },
 }
 

@@ -25,15 +25,16 @@ local outer = {}
 ---The rows, by model_type.
 outer.rows = families
 
--- Where images stand in texts, by the names of today.
-local TOKENS = " boi_token_id eoi_token_id image_token_id video_token_id"
+-- Where images stand in texts, by the names of today, and the decoder's vocabulary, which old configs repeat: the
+-- shapes of tensors are compared with text_config.
+local COMMON = " boi_token_id eoi_token_id image_token_id video_token_id vocab_size"
 
 local function known_of(row)
   local known = {
     text_config = { "object" }, vision_config = { "object" }, architectures = { "list", null = true },
     tie_word_embeddings = { "boolean" },
   }
-  for name in (row.fields .. TOKENS):gmatch("%S+") do known[name] = { null = true } end
+  for name in (row.fields .. COMMON):gmatch("%S+") do known[name] = { null = true } end
   return known
 end
 
