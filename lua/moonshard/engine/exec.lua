@@ -6,9 +6,9 @@ local dtypes = require("moonshard.base.dtypes")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
 local memory = require("moonshard.engine.memory")
+local notes = require("moonshard.distributed.notes")
 local plan = require("moonshard.engine.plan")
 local profile = require("moonshard.distributed.profile")
-local world = require("moonshard.distributed.world")
 local C, ffi, check = engine.C, engine.ffi, engine.check
 
 ---@class moonshard.Counters totals since the exec was created
@@ -36,15 +36,6 @@ Exec.__index = Exec
 
 local exec = {}
 
--- Prints the engine's notes about what works, but slower than it could. Only rank 0 prints, each note once.
-local function print_notes()
-  local note = C.ms_note_next()
-  while note ~= nil do
-    if world.rank == 0 then io.stderr:write("moonshard: note: ", ffi.string(note), "\n") end
-    note = C.ms_note_next()
-  end
-end
-
 ---Binds a plan to a state. Collective.
 ---@param state ffi.cdata* ms_state*
 ---@param compiled moonshard.Plan
@@ -60,7 +51,7 @@ function exec.bind(state, compiled)
     step_outputs = ffi.new("ms_step_outputs"),
   }, Exec)
   check(C.ms_config_default("ms_step_inputs", self.step_inputs, ffi.sizeof(self.step_inputs)))
-  print_notes()
+  notes.print()
   if device.graphs and compiled.mesh.device == "cuda" then check(C.ms_exec_set_graph(self.handle, 1)) end
   return self
 end

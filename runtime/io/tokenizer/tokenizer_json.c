@@ -50,8 +50,18 @@ static int read_tokens(ms_tokenizer *t, const json_t *root, const json_t *vocab,
   return ms_around_read(t, json_object_get(root, "post_processor"));
 }
 
+/* What a program asked for when it saved the file: that calls cut texts, and fill them up. The reference library's
+ * models' tokenizers do neither unless a call says so. */
+static const char *const OF_CALLS[] = {"truncation", "padding"};
+
+static int read_call(const ms_tokenizer *t, const json_t *root, const char *field) {
+  if (!json_is_object(json_object_get(root, field))) return ms_field_off(root, "", field);
+  ms_note("%s: its %s has no effect: texts are encoded whole, as by the reference library's AutoTokenizer", t->path,
+          field);
+  return MS_OK;
+}
+
 static int read_root(ms_tokenizer *t, const json_t *root) {
-  static const char *const off[] = {"truncation", "padding"};
   const json_t *model = json_object_get(root, "model"), *version = json_object_get(root, "version");
   json_t *vocab = NULL;
   int64_t bytes;
@@ -61,7 +71,7 @@ static int read_root(ms_tokenizer *t, const json_t *root) {
                         "decoder model "));
   if (version && (!json_is_string(version) || strcmp(json_string_value(version), "1.0")))
     return MS_FAIL(MS_EUNSUPPORTED, "version: 1.0 is supported");
-  for (int i = 0; i < 2; i++) MS_TRY(ms_field_off(root, "", off[i]));
+  for (int i = 0; i < 2; i++) MS_TRY(read_call(t, root, OF_CALLS[i]));
   MS_TRY(read_steps(t, root));
   int rc = ms_model_vocab(model, &t->vocab, &bytes, &vocab);
   if (!rc) rc = read_tokens(t, root, vocab, bytes);

@@ -1,5 +1,5 @@
 -- The files next to a tokenizer.json: what they say otherwise is refused by name, or told, as the reference library has
--- other tokens for it.
+-- other tokens for it. And what a tokenizer.json says of calls, or in two fields together.
 
 local has = require("lua.support.message").has
 local json = require("cjson")
@@ -156,5 +156,53 @@ describe("files next to a tokenizer.json", function()
       assert.equal(#told, select(2, ended.err:gsub("warning:", "")), ended.err)
       for _, field in ipairs(told) do has(ended.err, ("%s/%s | %s"):format(folder, CONFIG, field)) end
     end
+  end)
+end)
+
+describe("a tokenizer.json", function()
+  teardown(scratch.clear)
+
+  local FLAGS = { single_word = false, lstrip = false, rstrip = false, normalized = false, special = true }
+
+  -- A tokenizer of a model, with other parts.
+  local function tokenizer_of(model, parts)
+    local whole = { version = "1.0", added_tokens = {}, model = model }
+    for name, part in pairs(parts or {}) do whole[name] = part end
+    local path = scratch.path() .. ".json"
+    scratch.write(path, (json.encode(whole):gsub('"merges":{}', '"merges":[]'):gsub('"added_tokens":{}',
+      '"added_tokens":[]')))
+    return tokenizers.open(path), path
+  end
+
+  it("U10 has no effect by what it says of calls, truncation and padding, and a note says so", function()
+    local model = { type = "WordLevel", vocab = { a = 0, b = 1, ["[PAD]"] = 2 }, unk_token = "[PAD]" }
+    local pad = { id = 2, content = "[PAD]" }
+    for name, value in pairs(FLAGS) do pad[name] = value end
+    local _, path = tokenizer_of(model, {
+      pre_tokenizer = { type = "WhitespaceSplit" }, added_tokens = { pad },
+      truncation = { direction = "Right", max_length = 2, strategy = "LongestFirst", stride = 0 },
+      padding = { strategy = { Fixed = 5 }, direction = "Right", pad_id = 2, pad_type_id = 0, pad_token = "[PAD]" },
+    })
+    local text, out = scratch.path() .. ".txt", scratch.path() .. ".bin"
+    scratch.write(text, "a b a b")
+    local ended = program.run { "tokenize", "--tokenizer", path, "--out", out, text }
+    assert.equal(0, ended.status, ended.err)
+    has(ended.out, "4 tokens")
+    has(ended.err, path .. " | truncation | padding")
+  end)
+
+  it("U10 falls back to the bytes of a character with the prefix and the suffix that it has in a word", function()
+    local model = { type = "BPE", byte_fallback = true, continuing_subword_prefix = "#", end_of_word_suffix = "$",
+      vocab = { a = 0, ["<0x23>"] = 1, ["<0x24>"] = 2, ["<0x62>"] = 3, ["#c"] = 4 }, merges = {} }
+    assert.same({ 0, 1, 3, 2 }, (tokenizer_of(model)):encode("ab"))
+    assert.same({ 0, 4, 1, 3, 2 }, (tokenizer_of(model)):encode("acb"))
+  end)
+
+  it("U10 keeps characters that are not assigned where BERT's normalizer cleans texts", function()
+    local model = { type = "WordLevel", vocab = { ["[UNK]"] = 0, a = 1 }, unk_token = "[UNK]" }
+    local tokenizer = tokenizer_of(model, { normalizer = { type = "BertNormalizer", clean_text = true,
+      handle_chinese_chars = false, strip_accents = false, lowercase = false } })
+    assert.same({ 0 }, tokenizer:encode("a\205\184")) -- U+0378
+    assert.same({ 1 }, tokenizer:encode("\238\128\128a\226\128\139")) -- U+E000 is private, U+200B a format
   end)
 end)

@@ -201,7 +201,7 @@ describe("tokenizer", function()
     for from, expected in pairs({
       ['"version": "1.0"'] = { '"version": "2.0"', "MS_EUNSUPPORTED", "version | 1.0" },
       ['"truncation": null'] = { '"truncation": null, "trim": null', "MS_EUNSUPPORTED", 'field | "trim" | unknown' },
-      ['"padding": null'] = { '"padding": {"strategy":"BatchLongest"}', "MS_EUNSUPPORTED", "padding" },
+      ['"padding": null'] = { '"padding": 3', "MS_EUNSUPPORTED", "padding" },
       ['"type": "BPE"'] = { '"type": "BPE", "id content": 1', "MS_EUNSUPPORTED", 'model: field | "id content"' },
       ['"ignore_merges": true'] = { '"ignore_merges": "true"', "MS_EINVAL", "model.ignore_merges | true or false" },
       ['"byte_fallback": false'] = { '"byte_fallback": null', "MS_EINVAL", "model.byte_fallback | true or false" },

@@ -136,19 +136,19 @@ static int encode_bytes(ms_encoder *e, ms_span piece) {
   return merge_last(e, piece.bytes);
 }
 
-/* The token of a character at its place in the word, or -1. */
-static int32_t find_character(ms_encoder *e, ms_span piece, ms_span c) {
+/* How the vocabulary spells a character at its place in the word. */
+static ms_span spelled(ms_encoder *e, ms_span piece, ms_span c) {
   const ms_tokenizer *t = e->tokenizer;
   const int is_first = c.at == piece.at, is_last = c.at + c.bytes == piece.at + piece.bytes;
-  if ((is_first || !*t->prefix) && (!is_last || !*t->suffix)) return ms_word_find(t, c);
+  if ((is_first || !*t->prefix) && (!is_last || !*t->suffix)) return c;
   e->spelled.length = 0;
   if (!is_first) ms_text_string(&e->spelled, t->prefix);
   ms_text_raw(&e->spelled, (const char *)c.at, (size_t)c.bytes);
   if (is_last) ms_text_string(&e->spelled, t->suffix);
-  return ms_word_find(t, (ms_span){(const uint8_t *)e->spelled.data, (int64_t)e->spelled.length});
+  return (ms_span){(const uint8_t *)e->spelled.data, (int64_t)e->spelled.length};
 }
 
-/* The tokens of a character's bytes; *found 0: some there are not. */
+/* The tokens of a character's bytes, as it is spelled; *found 0: some there are not. */
 static int add_bytes(ms_encoder *e, ms_span c, int *found) {
   const ms_tokenizer *t = e->tokenizer;
   *found = t->byte_fallback;
@@ -166,8 +166,9 @@ static int encode_characters(ms_encoder *e, ms_span piece) {
   for (int64_t at = 0, end; at < piece.bytes; at = end) {
     end = at + ms_char_bytes(piece.at[at]);
     const ms_span c = {piece.at + at, end - at};
-    const int32_t id = find_character(e, piece, c);
-    if (id < 0) MS_TRY(add_bytes(e, c, &found));
+    const ms_span word = spelled(e, piece, c);
+    const int32_t id = ms_word_find(t, word);
+    if (id < 0) MS_TRY(add_bytes(e, word, &found));
     if (id < 0 && (found || t->unk == -1)) continue;
     if (id < 0 && t->unk == MS_UNK_MISSING)
       return MS_FAIL(MS_EINVAL, "'%.*s' is unknown, and model.unk_token is not in the vocabulary", (int)c.bytes,

@@ -53,9 +53,7 @@ int ms_char_is_punctuation(int32_t c) {
          is_between(c, UTF8PROC_CATEGORY_PC, UTF8PROC_CATEGORY_PO);
 }
 
-int ms_char_is_other(int32_t c) {
-  return utf8proc_category(c) == UTF8PROC_CATEGORY_CN || is_between(c, UTF8PROC_CATEGORY_CC, UTF8PROC_CATEGORY_CO);
-}
+int ms_char_is_other(int32_t c) { return is_between(c, UTF8PROC_CATEGORY_CC, UTF8PROC_CATEGORY_CO); }
 
 int ms_char_is_mark(int32_t c) { return is_between(c, UTF8PROC_CATEGORY_MN, UTF8PROC_CATEGORY_ME); }
 

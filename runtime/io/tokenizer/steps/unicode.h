@@ -22,7 +22,7 @@ int64_t ms_char_count(ms_span text);
 int ms_char_is_white_space(int32_t c); /* Unicode's White_Space */
 int ms_char_is_number(int32_t c);      /* Nd, Nl, No */
 int ms_char_is_punctuation(int32_t c); /* P*, and all of ASCII's signs */
-int ms_char_is_other(int32_t c);       /* C* */
+int ms_char_is_other(int32_t c);       /* Cc, Cf, Cs, Co */
 int ms_char_is_mark(int32_t c);        /* M* */
 int ms_char_is_nonspacing(int32_t c);  /* Mn */
 int ms_char_is_word(int32_t c);        /* \w of the reference library's patterns */
