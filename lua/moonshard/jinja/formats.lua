@@ -23,11 +23,23 @@ local function whole_of(value, sign)
   return number < 0 and math.ceil(number) or math.floor(number)
 end
 
+-- A whole number with at least so many digits.
+local function widened(text, precision)
+  local sign, digits = text:match("^(-?)(.*)$")
+  limits.text(precision or 0)
+  return sign .. ("0"):rep((precision or 0) - #digits) .. digits
+end
+
 local function based(format)
-  return function(value, _, sign)
+  return function(value, precision, sign)
     local whole = whole_of(value, sign)
-    return (whole < 0 and "-" or "") .. format:format(math.abs(whole))
+    return widened((whole < 0 and "-" or "") .. format:format(math.abs(whole)), precision)
   end
+end
+
+-- The first characters of a text.
+local function cut(text, precision)
+  return precision and characters.sub(text, 0, math.min(precision, characters.length(text))) or text
 end
 
 local MAX_DIGITS = 98 -- that printing.fixed writes
@@ -44,12 +56,9 @@ end
 
 -- By the letter that ends a field: the text of a value.
 local WRITE = {
-  s = function(value, precision)
-    local text = printing.text(value)
-    return precision and characters.sub(text, 0, math.min(precision, characters.length(text))) or text
-  end,
-  r = function(value) return printing.repr(value) end,
-  d = function(value, _, sign) return printing.integer(whole_of(value, sign)) end,
+  s = function(value, precision) return cut(printing.text(value), precision) end,
+  r = function(value, precision) return cut(printing.repr(value), precision) end,
+  d = function(value, precision, sign) return widened(printing.integer(whole_of(value, sign)), precision) end,
   x = based("%x"), X = based("%X"), o = based("%o"),
   e = fixed("e"), E = fixed("E"), f = fixed("f"), F = fixed("f"), g = fixed("g"), G = fixed("G"),
   c = function(value)
@@ -72,7 +81,7 @@ local function padded(text, width, align, filler)
     return filler:rep(left) .. text .. filler:rep(missing - left)
   end
   if align == "=" then
-    local sign, digits = text:match("^([+-]?)(.*)$")
+    local sign, digits = text:match("^([ +-]?)(.*)$")
     return sign .. filler:rep(missing) .. digits
   end
   return filler:rep(missing) .. text
@@ -149,25 +158,36 @@ end
 
 -- ---- str.format ---------------------------------------------------------------------------------------------------
 
-local function separated(text)
-  local sign, digits, rest = text:match("^([+-]?)(%d+)(.*)$")
+-- Separates the thousands of a number, which zeros before it widen to a width.
+local function separated(text, width)
+  local sign, digits, rest = text:match("^([ +-]?)(%d+)(.*)$")
   if not digits then faults.raise("{:,} separates the digits of a number, and %s is none", text) end
-  digits = digits:reverse():gsub("(%d%d%d)", "%1,"):reverse():gsub("^,", "")
-  return sign .. digits .. rest
+  limits.text(width)
+  while true do
+    local groups = digits:reverse():gsub("(%d%d%d)", "%1,"):reverse():gsub("^,", "")
+    if #sign + #groups + #rest >= width then return sign .. groups .. rest end
+    digits = "0" .. digits
+  end
 end
+
+local IS_WHOLE = { d = true, x = true, X = true, o = true }
+local ONLY_PERCENT = { i = true, u = true, r = true } -- letters that the operator % alone knows
 
 -- A value by the part of a field after the colon.
 local function specified(value, spec)
   if spec == "" then return printing.text(value) end
   local filler, align, rest = spec:match("^(" .. characters.CHARACTER .. ")([<>=^])(.*)$")
+  local says_filler = align ~= nil
   if not align then
     filler, align, rest = " ", spec:match("^([<>=^]?)(.*)$")
   end
   local sign, zero, width, comma, dot, precision, letter = rest:match("^([+ -]?)(0?)(%d*)(,?)(%.?)(%d*)(%%?%a?)$")
   local number, is_float = values.number(value)
   if letter == "" then letter = number and (is_float and (dot == "." and "g" or "r") or "d") or "s" end
-  local percent = letter == "%"
-  if not sign or not (WRITE[letter] or percent) or (number == nil) ~= (letter == "s") then
+  local percent, is_text = letter == "%", type(value) == "string"
+  local is_whole = IS_WHOLE[letter]
+  if not sign or not (WRITE[letter] or percent) or (number == nil) ~= (letter == "s") or not number and not is_text
+    or is_text and align == "=" or is_whole and (is_float or dot == ".") or ONLY_PERCENT[rest:match("%a$") or ""] then
     faults.raise("{:%s} is no field of a format that is supported for %s", spec, values.describe(value))
   end
   local text
@@ -177,10 +197,11 @@ local function specified(value, spec)
     text = WRITE[letter](value, dot == "." and tonumber(precision) or nil, letter)
   end
   if number and sign ~= "-" and sign ~= "" and not text:find("^-") then text = sign .. text end
-  if comma ~= "" then text = separated(text) end
-  if zero ~= "" and align == "" then filler, align = "0", "=" end
-  if align == "" then align = number and ">" or "<" end
-  return padded(text, tonumber(width) or 0, align, filler)
+  if zero ~= "" and not says_filler then filler = "0" end
+  if align == "" then align = not number and "<" or zero ~= "" and "=" or ">" end
+  width = tonumber(width) or 0
+  if comma ~= "" then text = separated(text, filler == "0" and align == "=" and width or 0) end
+  return padded(text, width, align, filler)
 end
 
 ---A text with fields filled in, as str.format does. Fields are {}, {0} and {name}, with a conversion !r or !s, and a

@@ -56,6 +56,23 @@ describe("Jinja templates", function()
     assert.is_true(#families.cases > 400 and refused < 40)
   end)
 
+  it("fill fields of formats as Python does, with several flags at once", function()
+    for field, expected in pairs({
+      ["'%.3d' % 5"] = "005", ["'%+.2d' % -5"] = "-05", ["'%6.3d' % 5"] = "   005", ["'%.4x' % 255"] = "00ff",
+      ["'%.2r' % 'abc'"] = "'a", ["'{:05}'.format('ab')"] = "ab000", ["'{:>05}'.format('ab')"] = "000ab",
+      ["'{:<05}'.format(42)"] = "42000", ["'{:*<05}'.format(42)"] = "42***", ["'{:05}'.format(-3)"] = "-0003",
+      ["'{:08,}'.format(1234)"] = "0,001,234", ["'{:010,}'.format(1234)"] = "00,001,234",
+      ["'{: 07,.1f}'.format(1234.5)"] = " 1,234.5", ["'{: 06.1f}'.format(2.5)"] = " 002.5",
+      ["'{:=6}'.format(-3)"] = "-    3", ["'{!s:>5}'.format(none)"] = " None",
+    }) do
+      assert.equal(expected, (render("{{ " .. field .. " }}")), field)
+    end
+    for _, field in ipairs({ "{:=6}'.format('a')", "{:5}'.format(none)", "{:.1d}'.format(3)", "{:x}'.format(2.5)",
+      "{:i}'.format(3)" }) do
+      has(message(render, "{{ '" .. field .. " }}"), "field | format | " .. field:match("{([^}]*)}"))
+    end
+  end)
+
   it("name the line at fault, what is wrong, and what is rendered", function()
     has(message(compile, "a\n{% if x %}\n{{ 1 + }}{% endif %}"), "x.jinja:3: | }}")
     has(message(compile, "\n\n{{ x | uper }}"), "x.jinja:3: | filter uper | upper")
