@@ -63,14 +63,14 @@ local function length_of(who, model, seq)
   return seq or config.seq, config.vocab
 end
 
--- The tokenizer, which also refuses tokens that the model does not have.
-local function checked_tokenizer(who, tokenizer, vocab)
+-- The tokenizer, which also refuses tokens that the model does not have. needed: texts are given, and not tokens.
+local function checked_tokenizer(who, tokenizer, vocab, needed)
   if type(tokenizer) == "string" then tokenizer = tokenizers.open(tokenizer) end
   if tokenizer and not tokenizer.encode then
     errors.invalid("%s: tokenizer must be one that ms.tokenizer(path) returns, or its path, not %s", who,
       options.describe(tokenizer))
   end
-  if not tokenizer and vocab > 256 then
+  if not tokenizer and vocab > 256 and needed then
     errors.invalid("%s: the model has %d tokens, so they are not bytes: give its tokenizer", who, vocab)
   end
   local used = tokenizer or byte_tokens
@@ -107,7 +107,7 @@ function score.subject(who, given, o)
   local seq, vocab = length_of(who, model, o.seq)
   return {
     who = who, model = model, trainer = o.ema and trainer or nil, seq = seq, vocab = vocab,
-    tokenizer = checked_tokenizer(who, o.tokenizer, vocab),
+    tokenizer = checked_tokenizer(who, o.tokenizer, vocab, o.tokens == nil),
   }
 end
 

@@ -48,6 +48,13 @@ describe("ms.evaluate.perplexity", function()
     assert.equal(1, of_text.bits_per_byte and ms.evaluate.perplexity(model, { tokens = { 3, 4 } }).tokens)
   end)
 
+  it("G5 needs a tokenizer for texts alone", function()
+    local large = ms.models.gpt2 { vocab = 300, layers = 1, dim = 8, heads = 1, seq = 8 }
+    ms.fully_shard(large)
+    assert.equal(2, ms.evaluate.perplexity(large, { tokens = { 3, 299, 7 } }).tokens)
+    has(message(ms.evaluate.perplexity, large, { text = "abc" }), "300 tokens | give its tokenizer")
+  end)
+
   it("G5 refuses what makes no sense", function()
     local function refused(o) return message(ms.evaluate.perplexity, model, o) end
     has(refused { text = "!" }, "1 tokens | at least 2")
