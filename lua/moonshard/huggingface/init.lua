@@ -6,6 +6,7 @@ local adapter_config = require("moonshard.huggingface.adapter_config")
 local agreement = require("moonshard.distributed.agreement")
 local config = require("moonshard.huggingface.config")
 local errors = require("moonshard.base.error")
+local faults = require("moonshard.huggingface.folder.faults")
 local ignored = require("moonshard.huggingface.config.ignored")
 local input_file = require("moonshard.base.files.input_file")
 local layout = require("moonshard.huggingface.layout")
@@ -130,6 +131,7 @@ function huggingface.model(folder, given)
   for _, name in ipairs({ "aux_loss", "bias_rate" }) do wanted[name] = given[name] or wanted[name] end
   local sources, count_skipped = {}, 0
   if not world.plan_only then sources, count_skipped = weights.open(folder, family, wanted, reading) end
+  if not world.plan_only then say(folder, { faults.read_of_two(folder) }) end
   if count_skipped > 0 then say(path, { of_skipped:format(count_skipped) }) end
   local model = models[family.text or whole.model_type](wanted)
   rawset(model, "_huggingface", whole)

@@ -102,6 +102,24 @@ describe("a folder that has", function()
     assert.equal(41, ms.huggingface.model(folder).config.vocab)
   end)
 
+  it("K4 weights as one file and as several is read from the one, and a note says so", function()
+    local recipe = program.recipe([[
+      local ms = require "moonshard"
+      ms.huggingface.model((ms.args { folder = "" }).folder)
+    ]])
+    local folder = huggingface.copy_of("llama")
+    local function said(index)
+      scratch.write(folder .. "/model.safetensors.index.json", index)
+      local ended = program.run { "run", recipe, "folder=" .. folder }
+      assert.equal(0, ended.status, ended.err)
+      return ended.err
+    end
+    has(said(INDEX), folder .. " | model.safetensors | model-00001-of-00003.safetensors")
+    assert.is_nil(said('{"weight_map": {"a": "model.safetensors"}}'):find("is read", 1, true))
+    assert.is_nil(said(POINTER):find("is read", 1, true))
+    os.remove(recipe)
+  end)
+
   it("K4 a path with the characters of patterns is named as it is", function()
     local folder = scratch.folder() .. "/a[1]*"
     assert.equal(0, os.execute(("mkdir '%s'"):format(folder)))

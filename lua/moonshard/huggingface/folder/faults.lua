@@ -137,13 +137,33 @@ local function check_all_there(folder, index, names)
     index, #lacking, #names, table.concat(lacking, ", ", 1, math.min(LISTED, #lacking)), more, FETCH)
 end
 
+-- The paths of the weights as one file, and of the index of several.
+local function places_of(folder)
+  return folder .. "/model.safetensors", folder .. "/model.safetensors.index.json"
+end
+
+---What a user has to know of a folder that has weights twice, as one file and as several, which can differ.
+---@param folder string
+---@return string?
+function faults.read_of_two(folder)
+  local whole, index = places_of(folder)
+  if not input_file.exists(whole) or not input_file.exists(index) then return nil end
+  local ok, names = pcall(files_of, index) -- a broken index is no fault, as nothing reads it
+  for _, name in ipairs(ok and names or {}) do
+    if name ~= "model.safetensors" then
+      return ("model.safetensors is read, as by the reference library, and not %s and the other files of "
+        .. "model.safetensors.index.json: remove those that are not meant"):format(name)
+    end
+  end
+end
+
 ---Raises for a folder whose weights are not safetensors files that can be opened, with what they are and what to do.
 ---Faults inside of files are left to their readers.
 ---@param folder string
 ---@param family moonshard.HuggingFaceFamily
 function faults.check_weights(folder, family)
   folder = folder:gsub("(.)/+$", "%1")
-  local whole, index = folder .. "/model.safetensors", folder .. "/model.safetensors.index.json"
+  local whole, index = places_of(folder)
   local paths = { whole }
   if not input_file.exists(whole) and input_file.exists(index) then
     local names = files_of(index)
