@@ -69,12 +69,26 @@ local function check_scale(self, tensor, scale)
     table.concat(tensor.shape, ","))
 end
 
+-- Elements of 8 bits alone mean nothing here, and those of more bits have their values already.
+local function check_dtype(self, tensor)
+  local scale, is_short = self.file.by_name[tensor.name .. SUFFIX], tensor.dtype:find("^F8_E%dM%d$") ~= nil
+  if is_short == (scale ~= nil) then return end
+  local what, advice = "no factors", "fetch or convert the folder again"
+  if scale then
+    what, advice = "factors", "if the weights are dequantised already, remove quantization_config from config.json, "
+      .. "and the factors"
+  end
+  errors.raise("MS_EMISMATCH", "%s: %s is %s and has %s, %s%s: %s", self.path, tensor.name, tensor.dtype, what,
+    tensor.name, SUFFIX, advice)
+end
+
 local function open_blocks(self)
   for _, tensor in ipairs(self.file.tensors) do
     local of = tensor.name:sub(-#SUFFIX) == SUFFIX and self.file.by_name[tensor.name:sub(1, -#SUFFIX - 1)]
     if of then
       check_scale(self, of, tensor)
     else
+      check_dtype(self, tensor)
       self.tensors[#self.tensors + 1], self.by_name[tensor.name] = tensor, tensor
     end
   end

@@ -95,6 +95,18 @@ describe("a quantised folder", function()
       end
     end)
     has(message(ms.huggingface.model, stored), "q_proj.weight_scale_inv is [1,1] | 5 x 7 | q_proj.weight")
+    local lacking = in_fp8("qwen3", function(tensors)
+      for i = #tensors, 1, -1 do
+        if tensors[i].name:find("layers.0.mlp.up_proj.weight_scale_inv", 1, true) then table.remove(tensors, i) end
+      end
+    end)
+    has(message(ms.huggingface.model, lacking), "up_proj.weight | F8_E4M3 | no factors | weight_scale_inv")
+    local whole = in_fp8("qwen3", function(tensors)
+      for _, tensor in ipairs(tensors) do
+        if tensor.name:find("layers.0.mlp.up_proj.weight$") then tensor.dtype = "BF16" end
+      end
+    end)
+    has(message(ms.huggingface.model, whole), "up_proj.weight | BF16 | factors | quantization_config")
   end)
 
   it("K6 in mxfp4 is read as the numbers of its bytes times powers of two", function()
