@@ -3,6 +3,7 @@
 --
 --   moonshard run recipes/chat.lua -n 2 folder=path/to/qwen files="chats/*.jsonl" save=tuned
 --   moonshard run recipes/chat.lua -n 4 mesh=2x2 folder=path/to/qwen document_start="<|endoftext|>" questions=arc.jsonl
+--   moonshard run recipes/chat.lua -n 4 mesh=2x2 folder=path/to/qwen template=tokenizer rank=16 adapters=tuned  # LoRA
 --   moonshard plan recipes/chat.lua -n 8 mesh=1x8 folder=path/to/qwen seq=4096 batch=1        # memory only
 
 local ms = require "moonshard"
@@ -14,9 +15,13 @@ local cfg = ms.args {
   files = "",                      -- conversations, JSON lines
   tokenizer = "",                  -- tokenizer.json or its folder; "": the folder's, or else a token is a byte
   template = "chatml",             -- chatml, llama3, gemma, phi3, plain; tokenizer: the folder's own; a .jinja file
+  train_on = "assistant",          -- what the loss counts: all answers; last: those after the last question; all
   document_start = "",             -- a token that begins conversations: several share a row; "": one in a row
   seq = 256, batch = 4,            -- tokens per row, rows per rank
   steps = 200, lr = 1e-4, seed = 0,
+  rank = 0, alpha = ms.args.real(16), -- of low-rank adapters (LoRA), which train alone; rank=0: all weights train
+  modules = [[(attn|mlp)\.w\w$]],  -- the linear layers that get one
+  start = "",                      -- folder of adapters to go on from, such as one that PEFT saved, instead of new ones
   valid = ms.args.real(0.1),       -- fraction of the rows for validation
   text = "",                       -- files of text whose perplexity is reported
   questions = "",                  -- JSON lines with context, choices and label: how many are answered rightly
@@ -24,9 +29,14 @@ local cfg = ms.args {
   dtype = "auto",                  -- type of gathered weights: f32, bf16, or auto (bf16 if the CPU computes in it)
   checkpoint = "", save_every = 500, resume = "", -- resume=auto continues from the newest checkpoint
   prompt = "", sample = 60,        -- a user's message to answer at the end, in at most so many tokens
-  save = "",                       -- Hugging Face folder for the trained model
+  save = "",                       -- Hugging Face folder for the trained model, with adapters merged
+  adapters = "",                   -- folder for the adapters alone
 }
+local adapts = cfg.rank > 0 or cfg.start ~= ""
 if cfg.save ~= "" then ms.huggingface.check_folder(cfg.save) end -- fail now rather than after training
+if cfg.adapters ~= "" then ms.lora.check_folder(cfg.adapters) end
+if cfg.adapters ~= "" and not adapts then error("adapters=" .. cfg.adapters .. " needs rank= or start=", 0) end
+if cfg.save ~= "" and cfg.save == cfg.adapters then error("adapters and save are one folder: give each its own", 0) end
 
 local tokenizer = cfg.tokenizer ~= "" and ms.tokenizer(cfg.tokenizer)
   or cfg.folder ~= "" and ms.huggingface.tokenizer(cfg.folder) or nil
@@ -35,7 +45,7 @@ local names = { [2] = { "replicate", "shard" }, [3] = { "replicate", "shard", "t
 local mesh = ms.init_device_mesh(cfg.device, cfg.mesh, names[select(2, cfg.mesh:gsub("x", "")) + 1] or names[2])
 local start = cfg.document_start
 local data = ms.data.chat {
-  files = cfg.files, tokenizer = tokenizer, template = cfg.template,
+  files = cfg.files, tokenizer = tokenizer, template = cfg.template, train_on = cfg.train_on,
   document_start = start ~= "" and (tokenizer and start or tonumber(start) or start) or nil,
   seq = cfg.seq, batch = cfg.batch, valid_fraction = cfg.valid, seed = cfg.seed, mesh = mesh,
 }
@@ -47,6 +57,11 @@ local model = cfg.folder ~= "" and ms.huggingface.model(cfg.folder, {
     document_start = data.document_start }
 if not tokenizer and model.config.vocab > 256 then
   error(("the model has %d tokens, so they are not bytes: give tokenizer=..."):format(model.config.vocab), 0)
+end
+if cfg.start ~= "" then
+  ms.lora.load(model, cfg.start)
+elseif adapts then
+  ms.lora(model, { { re(cfg.modules), { rank = cfg.rank, alpha = cfg.alpha } } })
 end
 ms.fully_shard(model, {
   mesh = mesh,
@@ -97,4 +112,5 @@ if cfg.prompt ~= "" then
   })
   ms.log.print("answer: " .. text)
 end
+if cfg.adapters ~= "" then ms.lora.save(train, cfg.adapters, { base = cfg.folder ~= "" and cfg.folder or nil }) end
 if cfg.save ~= "" then ms.huggingface.save(train, cfg.save) end

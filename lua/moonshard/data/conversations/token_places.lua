@@ -1,6 +1,7 @@
 -- Which bytes of a text each of its tokens is: for texts that are encoded whole, of which parts are trained on. A
 -- tokenizer says only what a token decodes to, so tokens are laid along the text, one after the other. Some tokenizers
--- add a blank before words, which is not in the text.
+-- add a blank before words, which is not in the text, and some rewrite it: NFC joins a letter and its accent. There the
+-- shortest part of the text is sought that the tokenizer alone would write as the next tokens are, and is theirs.
 
 local errors = require("moonshard.base.error")
 local options = require("moonshard.base.checks.options")
@@ -63,6 +64,26 @@ local function character_of(self, ids, i)
   end
 end
 
+local MAX_TOKENS = 16 -- of a part that was rewritten, such as an emoji's letters and joiners
+local MAX_PART = 256  -- its bytes
+
+-- A part of the text from a byte on that the tokenizer writes as tokens from one on: its last byte, and the last token.
+local function rewritten_of(self, text, at, ids, i)
+  local finals, some = {}, {}
+  for j = i, math.min(i + MAX_TOKENS - 1, #ids) do
+    some[#some + 1] = ids[j]
+    local written = decoded(self, some)
+    finals[written] = finals[written] or j
+  end
+  finals[""] = nil
+  for last = at, math.min(at + MAX_PART, #text) do
+    local following = text:byte(last + 1)
+    local ends_character = not following or following < 0x80 or following >= 0xC0
+    local final = ends_character and finals[decoded(self, self.tokenizer:encode(text:sub(at, last)))]
+    if final then return last, final end
+  end
+end
+
 ---The bytes of each token.
 ---@param text string
 ---@param ids integer[] of the whole text
@@ -78,6 +99,10 @@ function Places:of(text, ids, where)
       local character, final = character_of(self, ids, i)
       if character then first, last = place_of(text, at, character) end
       same = final
+    end
+    if not first then
+      local part_end, final = rewritten_of(self, text, at, ids, i)
+      if part_end then first, last, same = at, part_end, final end
     end
     if not first then
       errors.raise("MS_EUNSUPPORTED", "%s: %s writes byte %d of the text otherwise than it is (%s), so which tokens "
