@@ -166,6 +166,7 @@ end
 local COMPANIONS = {
   "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja",
   "chat_template.json", "added_tokens.json", "tokenizer.model", "vocab.json", "merges.txt", "vocab.txt",
+  "tiktoken.model", "tekken.json",
   -- Of images.
   "preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json",
 }

@@ -62,7 +62,7 @@ describe("saving", function()
     local from, to = copy_of("llama"), new_folder()
     local names = { "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
       "chat_template.jinja", "tokenizer.model", "vocab.json", "merges.txt", "chat_template.json",
-      "additional_chat_templates/tool_use.jinja" }
+      "tiktoken.model", "tekken.json", "additional_chat_templates/tool_use.jinja" }
     assert.equal(0, os.execute("mkdir " .. from .. "/additional_chat_templates"))
     for _, name in ipairs(names) do scratch.write(from .. "/" .. name, "\0 text of " .. name .. "\r\n") end
     scratch.write(from .. "/notes.txt", "mine")
@@ -83,8 +83,8 @@ describe("saving", function()
     assert.equal("another", scratch.read(to .. "/tokenizer.json"))
     local listing = io.popen("ls " .. to)
     assert.equal("additional_chat_templates chat_template.jinja chat_template.json config.json "
-      .. "generation_config.json merges.txt model.safetensors tokenizer.json tokenizer.model tokenizer_config.json "
-      .. "vocab.json ", (listing:read("*a"):gsub("\n", " ")))
+      .. "generation_config.json merges.txt model.safetensors tekken.json tiktoken.model tokenizer.json "
+      .. "tokenizer.model tokenizer_config.json vocab.json ", (listing:read("*a"):gsub("\n", " ")))
     listing:close()
   end)
 
