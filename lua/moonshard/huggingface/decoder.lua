@@ -9,6 +9,7 @@ local families = require("moonshard.models.families")
 local fields = require("moonshard.huggingface.fields")
 local json = require("moonshard.base.text.json")
 local model_rope = require("moonshard.models.rope")
+local options = require("moonshard.base.checks.options")
 local new_problems = require("moonshard.huggingface.config.problems").new
 local rope = require("moonshard.huggingface.rope")
 
@@ -49,6 +50,7 @@ local ACTIVATION_NAMES = { silu = "silu", gelu_tanh = "gelu_pytorch_tanh", gelu 
 ---@field norms (table<string, string>|fun(o: table): table<string, string>)? and of a layer's norms
 ---@field layer string? what the names of a layer's tensors begin with; default "layers.%d."
 ---@field buffers string[]? patterns of names to skip; default: old versions' frequencies of positions
+---@field theirs table<string, string>? other names of fields that all have, by those of COMMON; both are read
 ---@field absent string[]? fields that all have, but not this family: dim and heads say them
 ---@field experts table? their names of a layer's mixture: block, w1, w3, w2; shared: default "shared_expert"; bias: of
 ---  the router's choices, if the family has them; stacked: all experts' matrices are one tensor
@@ -85,6 +87,7 @@ local function known_of(row)
   known[activation] = { "text", row.defaults[activation] }
   for name, field in pairs(row.known or {}) do known[name] = field end
   for _, name in ipairs(row.absent or {}) do known[name] = nil end
+  for name, theirs in pairs(row.theirs or {}) do known[theirs] = { known[name][1] } end
   return known
 end
 
@@ -150,10 +153,26 @@ local function options_of(row, problems, values)
   return problems:guard(o, field_of)
 end
 
+-- Gives the values of a family's own names to those that all have.
+local function rename(row, problems, config, values)
+  for name, theirs in pairs(row.theirs or {}) do
+    local value = config[theirs]
+    if problems.faulty[theirs] then
+      problems.faulty[name], values[name] = true, nil
+    elseif value ~= nil and config[name] ~= nil and value ~= config[name] then
+      problems:add("MS_EINVAL", theirs, "%s is %s and %s is %s, but they mean the same: keep one of them", theirs,
+        options.describe(value), name, options.describe(config[name]))
+    elseif value ~= nil then
+      values[name] = value
+    end
+  end
+end
+
 local function read(row, known, path, config)
   local problems = new_problems(path)
   problems:try(architecture.check, row, path, config)
   local values = fields.read(problems, config, known)
+  rename(row, problems, config, values)
   local o, activation = options_of(row, problems, values), row.activation or "hidden_act"
   problems:try(check_heads, path, values)
   problems:try(function() o.padding = padding_of(row, path, values) end)
@@ -186,6 +205,7 @@ local function write(row, o)
   if row.partial then config[row.partial] = (o.rotary_dim or o.head_dim) / o.head_dim end
   for _, name in ipairs(row.absent or {}) do config[name] = nil end
   if row.config then row.config(o, config) end
+  for name, theirs in pairs(row.theirs or {}) do config[theirs], config[name] = config[name], nil end
   return config
 end
 
@@ -200,7 +220,7 @@ local CHECKED = {
   { "n_group", 1 }, { "topk_group", 1 }, { "score_before_experts", false }, { "shared_ffn", false },
   { "shared_gate", true }, { "expert_bias", false }, { "expert_fused", false }, { "attention_chunk_size", false },
   { "attn_scale", false }, { "floor_scale", false }, { "attn_scale_layers", "nope" }, { "gated", true },
-  { "head_bias", false },
+  { "head_bias", false }, { "alibi", false }, { "embedding_norm", false },
   { "layer_norm", false }, { "norm_bias", true }, { "parallel", false }, { "rotary_dim", false },
   { "rope_interleaved", false }, { "residual_scale", 1 }, { "logit_scale", 1 }, { "head_dim" }, { "kv_heads" },
 }
@@ -265,8 +285,8 @@ local function check_written(row, known, o, config)
     if slides ~= (not again.slides or again.slides[i]) then refuse_lost(row, "slides") end
   end
   for i = 1, o.layers do
-    local rotates, sparse = not o.rotates or o.rotates[i], not o.sparse or o.sparse[i]
-    if rotates ~= (not again.rotates or again.rotates[i]) then refuse_lost(row, "rotates") end
+    local rotates, sparse = o.alibi or not o.rotates or o.rotates[i], not o.sparse or o.sparse[i]
+    if rotates ~= (again.alibi or not again.rotates or again.rotates[i]) then refuse_lost(row, "rotates") end
     local chunked = o.attention_chunk_size and (not o.chunked or o.chunked[i])
     if chunked ~= (again.attention_chunk_size and (not again.chunked or again.chunked[i])) then
       refuse_lost(row, "chunked")

@@ -5,7 +5,7 @@ local decoder_tensors = {}
 
 -- Their names, by ours. Those of norms depend on where a family has them.
 local NAMES = {
-  embed = "embed_tokens", norm = "norm",
+  embed = "embed_tokens", embed_norm = "embed_norm", norm = "norm",
   ["attn.wq"] = "self_attn.q_proj", ["attn.wk"] = "self_attn.k_proj", ["attn.wv"] = "self_attn.v_proj",
   ["attn.wq_a"] = "self_attn.q_a_proj", ["attn.wq_b"] = "self_attn.q_b_proj",
   ["attn.wkv_a"] = "self_attn.kv_a_proj_with_mqa", ["attn.wkv_b"] = "self_attn.kv_b_proj",
@@ -228,6 +228,7 @@ end
 function decoder_tensors.list(row, o)
   local list = setmetatable({}, List)
   list:add(name_of(row, "embed") .. ".weight", { o.vocab, o.dim }, "embed.weight")
+  if o.embedding_norm then list:add_norm(name_of(row, "embed_norm"), o, "embed_norm") end
   for i = 0, o.layers - 1 do list:add_layer(row, o, i) end
   list:add_norm(name_of(row, "norm"), o, "norm")
   if not o.tied then list:add(decoder_tensors.head(row), { o.vocab, o.dim }, "head.weight") end

@@ -16,10 +16,12 @@
 --   Granite, Cohere                 factors of the embedding, branches, scores and logits
 --   DeepSeek V2, V3, Kimi K2        keys and values from a latent vector (latent_attention.lua)
 --   gpt-oss                         attention sinks, biases of experts, a gate within limits
+--   BLOOM, Falcon RW, MPT           biases that grow with the distance in place of rotary positions (alibi.lua)
 --
 -- Rotary positions pair element d with d + D/2, as Hugging Face's weights expect, or neighbours (Cohere, GLM). Initial
 -- weights: normal(0, 0.02), the projections into the residual stream scaled by 1/sqrt(2 layers).
 
+local alibi = require("moonshard.models.alibi")
 local constants = require("moonshard.tensor.constants")
 local gated = require("moonshard.nn.gated")
 local HeadNorms = require("moonshard.models.head_norms")
@@ -113,7 +115,8 @@ local function attend(self, q, k, v, tokens, sinks)
   if chunk and chunk < q.shape[2] then tokens, start = marks_of_chunks(config, chunk, tokens), 1 end
   return language.attend(config, q, k, v, tokens, window, sinks, {
     query = language.rows_of(self.wq), key = language.rows_of(self.wk),
-    refused = config.qk_norm and "queries and keys are normalised" or nil,
+    refused = config.alibi and "their scores have biases (ALiBi)"
+      or config.qk_norm and "queries and keys are normalised" or nil,
   }, start)
 end
 
@@ -126,6 +129,7 @@ function Attention:forward(x, tokens, cache)
   q, k = rotate(self, q, self.q_norm, cache), rotate(self, k, self.k_norm, cache)
   local config = self._config
   if temperature.is_on(config, self._rotates) then q = temperature.scale(config, q, tokens, cache) end
+  if config.alibi then q, k = alibi.join(config, q, k, cache) end
   local sinks = self.sinks and value_of(self, "sinks")
   local function whole() return attend(self, q, k, v, tokens, sinks) end
   local y = cache and cache:attend(q, k, v, { window = self._window, chunk = self._chunk, sinks = sinks,
@@ -205,6 +209,7 @@ Decoder.takes_cache, Decoder.sees_later_tokens = true, false
 function Decoder:init(config)
   self.config = model_config.new(config)
   language.add_embedding(self, config)
+  self.embed_norm = config.embedding_norm and norm(config) or nil
   self.layers = {}
   for i = 1, config.layers do
     local slides = config.window and (not config.slides or config.slides[i])
@@ -222,6 +227,7 @@ function Decoder:forward(tokens, cache)
   language.check_length(self, tokens.shape[2])
   local x = cache and self.embed(tokens) or language.embed(self, tokens)
   if config.embedding_scale then x = x * config.embedding_scale end
+  x = through(self.embed_norm, x)
   for _, layer in ipairs(self.layers) do x = layer(x, tokens, cache) end
   if cache then x = cache:last(x) end
   local logits = language.logits(self, self.norm(x))

@@ -1,5 +1,6 @@
 -- Checks the options of a decoder (models/decoder.lua), and fills in what follows from others.
 
+local alibi = require("moonshard.models.alibi")
 local errors = require("moonshard.base.error")
 local language = require("moonshard.models.language")
 local options = require("moonshard.base.checks.options")
@@ -47,6 +48,8 @@ local SPECS = {
   slides = { "table" },
   window_rope_theta = { "number" },
   rotates = { "table" },
+  alibi = { "string|boolean", default = false },
+  embedding_norm = { "boolean", default = false },
   sinks = { "boolean", default = false },
   attention_chunk_size = { "positive" },
   chunked = { "table" },
@@ -84,6 +87,7 @@ for name, spec in pairs(SPECS) do WITH_SIZES[name] = spec end
 -- What options that name a choice can be.
 local CHOICES = {
   activation = { "silu", "gelu_tanh", "gelu", "relu", "swiglu_oai" },
+  alibi = { "added", "scaled", false },
   parallel = { "each", "one", false },
   qk_norm = { "head", "each", "all", "l2", false },
   norms = { "before", "behind", "around" },
@@ -202,6 +206,24 @@ local function check_window(who, config)
   end
 end
 
+-- Biases of attention in place of rotary positions. The factor of scores does not follow from the width of queries, to
+-- which they add columns.
+local function read_alibi(who, config)
+  if not config.alibi then return end
+  for _, name in ipairs({ "kv_lora_rank", "attention_softcap", "rope_scaling", "rotates" }) do
+    if config[name] then
+      errors.invalid("%s: alibi is in place of rotary positions, and is not built with %s: give one of them", who, name)
+    end
+  end
+  if config.seq > alibi.MAX_LENGTH then
+    errors.invalid("%s: seq is %d, and with alibi positions are exact below %d alone: give a smaller seq", who,
+      config.seq, alibi.MAX_LENGTH)
+  end
+  config.rotates = {}
+  for i = 1, config.layers do config.rotates[i] = false end
+  config.attention_scale = config.attention_scale or 1 / math.sqrt(config.head_dim)
+end
+
 -- Options of mixtures of experts, and what they are if they are not given.
 local OF_EXPERTS = {
   experts_per_token = 2, expert_ffn = false, expert_score = "softmax", expert_bias = false, expert_fused = false,
@@ -286,6 +308,9 @@ end
 ---@field window? integer a query sees so many keys, itself included, in the layers that slide
 ---@field slides? boolean[] which layers do; default: all
 ---@field rotates? boolean[] which layers have rotary positions; default: all
+---@field alibi? "added"|"scaled"|false biases that grow with the distance (models/alibi.lua) in place of rotary
+---  positions, added to scores after their factor or before it; default false
+---@field embedding_norm? boolean a norm of embedded tokens; default false
 ---@field sinks? boolean a number of each head takes part in its softmax (nn/sink.lua); default false
 ---@field attention_chunk_size? integer a query sees the keys before it of its own chunk alone, which has so many
 ---  tokens, in the layers that `chunked` marks
@@ -341,6 +366,7 @@ function decoder_options.read(who, given, has_sizes)
   check_norms(who, config)
   check_numbers(who, config)
   check_window(who, config)
+  read_alibi(who, config)
   read_experts(who, config)
   check_by_layer(who, config)
   language.check_tokens(who, config)

@@ -74,6 +74,15 @@ families.rows = {
     name = "Falcon", traits = { layer_norm = true, gated = false },
     usual = { activation = "gelu", tied = true, parallel = "one" },
   },
+  bloom = {
+    name = "Bloom", usual = { activation = "gelu_tanh", tied = true },
+    traits = { layer_norm = true, gated = false, alibi = "added", embedding_norm = true, qkv_bias = true,
+      out_bias = true, mlp_bias = true },
+  },
+  mpt = {
+    name = "Mpt", usual = { activation = "gelu", tied = true },
+    traits = { layer_norm = true, norm_bias = false, gated = false, alibi = "added" },
+  },
   cohere = {
     name = "Cohere", usual = { tied = true },
     traits = { layer_norm = true, norm_bias = false, parallel = "one", rope_interleaved = true },

@@ -130,6 +130,14 @@ local ROWS = {
     aux_loss_alpha ep_size num_mtp_layers num_nextn_predict_layers output_router_logits seq_aux
   ]] },
   { any = true, families = "gpt_oss", fields = "initial_context_length" },
+  -- How the original training computed, and positions that the classes do not have.
+  { any = true, families = "bloom", fields = [[
+    attention_softmax_in_fp32 bias_dropout_fusion masked_softmax_fusion offset_alibi skip_bias_add skip_bias_add_qkv
+    slow_but_exact
+  ]] },
+  { any = true, families = "mpt", fields = [[
+    emb_pdrop embedding_fraction init_config init_device learned_pos_emb verbose
+  ]] },
   -- Its class has no auxiliary loss and no noise.
   { any = true, families = "llama4_text", fields = "output_router_logits router_aux_loss_coef router_jitter_noise" },
   { any = true, families = "bert", fields = [[

@@ -143,7 +143,7 @@ families.falcon = {
     new_decoder_architecture = { "boolean", false }, multi_query = { "boolean", true },
     parallel_attn = { "boolean", true }, num_ln_in_parallel_attn = { "size", null = true },
     bias = { "boolean", false }, hidden_dropout = { "number" },
-    alibi = { only = false, why = "biases of attention that grow with the distance are not built for this family" },
+    alibi = { "boolean", false },
     apply_residual_connection_post_layernorm = { only = false, why = "residuals behind norms are not built" },
   },
   options = function(path, values, o)
@@ -155,6 +155,7 @@ families.falcon = {
     end
     o.ffn = values.ffn_hidden_size or 4 * o.dim
     o.parallel = values.parallel_attn and "one"
+    o.alibi = values.alibi and "scaled"
     if is_new and (values.num_ln_in_parallel_attn or 2) == 2 then o.parallel = "each" end
     set_biases(o, values.bias)
   end,
@@ -162,7 +163,7 @@ families.falcon = {
     local is_new = o.parallel == "each" or o.kv_heads ~= 1 and o.kv_heads ~= o.heads
     config.new_decoder_architecture, config.multi_query = is_new, not is_new and o.kv_heads == 1
     config.num_kv_heads, config.ffn_hidden_size, config.bias = o.kv_heads, o.ffn, o.qkv_bias
-    config.parallel_attn, config.alibi = o.parallel ~= false, false
+    config.parallel_attn, config.alibi = o.parallel ~= false, o.alibi == "scaled"
     if is_new then config.num_ln_in_parallel_attn = o.parallel == "each" and 2 or 1 end
   end,
 }

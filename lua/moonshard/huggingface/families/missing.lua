@@ -8,8 +8,6 @@ return {
   minicpm3 = "factors by the number of layers and the width are not built",
   aya_vision = HEAD, cohere2_vision = HEAD, qwen2_vl = AXES, qwen2_5_vl = AXES, qwen3_vl = AXES, qwen3_vl_moe = AXES,
   mllama = "layers that attend to an image are not built", paligemma = "attention to later tokens is not built",
-  bloom = "biases of attention that grow with the distance (ALiBi) are not built into its decoder",
-  mpt = "biases of attention that grow with the distance (ALiBi) are not built into its decoder",
   mamba = "state space layers are not built", mamba2 = "state space layers are not built",
   jamba = "state space layers are not built", granitemoehybrid = "state space layers are not built",
   qwen3_next = "layers of a gated delta rule (linear attention) are not built",
