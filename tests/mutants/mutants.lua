@@ -249,6 +249,8 @@ return {
     "slopes[h] = 2 ^ (-8 * ((h - 1) % whole + 1) / whole)", "models/alibi_spec" },
   { "positions of keys beyond 255 are rounded in bf16", "lua/moonshard/models/alibi.lua",
     "local PARTS, BASE = 3, 256", "local PARTS, BASE = 3, 65536", "models/alibi_spec" },
+  { "perplexity drops what separates texts of JSON", "lua/moonshard/data/files/json_texts.lua",
+    'ends = o.separator or "\\n",', 'ends = "",', "generation/evaluate_spec" },
   { "a rewritten part has the place of its first token alone",
     "lua/moonshard/data/conversations/token_places.lua",
     "if final then return last, final end", "if final then return last, i end", "templates/fine_tune_spec" },

@@ -1,7 +1,6 @@
 -- Text by bytes: the token of a byte is its value, so the vocabulary is 256 and the loss is in nats per byte. JSON
 -- lines give the texts of one field, with a line end after each.
 
-local errors = require("moonshard.base.error")
 local json_texts = require("moonshard.data.files.json_texts")
 local streams = require("moonshard.data.stream")
 local text_files = require("moonshard.data.files.text_files")
@@ -29,20 +28,6 @@ local world = require("moonshard.distributed.world")
 ---@field bytes number of the text
 ---@field valid moonshard.Loader? the validation data; every call of its batches starts with the same samples
 
--- Where the texts of JSON are. A field that no file has is a slip.
-local function json_of(who, o)
-  if o.raw and (o.field or o.separator) then
-    errors.invalid("%s: raw takes all bytes of a file, so there is no %s", who, o.field and "field" or "separator")
-  end
-  local json = { used = false }
-  function json.reads(path) return json_texts.reads(path, o.field) end
-  function json.path(path)
-    json.used = true
-    return json_texts.path(path, { field = o.field, ends = o.separator or "\n", flag = "field =" })
-  end
-  return json
-end
-
 ---Batches { tokens, targets } of text: i32 [batch, seq] each, targets the tokens moved by one byte.
 ---@param o moonshard.TextOptions
 ---@return moonshard.TextData
@@ -52,15 +37,13 @@ local function text(o)
     valid_fraction = { "number", default = 0.05 }, raw = { "boolean" }, field = { "string" }, separator = { "string" },
   })
   windows.share(who, o)
-  local json = json_of(who, o)
+  local json = json_texts.of_options(who, o)
   local stream, bytes, read_from
   if world.plan_only then
     bytes = windows.tokens_needed(o)
   else
     local paths, shown = text_files.find(o.files, o.raw, json)
-    if not json.used and (o.field or o.separator) then
-      errors.invalid("%s: %s is of JSON lines, and no file has them", who, o.field and "field" or "separator")
-    end
+    json.check_used()
     stream = streams.open(paths, "MS_TOKEN_BYTES", shown)
     bytes = stream.tokens
     read_from = windows.read_from(#paths, bytes, "byte")

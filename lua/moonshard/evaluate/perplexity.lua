@@ -3,6 +3,7 @@
 
 local errors = require("moonshard.base.error")
 local input_file = require("moonshard.base.files.input_file")
+local json_texts = require("moonshard.data.files.json_texts")
 local options = require("moonshard.base.checks.options")
 local score = require("moonshard.evaluate.score")
 local text_files = require("moonshard.data.files.text_files")
@@ -11,7 +12,9 @@ local world = require("moonshard.distributed.world")
 local WHO = "ms.evaluate.perplexity"
 
 ---@class moonshard.PerplexityOptions
----@field files? string|string[] paths, folders or patterns of texts, which follow one another
+---@field files? string|string[] paths, folders or patterns of texts, which follow one another: what ms.data.text reads
+---@field field? string the field of JSON lines and lists that has the texts, as of ms.data.text
+---@field separator? string what follows each text of JSON; "\n"
 ---@field raw? boolean take the bytes of any file, also of JSON and of other formats; false
 ---@field text? string instead of files
 ---@field tokens? integer[] instead of files or text
@@ -32,11 +35,16 @@ local WHO = "ms.evaluate.perplexity"
 local function read_text(o)
   local given = (o.files and 1 or 0) + (o.text and 1 or 0) + (o.tokens and 1 or 0)
   if given ~= 1 then errors.invalid("%s: give one of files, text and tokens", WHO) end
-  if not o.files then return o.text end
+  local json = json_texts.of_options(WHO, o)
+  if not o.files then
+    json.check_used()
+    return o.text
+  end
   local parts = {}
-  for i, path in ipairs((text_files.find(o.files, o.raw))) do
+  for i, path in ipairs((text_files.find(o.files, o.raw, json))) do
     parts[i] = input_file.read(path, "its perplexity is wanted")
   end
+  json.check_used()
   return table.concat(parts)
 end
 
@@ -77,7 +85,7 @@ end
 return function(model, o)
   local specs = {
     files = { "string|table" }, text = { "string" }, tokens = { "table" }, stride = { "positive" },
-    raw = { "boolean" },
+    raw = { "boolean" }, field = { "string" }, separator = { "string" },
   }
   for name, spec in pairs(score.OPTIONS) do specs[name] = spec end
   o = options.parse(WHO, o, specs)

@@ -55,6 +55,18 @@ describe("ms.evaluate.perplexity", function()
     has(message(ms.evaluate.perplexity, large, { text = "abc" }), "300 tokens | give its tokenizer")
   end)
 
+  it("G5 reads JSON lines as ms.data.text does", function()
+    local path = scratch.path() .. ".jsonl"
+    scratch.write(path, '{"text": "!#"}\n{"text": "%&", "other": 1}\n')
+    local function of(o) return ms.evaluate.perplexity(model, o) end
+    assert.same(of { text = "!#!%&!" }, of { files = path, separator = "!" })
+    scratch.write(path, '{"story": "!#"}\n{"story": "%&"}\n')
+    assert.same(of { text = "!#%&" }, of { files = path, field = "story", separator = "" })
+    has(message(of, { files = path }), "text")
+    has(message(of, { text = "!!", field = "story" }), "field | JSON lines")
+    has(message(of, { files = path, raw = true, field = "story" }), "raw | field")
+  end)
+
   it("G5 refuses what makes no sense", function()
     local function refused(o) return message(ms.evaluate.perplexity, model, o) end
     has(refused { text = "!" }, "1 tokens | at least 2")

@@ -79,4 +79,26 @@ function json_texts.path(path, o)
   })
 end
 
+---How text_files.find reads the JSON lines that a call's options raw, field and separator describe. A field that no
+---file has is a slip: check_used, afterwards, raises MS_EINVAL for it.
+---@param who string for messages: "ms.data.text"
+---@param o { raw: boolean?, field: string?, separator: string? }
+---@return { reads: (fun(path: string): boolean), path: (fun(path: string): string), check_used: fun() }
+function json_texts.of_options(who, o)
+  local named = o.field and "field" or o.separator and "separator"
+  if o.raw and named then errors.invalid("%s: raw takes all bytes of a file, so there is no %s", who, named) end
+  local used = false
+  return {
+    reads = function(path) return json_texts.reads(path, o.field) end,
+    path = function(path)
+      used = true
+      return json_texts.path(path, { field = o.field, ends = o.separator or "\n", flag = "field =" })
+    end,
+    check_used = function()
+      if used or not named then return end
+      errors.invalid("%s: %s is of JSON lines, and no file has them", who, named)
+    end,
+  }
+end
+
 return json_texts
