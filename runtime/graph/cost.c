@@ -3,6 +3,7 @@
 #include "base/numbers/dtype.h"
 #include "graph/infer/infer.h"
 #include "kernels/attention_options.h"
+#include "kernels/gated_delta_rule.h"
 #include "kernels/products/linear_cross_entropy.h"
 #include "kernels/products/matmul_f8.h"
 #include "kernels/products/orthogonalise.h"
@@ -107,6 +108,16 @@ ms_work ms_work_attention_max(const ms_cost_case *c) {
 /* Scales o, and reads and writes lse; q, k and v are of the gradient alone. */
 ms_work ms_work_attention_sink(const ms_cost_case *c) {
   return (ms_work){flops_of(c) * elements(&c->out[0]), 2 * (tensor_bytes(&c->out[0]) + tensor_bytes(&c->out[1]))};
+}
+
+/* A position of a head has three products with the state, 2 D E operations each, and two of keys and two of values with
+ * the positions of its chunk, half of which it sees on average. The gradient has twice as many; that it makes the
+ * states again is no work of the model. */
+ms_work ms_work_gated_delta_rule(const ms_cost_case *c) {
+  const ms_delta_rule r = ms_delta_rule_of(c->op, c->attrs, c->inputs, c->in);
+  const double d = (double)r.d, e = (double)r.e, chunk = (double)(r.t < MS_DELTA_CHUNK ? r.t : MS_DELTA_CHUNK);
+  const double positions = (double)r.batch * (double)r.t * (double)r.heads;
+  return (ms_work){flops_of(c) * positions * (d * e + chunk * (d + e) / 3), bytes_once(c)};
 }
 
 /* The product x w' of x [...,D] and w [V,D] and its two gradients; making the logits again for backward is no work of

@@ -27,6 +27,7 @@ int ms_cuda_prepare_conv2d(ms_kernel_call *call);
 int ms_cuda_prepare_matmul_gelu(ms_kernel_call *call);
 int ms_cuda_prepare_attention(ms_kernel_call *call);
 int ms_cuda_prepare_attention_max(ms_kernel_call *call);
+int ms_cuda_prepare_gated_delta_rule(ms_kernel_call *call);
 int ms_cuda_prepare_reduce(ms_kernel_call *call);
 int ms_cuda_prepare_sum_to(ms_kernel_call *call);
 int ms_cuda_prepare_activation_backward_bias(ms_kernel_call *call);

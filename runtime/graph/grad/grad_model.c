@@ -135,6 +135,21 @@ int ms_grad_attention_sink(ms_graph *graph, int node, const int *dy, const int *
                    : ms_graph_emit(graph, MS_OP_attention_backward, 6, in, &n.attrs, dx);
 }
 
+/* A state that is given before the first position is one that another text left: nothing trains it. */
+int ms_grad_gated_delta_rule(ms_graph *graph, int node, const int *dy, const int *needs, int *dx) {
+  (void)needs;
+  const ms_node n = graph->nodes[node];
+  const int documents = n.op == MS_OP_document_gated_delta_rule;
+  const int in[7] = {n.in[0], n.in[1], n.in[2], n.in[3], n.in[4], dy[0], documents ? n.in[5] : -1};
+  MS_TRY(ms_grad_refuse(graph, node, dy, 1));
+  if (!documents && n.inputs == 6)
+    return ms_graph_in_scope(graph, MS_FAIL(MS_EUNSUPPORTED,
+                                            "gated_delta_rule: with a state before the first position it has no "
+                                            "gradient: leave the state out, or detach y"));
+  return ms_graph_emit(graph, documents ? MS_OP_document_gated_delta_rule_backward : MS_OP_gated_delta_rule_backward,
+                       6 + documents, in, &n.attrs, dx);
+}
+
 /* The count of targets depends on no float, so its gradient is not propagated. */
 int ms_grad_cross_entropy(ms_graph *graph, int node, const int *dy, const int *needs, int *dx) {
   (void)needs;

@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "base/numbers/dtype.h"
 #include "base/numbers/philox.h"
+#include "graph/graph.h"
 #include "kernels/op.h"
 
 enum {
@@ -205,6 +206,29 @@ static void make_sinks(bench *b, int dtype) {
   b->unit = "GB/s";
 }
 
+static void multiply(bench *b, int input, float factor) {
+  void *data = (void *)b->call.in_data[input];
+  for (int64_t i = 0; i < ms_numel(&b->call.in[input]); i++)
+    if (b->call.in[input].dtype == MS_F32) ((float *)data)[i] *= factor;
+    else ((ms_bf16 *)data)[i] = ms_f32_to_bf16(factor * ms_bf16_to_f32(((ms_bf16 *)data)[i]));
+}
+
+/* Keys and betas so small that the state does not grow. */
+static void make_delta_rule(bench *b, int dtype, int backward) {
+  const ms_value_info x = TENSOR(dtype, SEQUENCES, LENGTH, HEADS, HEAD),
+                      number = TENSOR(MS_F32, SEQUENCES, LENGTH, HEADS);
+  const ms_cost_case cost = {.op = MS_OP_gated_delta_rule, .attrs = &b->call.attrs, .inputs = 5, .in = b->call.in};
+  b->call.op = backward ? MS_OP_gated_delta_rule_backward : MS_OP_gated_delta_rule;
+  for (int i = 0; i < 3; i++) add_input(b, x, 0);
+  for (int i = 0; i < 2; i++) add_input(b, number, 0);
+  multiply(b, 1, 1.0f / HEAD), multiply(b, 3, 1e-3f), multiply(b, 4, 0.1f);
+  b->work = (backward ? 2 : 1) * ms_op_flops(&cost);
+  if (backward) add_input(b, x, 0);
+  for (int i = 0; i < (backward ? 5 : 0); i++) add_output(b, b->call.in[i]);
+  if (!backward) add_output(b, x), add_output(b, TENSOR(MS_F32, SEQUENCES, HEADS, HEAD, HEAD));
+  b->unit = "GFLOP/s";
+}
+
 static void make_loss_step(bench *b, int dtype, int classes) {
   const int64_t rows = TOKENS * VOCABULARY / classes;
   ms_value_info logits = TENSOR(dtype, rows, classes), scalar = {.dtype = MS_F32};
@@ -300,6 +324,8 @@ int main(int count, char **words) {
         ROW(title, dtype, make_attention(&b, dtype, attentions[i].size, backward));
       }
     ROW("sinks of attention", dtype, make_sinks(&b, dtype));
+    ROW("gated delta rule", dtype, make_delta_rule(&b, dtype, 0));
+    ROW("gated delta rule backward", dtype, make_delta_rule(&b, dtype, 1));
     ROW("cross entropy of 256", dtype, make_loss(&b, dtype, 256, 0));
     ROW("cross entropy of 256 backward", dtype, make_loss(&b, dtype, 256, 1));
     ROW("cross entropy of 256 step", dtype, make_loss_step(&b, dtype, 256));

@@ -171,6 +171,32 @@ static int build_sinks_documents(fixture *f, int op, int dtype) {
   return sinks(f, op, dtype, 4, ATTRS(.attention = {.start = 2, .window = 6}));
 }
 
+/* As a layer makes them: short keys, g below 0 and beta between 0 and 1. */
+static int delta_rule(fixture *f, int op, int dtype, int64_t t, int64_t groups, int64_t heads,
+                      const ms_op_attrs *attrs) {
+  const int documents = op == MS_OP_document_gated_delta_rule;
+  const int k = op1(f, MS_OP_scale, param(f, dtype, SHAPE(2, t, groups, 4)), ATTRS(.scale = {.alpha = 0.4}));
+  const int decay = op1(f, MS_OP_softplus, param(f, dtype, SHAPE(2, t, heads)), NULL);
+  const int in[] = {param(f, dtype, SHAPE(2, t, groups, 4)),
+                    k,
+                    param(f, dtype, SHAPE(2, t, heads, 3)),
+                    op1(f, MS_OP_scale, decay, ATTRS(.scale = {.alpha = -0.3})),
+                    op1(f, MS_OP_sigmoid, param(f, dtype, SHAPE(2, t, heads)), NULL),
+                    documents ? input(f, "tokens", MS_I32, SHAPE(2, t)) : -1};
+  int out[MS_MAX_OUTPUTS];
+  apply(f, op, 5 + documents, in, attrs, out);
+  return out[0];
+}
+
+static int build_delta_rule(fixture *f, int op, int dtype) { return delta_rule(f, op, dtype, 9, 2, 2, NULL); }
+static int build_delta_rule_grouped(fixture *f, int op, int dtype) {
+  return delta_rule(f, op, dtype, 6, 2, 4, ATTRS(.delta_rule = {.scale = 0.8}));
+}
+static int build_delta_rule_chunks(fixture *f, int op, int dtype) { return delta_rule(f, op, dtype, 66, 1, 1, NULL); }
+static int build_delta_rule_documents(fixture *f, int op, int dtype) {
+  return delta_rule(f, op, dtype, 17, 2, 2, ATTRS(.delta_rule = {.start = 2}));
+}
+
 static int build_cross_entropy(fixture *f, int op, int dtype) {
   return op2(f, op, param(f, dtype, SHAPE(2, 5, 7)), input(f, "tokens", MS_I32, SHAPE(2, 5)),
              ATTRS(.loss = {.ignore_index = 2}));

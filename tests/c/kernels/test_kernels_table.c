@@ -5,6 +5,7 @@
 
 #include "base/numbers/dtype.h"
 #include "graph/graph.h"
+#include "kernels/gated_delta_rule.h"
 #include "kernels/products/linear_cross_entropy.h"
 #include "tests/c/kernels/kernel_table_cases.h"
 
@@ -41,6 +42,16 @@ static int needs_positive_base(int op, int i) {
   return i == 0 && (op == MS_OP_pow || op == MS_OP_pow_backward_base || op == MS_OP_pow_backward_exponent);
 }
 
+static int is_delta_rule(int op) {
+  return op == MS_OP_gated_delta_rule || op == MS_OP_gated_delta_rule_backward ||
+         op == MS_OP_document_gated_delta_rule || op == MS_OP_document_gated_delta_rule_backward;
+}
+
+/* Keys and betas with which a state does not grow. */
+static double of_delta_rule(int i, double x) {
+  return i == MS_DELTA_K ? x / 3 : i == MS_DELTA_G ? -fabs(x) / 4 : i == MS_DELTA_BETA ? 1 / (1 + exp(-x)) : x;
+}
+
 /* Codes are no NaN (127, 255); tokens and targets are classes of 11; norms and counts are positive; the log-sums of
  * attention are larger than scores. */
 static void make_sensible(kernel_case *c) {
@@ -55,6 +66,7 @@ static void make_sensible(kernel_case *c) {
         set_input(c, i, e, fabs(x) + 0.25);
       else if ((op == MS_OP_attention_backward || op == MS_OP_document_attention_backward) && i == 4)
         set_input(c, i, e, 4.0 + fabs(x));
+      else if (is_delta_rule(op)) set_input(c, i, e, of_delta_rule(i, x));
       else if (op == MS_OP_step_norm || (op == MS_OP_cross_entropy_backward && i >= 2) || is_after_targets(&c->call, i))
         set_input(c, i, e, 1.0 + fabs(x));
     }

@@ -237,6 +237,27 @@ static inline int attention_node(draw *d) {
   return below(d, 2) ? reshape_to(f, out[0], SHAPE(from.dims[0], from.dims[1], -1)) : out[0];
 }
 
+/* Keys short enough, and numbers of heads within bounds, that the state does not grow. */
+static inline int delta_rule_node(draw *d) {
+  fixture *f = &d->t->f;
+  const int x = op1(f, MS_OP_tanh, with_axes(d, 3), NULL), tokens = d->tokens;
+  const ms_value_info from = *shape(d, x), of_tokens = *shape(d, tokens);
+  if (from.ndim != 3 || from.dims[2] % 12) return -1;
+  const int64_t groups = below(d, 2) ? 6 : 2, heads = groups * (1 + below(d, 2)), size = from.dims[2] / 6;
+  const int documents = from.dims[0] == of_tokens.dims[0] && from.dims[1] == of_tokens.dims[1] && below(d, 2);
+  int in[6] = {heads_of(d, x, groups, size, 0), -1, heads_of(d, x, heads, size + 1, 0), -1, -1, tokens};
+  in[1] =
+      op1(f, MS_OP_scale, op1(f, MS_OP_tanh, heads_of(d, x, groups, size, 0), NULL), ATTRS(.scale = {.alpha = 0.4}));
+  for (int i = 3; i < 5; i++)
+    in[i] = reshape_to(f, op1(f, MS_OP_sigmoid, heads_of(d, x, heads, 1, 0), NULL),
+                       SHAPE(from.dims[0], from.dims[1], heads));
+  in[3] = op1(f, MS_OP_scale, in[3], ATTRS(.scale = {.alpha = -0.5}));
+  int out[MS_MAX_OUTPUTS];
+  apply(f, documents ? MS_OP_document_gated_delta_rule : MS_OP_gated_delta_rule, 5 + documents, in,
+        ATTRS(.delta_rule = {.start = documents ? 3 : 0}), out);
+  return reshape_to(f, out[0], SHAPE(from.dims[0], from.dims[1], -1));
+}
+
 /* ---- shapes ----------------------------------------------------------------------------------------------------- */
 
 static inline int transpose_node(draw *d) {

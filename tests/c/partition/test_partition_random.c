@@ -33,10 +33,10 @@ static int loss_of(draw *d, int v) {
 }
 
 static int (*const random_nodes[])(draw *) = {
-    table_node, linear_node,  linear_node,    linear_node,  unary_node,   unary_node,   binary_node, binary_node,
-    norm_node,  reduce_node,  transpose_node, where_node,   reshape_node, reshape_node, cut_node,    attention_node,
-    sized_node, product_node, hint_node,      dropout_node, cast_node,    numbers_node, power_node,  along_node,
-    topk_node,  index_node,   image_node,     image_node,   expert_node};
+    table_node, linear_node,  linear_node,    linear_node,  unary_node,   unary_node,     binary_node, binary_node,
+    norm_node,  reduce_node,  transpose_node, where_node,   reshape_node, reshape_node,   cut_node,    attention_node,
+    sized_node, product_node, hint_node,      dropout_node, cast_node,    numbers_node,   power_node,  along_node,
+    topk_node,  index_node,   image_node,     image_node,   expert_node,  delta_rule_node};
 enum { N_RANDOM_NODES = sizeof random_nodes / sizeof random_nodes[0] };
 
 static void draw_graph(draw *d) {
