@@ -223,6 +223,8 @@ local CHECKED = {
   { "head_bias", false }, { "alibi", false }, { "embedding_norm", false },
   { "layer_norm", false }, { "norm_bias", true }, { "parallel", false }, { "rotary_dim", false },
   { "rope_interleaved", false }, { "residual_scale", 1 }, { "logit_scale", 1 }, { "head_dim" }, { "kv_heads" },
+  { "attn_output_gate", false }, { "linear_num_value_heads", false }, { "linear_num_key_heads", false },
+  { "linear_key_head_dim", false }, { "linear_value_head_dim", false }, { "linear_conv_kernel_dim", false },
 }
 
 local function is_near(a, b)
@@ -267,6 +269,19 @@ local function scale_of(o)
   return o.attention_scale or model_rope.score_scale(o.kv_lora_rank and o.rope_scaling, o.head_dim)
 end
 
+-- Options that mark layers, default all; `of`: the option without which no layer has what they mark; `unless`: the one
+-- with which they say nothing.
+local BY_LAYER = {
+  { "slides", of = "window" }, { "rotates", unless = "alibi" }, { "chunked", of = "attention_chunk_size" }, { "sparse" },
+  { "linear_attention", of = "linear_num_value_heads" },
+}
+
+local function is_marked(o, marks, i)
+  local given = o[marks[1]]
+  if marks.unless and o[marks.unless] then return true end
+  return not (marks.of and not o[marks.of]) and (not given or given[i])
+end
+
 -- Reads what was written: an option that a family's config.json cannot say would be lost.
 local function check_written(row, known, o, config)
   local again = read(row, known, "config.json", config)
@@ -280,18 +295,10 @@ local function check_written(row, known, o, config)
     if not is_near(value_of(o, name, default), value_of(again, name, default)) then refuse_lost(row, name) end
   end
   if not is_near(scale_of(o), scale_of(again)) then refuse_lost(row, "attention_scale") end
-  for i = 1, o.window and o.layers or 0 do
-    local slides = not o.slides or o.slides[i]
-    if slides ~= (not again.slides or again.slides[i]) then refuse_lost(row, "slides") end
-  end
-  for i = 1, o.layers do
-    local rotates, sparse = o.alibi or not o.rotates or o.rotates[i], not o.sparse or o.sparse[i]
-    if rotates ~= (again.alibi or not again.rotates or again.rotates[i]) then refuse_lost(row, "rotates") end
-    local chunked = o.attention_chunk_size and (not o.chunked or o.chunked[i])
-    if chunked ~= (again.attention_chunk_size and (not again.chunked or again.chunked[i])) then
-      refuse_lost(row, "chunked")
+  for _, marks in ipairs(BY_LAYER) do
+    for i = 1, o.layers do
+      if is_marked(o, marks, i) ~= is_marked(again, marks, i) then refuse_lost(row, marks[1]) end
     end
-    if sparse ~= (not again.sparse or again.sparse[i]) then refuse_lost(row, "sparse") end
   end
   if o.window and not is_near(theta_of_window(o), theta_of_window(again)) then refuse_lost(row, "window_rope_theta") end
 end

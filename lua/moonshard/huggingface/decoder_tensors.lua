@@ -8,6 +8,7 @@ local NAMES = {
   embed = "embed_tokens", embed_norm = "embed_norm", norm = "norm",
   ["attn.wq"] = "self_attn.q_proj", ["attn.wk"] = "self_attn.k_proj", ["attn.wv"] = "self_attn.v_proj",
   ["attn.wq_a"] = "self_attn.q_a_proj", ["attn.wq_b"] = "self_attn.q_b_proj",
+  ["attn.wg"] = "self_attn.q_proj",
   ["attn.wkv_a"] = "self_attn.kv_a_proj_with_mqa", ["attn.wkv_b"] = "self_attn.kv_b_proj",
   ["attn.kv_norm"] = "self_attn.kv_a_layernorm",
   ["attn.wo"] = "self_attn.o_proj", ["attn.q_norm"] = "self_attn.q_norm", ["attn.k_norm"] = "self_attn.k_norm",
@@ -38,10 +39,12 @@ end
 local function attention_of(o)
   if o.kv_lora_rank then return latent_attention_of(o) end
   local queries, keys, bias = o.heads * o.head_dim, o.kv_heads * o.head_dim, o.qkv_bias
-  return {
+  local list = {
     { "attn.wq", o.dim, queries, bias }, { "attn.wk", o.dim, keys, bias }, { "attn.wv", o.dim, keys, bias },
     { "attn.wo", queries, o.dim, o.out_bias },
   }
+  if o.attn_output_gate then table.insert(list, 2, { "attn.wg", o.dim, queries, bias }) end
+  return list
 end
 
 local function mlp_of(o)
@@ -139,8 +142,11 @@ function List:add_rows(fused, name, inputs, outputs, parameter)
   tensor.shape[1] = tensor.shape[1] + outputs
 end
 
--- Which tensor has the product: nil: one of its own.
+-- Which tensor has the product: nil: one of its own. A head's gate is right behind its queries.
 local function fused_of(row, o, ours)
+  if o.attn_output_gate and (ours == "attn.wq" or ours == "attn.wg") then
+    return { name = NAMES[ours], blocks = o.heads }
+  end
   local fused = row.fused
   if fused and fused.qkv and (ours == "attn.wq" or ours == "attn.wk" or ours == "attn.wv") then
     return { name = fused.qkv, blocks = fused.by_head and o.kv_heads or nil }
@@ -199,6 +205,35 @@ function List:add_latent_norms(row, layer, o)
   add("attn.kv_norm", o.kv_lora_rank)
 end
 
+-- Linear attention: queries, keys, values and gates of each key head together, as are the numbers of its value heads;
+-- the channels of the three convolutions below one another.
+function List:add_linear_attention(layer, own, o)
+  local theirs, ours, blocks = layer .. "linear_attn.", own .. "linear_attn.", { blocks = o.linear_num_key_heads }
+  local heads, size = o.linear_num_value_heads, o.linear_conv_kernel_dim
+  local keys, values = o.linear_num_key_heads * o.linear_key_head_dim, heads * o.linear_value_head_dim
+  for _, product in ipairs({ { "wq", keys }, { "wk", keys }, { "wv", values }, { "wz", values } }) do
+    self:add_rows(blocks, theirs .. "in_proj_qkvz.weight", o.dim, product[2], ours .. product[1] .. ".weight")
+  end
+  for _, name in ipairs({ "wb", "wa" }) do
+    self:add_rows(blocks, theirs .. "in_proj_ba.weight", o.dim, heads, ours .. name .. ".weight")
+  end
+  for _, part in ipairs({ { "conv_q", keys }, { "conv_k", keys }, { "conv_v", values } }) do
+    self:add_rows({}, theirs .. "conv1d.weight", 1, part[2], ours .. part[1])
+  end
+  self[#self].shape[3] = size
+  self:add(theirs .. "dt_bias", { heads }, ours .. "dt_bias")
+  self:add(theirs .. "A_log", { heads }, ours .. "a_log")
+  self:add(theirs .. "norm.weight", { o.linear_value_head_dim }, ours .. "norm.weight")
+  self:add(theirs .. "out_proj.weight", { o.dim, values }, ours .. "wo.weight")
+end
+
+function List:add_attention(row, layer, own, o)
+  self:add_products(row, layer, own, attention_of(o), o)
+  if o.sinks then self:add(layer .. "self_attn.sinks", { o.heads }, own .. "attn.sinks") end
+  if o.qk_norm and o.qk_norm ~= "l2" then self:add_qk_norms(row, layer, own, o) end
+  if o.kv_lora_rank then self:add_latent_norms(row, layer, o) end
+end
+
 function List:add_layer(row, o, i)
   local layer, ours = (row.layer or "layers.%d."):format(i), ("layers.%d."):format(i)
   local norms = row.norms or NORMS[o.norms or "before"]
@@ -208,10 +243,11 @@ function List:add_layer(row, o, i)
     if norms[name] and not absent then self:add_norm(layer .. norms[name], o, ours .. name) end
   end
   add_norm("attn_norm")
-  self:add_products(row, layer, ours, attention_of(o), o)
-  if o.sinks then self:add(layer .. "self_attn.sinks", { o.heads }, ours .. "attn.sinks") end
-  if o.qk_norm and o.qk_norm ~= "l2" then self:add_qk_norms(row, layer, ours, o) end
-  if o.kv_lora_rank then self:add_latent_norms(row, layer, o) end
+  if o.linear_num_value_heads and (not o.linear_attention or o.linear_attention[i + 1]) then
+    self:add_linear_attention(layer, ours, o)
+  else
+    self:add_attention(row, layer, ours, o)
+  end
   add_norm("attn_norm_behind")
   add_norm("ffn_norm")
   if o.experts and (not o.sparse or o.sparse[i + 1]) then

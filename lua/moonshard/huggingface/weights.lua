@@ -34,12 +34,12 @@ function weights.view(tensor, slice)
   end
   if not slice.column then return nil, numel(tensor.shape) end
   if slice.blocks then -- some rows of each block of as many
-    local width, rows = tensor.shape[2] or 1, slice.columns
+    local width, rows = numel(tensor.shape) / tensor.shape[1], slice.columns
     return { rows = slice.blocks, columns = rows * width, first = slice.column * width,
       row_stride = tensor.shape[1] / slice.blocks * width, column_stride = 1 }, slice.blocks * rows * width
   end
   if not slice.transposed then -- rows below one another, or elements of a vector
-    local width = tensor.shape[2] or 1
+    local width = numel(tensor.shape) / tensor.shape[1]
     local elements = slice.columns * width
     return { rows = 1, columns = elements, first = slice.column * width, row_stride = 1, column_stride = 1 }, elements
   end

@@ -17,6 +17,7 @@
 --   DeepSeek V2, V3, Kimi K2        keys and values from a latent vector (latent_attention.lua)
 --   gpt-oss                         attention sinks, biases of experts, a gate within limits
 --   BLOOM, Falcon RW, MPT           biases that grow with the distance in place of rotary positions (alibi.lua)
+--   Qwen3-Next                      linear attention (gated_delta_net.lua), a gate behind the other layers' attention
 --
 -- Rotary positions pair element d with d + D/2, as Hugging Face's weights expect, or neighbours (Cohere, GLM). Initial
 -- weights: normal(0, 0.02), the projections into the residual stream scaled by 1/sqrt(2 layers).
@@ -24,6 +25,7 @@
 local alibi = require("moonshard.models.alibi")
 local constants = require("moonshard.tensor.constants")
 local gated = require("moonshard.nn.gated")
+local gated_delta_net = require("moonshard.models.gated_delta_net")
 local HeadNorms = require("moonshard.models.head_norms")
 local language = require("moonshard.models.language")
 local latent_attention = require("moonshard.models.latent_attention")
@@ -73,6 +75,7 @@ function Attention:init(config, slides, rotates, chunk)
   self._theta, self._scaling = local_theta or config.rope_theta, not local_theta and config.rope_scaling
   self._rotates = rotates
   self.wq = linear(config.dim, config.heads * head_dim, config.qkv_bias)
+  if config.attn_output_gate then self.wg = linear(config.dim, config.heads * head_dim, config.qkv_bias) end
   self.wk = linear(config.dim, config.kv_heads * head_dim, config.qkv_bias)
   self.wv = linear(config.dim, config.kv_heads * head_dim, config.qkv_bias)
   self.wo = linear(config.heads * head_dim, config.dim, config.out_bias, residual_law(config))
@@ -134,7 +137,8 @@ function Attention:forward(x, tokens, cache)
   local function whole() return attend(self, q, k, v, tokens, sinks) end
   local y = cache and cache:attend(q, k, v, { window = self._window, chunk = self._chunk, sinks = sinks,
     softcap = config.attention_softcap, scale = config.attention_scale }, whole) or whole()
-  return self.wo(y:reshape(batch, length, self.heads * self.head_dim))
+  y = y:reshape(batch, length, self.heads * self.head_dim)
+  return self.wo(self.wg and y * self.wg(x):sigmoid() or y)
 end
 
 -- ---- MLP and block ----------------------------------------------------------------------------------------------
@@ -170,11 +174,18 @@ end
 
 local Block = module.define("Block")
 
-function Block:init(config, slides, rotates, sparse, chunk)
+-- Attention or what a layer has in its place, and the name that the layer has it by.
+local function mixer_of(config, slides, rotates, chunk, is_linear)
+  if is_linear then return "linear_attn", gated_delta_net(config, residual_law(config)) end
+  if config.kv_lora_rank then return "attn", latent_attention(config, slides, rotates, residual_law(config)) end
+  return "attn", Attention(config, slides, rotates, chunk)
+end
+
+function Block:init(config, slides, rotates, sparse, chunk, is_linear)
   local before, behind = config.norms ~= "behind", config.norms ~= "before"
   self.attn_norm = before and norm(config) or nil
-  self.attn = config.kv_lora_rank and latent_attention(config, slides, rotates, residual_law(config))
-    or Attention(config, slides, rotates, chunk)
+  local name, mixer = mixer_of(config, slides, rotates, chunk, is_linear)
+  self[name] = mixer
   self.attn_norm_behind = behind and norm(config) or nil
   self.ffn_norm = before and config.parallel ~= "one" and norm(config) or nil
   self.mlp = sparse and experts_of(config) or MLP(config, config.ffn)
@@ -192,7 +203,7 @@ end
 
 function Block:forward(x, tokens, cache)
   local read = through(self.attn_norm, x)
-  local attended = scaled(self, through(self.attn_norm_behind, self.attn(read, tokens, cache)))
+  local attended = scaled(self, through(self.attn_norm_behind, (self.attn or self.linear_attn)(read, tokens, cache)))
   if not self._parallel then
     x = x + attended
     return x + scaled(self, through(self.ffn_norm_behind, self.mlp(through(self.ffn_norm, x))))
@@ -215,7 +226,8 @@ function Decoder:init(config)
     local slides = config.window and (not config.slides or config.slides[i])
     local sparse = config.experts and (not config.sparse or config.sparse[i])
     local chunk = (not config.chunked or config.chunked[i]) and config.attention_chunk_size or nil
-    self.layers[i] = Block(config, slides, not config.rotates or config.rotates[i], sparse, chunk)
+    local is_linear = config.linear_num_value_heads and (not config.linear_attention or config.linear_attention[i])
+    self.layers[i] = Block(config, slides, not config.rotates or config.rotates[i], sparse, chunk, is_linear)
   end
   self.norm = norm(config)
   language.add_head(self, config)

@@ -79,6 +79,13 @@ local SPECS = {
   qk_nope_head_dim = { "positive" },
   qk_rope_head_dim = { "positive" },
   v_head_dim = { "positive" },
+  attn_output_gate = { "boolean", default = false },
+  linear_attention = { "table" },
+  linear_num_key_heads = { "positive" },
+  linear_num_value_heads = { "positive" },
+  linear_key_head_dim = { "positive" },
+  linear_value_head_dim = { "positive" },
+  linear_conv_kernel_dim = { "positive" },
 }
 
 local WITH_SIZES = { { "string" } }
@@ -116,6 +123,31 @@ local function read_latent(who, config)
     end
   end
   config.head_dim, config.rotary_dim = head_dim, turned
+end
+
+-- Options of layers with linear attention; the last ones have defaults.
+local OF_LINEAR = { "linear_attention", "linear_num_key_heads", "linear_key_head_dim", "linear_value_head_dim",
+  "linear_conv_kernel_dim" }
+
+local function read_linear(who, config)
+  local heads = config.linear_num_value_heads
+  for _, name in ipairs(OF_LINEAR) do
+    if not heads and config[name] then
+      errors.invalid("%s: %s says something of linear attention: give linear_num_value_heads", who, name)
+    end
+  end
+  if config.attn_output_gate and config.kv_lora_rank then
+    errors.invalid("%s: attn_output_gate is not built with latent keys and values, kv_lora_rank", who)
+  end
+  if not heads then return end
+  config.linear_num_key_heads = config.linear_num_key_heads or heads
+  config.linear_key_head_dim = config.linear_key_head_dim or 128
+  config.linear_value_head_dim = config.linear_value_head_dim or config.linear_key_head_dim
+  config.linear_conv_kernel_dim = config.linear_conv_kernel_dim or 4
+  if heads % config.linear_num_key_heads ~= 0 then
+    errors.raise("MS_ESHAPE", "%s: linear_num_value_heads %d must be a multiple of linear_num_key_heads %d: as many "
+      .. "heads share each of these", who, heads, config.linear_num_key_heads)
+  end
 end
 
 local function check_heads(who, config)
@@ -256,7 +288,7 @@ end
 
 -- Options that have true or false for each layer.
 local function check_by_layer(who, config)
-  for _, name in ipairs({ "slides", "rotates", "chunked", "sparse" }) do
+  for _, name in ipairs({ "slides", "rotates", "chunked", "sparse", "linear_attention" }) do
     for i = 1, config[name] and config.layers or 0 do
       if type(config[name][i]) ~= "boolean" then
         errors.invalid("%s: %s must have true or false for each of the %d layers; that of layer %d is %s", who, name,
@@ -343,6 +375,15 @@ end
 ---@field qk_nope_head_dim? integer elements of a head's queries and keys without positions
 ---@field qk_rope_head_dim? integer and those that are rotated
 ---@field v_head_dim? integer of its values
+---@field attn_output_gate? boolean the sigmoid of a product of the layer's input weighs the attention's result; default
+---  false
+---@field linear_num_value_heads? integer layers have linear attention with so many heads (models/gated_delta_net.lua);
+---  default: none. With it:
+---@field linear_attention? boolean[] which layers do; default: all
+---@field linear_num_key_heads? integer default linear_num_value_heads
+---@field linear_key_head_dim? integer default 128
+---@field linear_value_head_dim? integer default linear_key_head_dim
+---@field linear_conv_kernel_dim? integer positions that a convolution reads; default 4
 ---@field window_rope_theta? number theta of the layers that slide, which then have no scaling
 
 ---@class moonshard.DecoderConfig: moonshard.DecoderOptions with all defaults filled in
@@ -356,6 +397,7 @@ function decoder_options.read(who, given, has_sizes)
   local config = options.parse(who, given, has_sizes and WITH_SIZES or SPECS)
   config.kv_heads = config.kv_heads or config.heads
   read_latent(who, config)
+  read_linear(who, config)
   check_heads(who, config)
   config.rope_scaling = rope.read_scaling(who .. ": rope_scaling", config.rope_scaling,
     (config.rotary_dim or config.head_dim) / 2)

@@ -52,6 +52,11 @@ families.rows = {
     name = "Qwen3Moe", traits = { qk_norm = "head" },
     usual = { experts = 128, experts_per_token = 8, renormalise = true, eps = 1e-6 },
   },
+  qwen3_next = {
+    name = "Qwen3Next", traits = { norm_from_one = true, qk_norm = "head", attn_output_gate = true },
+    usual = { experts = 512, experts_per_token = 10, renormalise = true, eps = 1e-6, linear_num_key_heads = 16,
+      linear_num_value_heads = 32 },
+  },
   olmoe = {
     name = "Olmoe", traits = { qk_norm = "all" }, usual = { experts = 64, experts_per_token = 8, renormalise = false },
   },

@@ -1,7 +1,8 @@
 -- The keys and values that generation keeps between tokens, as a model's forward sees them: `cache`, its second
 -- argument. It has two forms. The first pass, over whole prompts, computes as training does, and keeps the keys and
--- values of every layer as outputs. Each later pass gets one token a sample: layers join its key and value with the
--- ones kept so far, which are inputs, as is the mask of those that a sample has (train/decoding.lua writes both).
+-- values of every layer as outputs, or the states of layers that have these instead. Each later pass gets one token a
+-- sample: layers join its key and value with the ones kept so far, which are inputs, as is the mask of those that a
+-- sample has (train/decoding.lua writes both), or begin with the state.
 
 local create = require("moonshard.tensor.create")
 local ops = require("moonshard.tensor.ops")
@@ -10,7 +11,7 @@ local sink = require("moonshard.nn.sink")
 
 ---@class moonshard.KVCache
 ---@field outputs table<string, moonshard.Tensor> "keys 1", "values 1", ...: what this pass adds, [B,T,G,D] a layer
----@field layers moonshard.CachedLayer[] what the outputs are, in the order of the layers
+---@field layers moonshard.CachedLayer[] what the outputs are, in order
 ---@field inputs table<string, moonshard.Tensor>
 ---@field is_first boolean
 ---@field longest integer tokens of the longest text, this pass's included
@@ -25,6 +26,7 @@ KVCache.__index = KVCache
 ---@field dtype string
 ---@field window integer? of keys that a query sees
 ---@field chunk integer? it sees those of its own chunk alone
+---@field state integer[]? the shape of a state of a text that this is instead of keys and values
 
 local kv_cache = {}
 
@@ -72,7 +74,7 @@ local function angles_of(self, rotation)
   for i, name in ipairs(names) do texts[i] = ("%s=%.17g"):format(name, rotation.attributes[name]) end
   local key = ("%d %s %s"):format(half, table.concat(texts, " "), tostring(rotation.turns))
   if not self.angles[key] then
-    local positions = self.inputs["keys 1"].shape[3] + 1
+    local positions = self.inputs["keys " .. #self.layers + 1].shape[3] + 1
     local pairs_of_one = ops.concat(create.ones(1, positions, 1, half), create.zeros(1, positions, 1, half),
       { axis = -1 })
     self.angles[key] = rope.rotate(pairs_of_one, { attributes = attributes, turns = rotation.turns })
@@ -141,6 +143,18 @@ function KVCache:attend(q, k, v, o, whole)
   self.outputs["keys " .. layer], self.outputs["values " .. layer] = k, v
   if self.is_first then return whole() end
   return attend_to_kept(self, layer, q, k, v, o)
+end
+
+---What a layer keeps that does not grow with the text.
+---@param shape integer[] of a text's
+---@param dtype string
+---@return moonshard.Tensor? before [B,...] what the pass before left; nil in the first pass
+---@return fun(after: moonshard.Tensor) keep notes what this pass leaves
+function KVCache:state(shape, dtype)
+  local layer = #self.layers + 1
+  local name = "state " .. layer
+  self.layers[layer] = { state = shape, dtype = dtype }
+  return self.inputs[name], function(after) self.outputs[name] = after end
 end
 
 return kv_cache

@@ -4,7 +4,8 @@
 -- The first pass takes whole texts, padded at the end to a power of two, and gives keys and values of all their tokens.
 -- They are kept on the host, and are inputs of the later passes, together with a mask of those that a text has: its own
 -- in front of the new token, within the layer's window and the document. Their number is a power of two as well, so
--- that a few plans serve texts of all lengths.
+-- that a few plans serve texts of all lengths. Layers with a state instead of keys and values begin with the one that
+-- the pass before left.
 
 local dtypes = require("moonshard.base.dtypes")
 local engine = require("moonshard.base.ffi")
@@ -114,9 +115,28 @@ end
 
 local function each_array(self, visit)
   for i, layer in ipairs(self.layers) do
-    visit("keys " .. i, layer, layer.key_dim)
-    visit("values " .. i, layer, layer.value_dim)
+    if not layer.state then
+      visit("keys " .. i, layer, layer.key_dim)
+      visit("values " .. i, layer, layer.value_dim)
+    end
   end
+end
+
+local function each_state(self, visit)
+  for i, layer in ipairs(self.layers) do
+    if layer.state then visit("state " .. i, layer) end
+  end
+end
+
+-- A pass leaves a new state in place of the one before.
+local function keep_states(self, exec)
+  each_state(self, function(name, layer)
+    local count = #self.texts
+    for _, size in ipairs(layer.state) do count = count * size end
+    local array = self.arrays[name] or array_of(layer.dtype, count)
+    ffi.copy(array.data, exec:output(name, layer.dtype), count * dtypes.sizes[layer.dtype])
+    self.arrays[name] = array
+  end)
 end
 
 -- Gives the kept arrays room for more tokens.
@@ -176,6 +196,7 @@ local function begin(self, longest)
   run(exec, { tokens = last_tokens(self, length), last = last })
   make_room(self, longest)
   keep(self, exec, length, function() return 0 end)
+  keep_states(self, exec)
   return reader(self, exec, 1, only_one)
 end
 
@@ -211,14 +232,12 @@ local function inputs_of(self)
   add("tokens", of_each(self, function(text) return text.ids[#text.ids] end), 1)
   add("positions", of_each(self, function(text) return #text.ids - 1 end), 1)
   add("positions_in_documents", of_each(self, function(text) return #text.ids - 1 - text.document end), 1)
-  for _, layer in ipairs(self.layers) do
-    local name = kv_cache.mask_name(layer)
-    if not inputs[name] then add(name, mask_of(self, layer), 1, 1, self.rows + 1) end
-  end
-  for i, layer in ipairs(self.layers) do
-    add("keys " .. i, self.arrays["keys " .. i], layer.heads, self.rows, layer.key_dim)
-    add("values " .. i, self.arrays["values " .. i], layer.heads, self.rows, layer.value_dim)
-  end
+  each_array(self, function(name, layer, width)
+    local mask = kv_cache.mask_name(layer)
+    if not inputs[mask] then add(mask, mask_of(self, layer), 1, 1, self.rows + 1) end
+    add(name, self.arrays[name], layer.heads, self.rows, width)
+  end)
+  each_state(self, function(name, layer) add(name, self.arrays[name], unpack(layer.state)) end)
   return inputs, specs
 end
 
@@ -234,6 +253,7 @@ local function continue(self, longest)
   end, AGREED)
   run(exec, inputs)
   keep(self, exec, 1, function(text) return #text.ids - 1 end)
+  keep_states(self, exec)
   return reader(self, exec, 1, only_one)
 end
 

@@ -11,7 +11,7 @@ local session = require("moonshard.engine.session")
 local message = fixture.message
 
 local FAMILIES = { "gpt2", "documents", "llama", "qwen3", "gemma2", "smollm3", "qwen2_moe",
-  "deepseek_v3", "gpt_oss" }
+  "deepseek_v3", "gpt_oss", "qwen3_next" }
 local PROMPTS = { "the moon is", { 1, 2, 32, 4 }, "a" }
 
 local FOLDERS = "tests/fixtures/huggingface/"
@@ -42,6 +42,12 @@ local MODELS = {
   gpt_oss = function()
     return ms.models.gpt_oss { vocab = 256, layers = 2, dim = 16, heads = 4, kv_heads = 2, ffn = 12, seq = 40,
       experts = 4, experts_per_token = 2, window = 5, slides = { true, false }, document_start = 32 }
+  end,
+  qwen3_next = function()
+    return ms.models.qwen3_next { vocab = 256, layers = 3, dim = 16, heads = 4, kv_heads = 2, head_dim = 6, ffn = 32,
+      seq = 40, experts = 4, experts_per_token = 2, expert_ffn = 12, shared_ffn = 8, linear_num_key_heads = 2,
+      linear_num_value_heads = 4, linear_key_head_dim = 4, linear_attention = { true, false, true },
+      document_start = 32 }
   end,
   gemma2 = function()
     return ms.models.gemma2 { vocab = 256, layers = 2, dim = 16, heads = 4, kv_heads = 2, head_dim = 6, ffn = 32,

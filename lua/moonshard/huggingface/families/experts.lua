@@ -76,17 +76,6 @@ local QWEN = with(routers.KNOWN, {
   sliding_window = { "number|none" }, max_window_layers = { "number" }, layer_types = { "list", null = true },
 })
 
--- Which layers have experts: every so many, without those that are listed, from 0.
-local function sparse_of(values, layers)
-  local dense, sparse, all = {}, {}, true
-  for _, i in ipairs(values.mlp_only_layers or {}) do dense[i + 1] = true end
-  for i = 1, layers do
-    sparse[i] = not dense[i] and i % values.decoder_sparse_step == 0
-    all = all and sparse[i]
-  end
-  return not all and sparse or nil
-end
-
 local function read_qwen(path, values, o, experts)
   for i, kind in ipairs(values.layer_types or {}) do
     if kind ~= "full_attention" then
@@ -101,18 +90,13 @@ local function read_qwen(path, values, o, experts)
   o.experts = values.num_local_experts or values.num_experts or experts
   o.experts_per_token, o.expert_ffn = values.num_experts_per_tok, values.moe_intermediate_size
   routers.read(path, values, o, "num_experts")
-  o.renormalise, o.sparse = values.norm_topk_prob, sparse_of(values, o.layers)
+  o.renormalise, o.sparse = values.norm_topk_prob, routers.sparse_of(values, o.layers)
 end
 
 local function write_qwen(o, config)
   config.num_experts, config.moe_intermediate_size, config.norm_topk_prob = o.experts, o.expert_ffn, o.renormalise
-  config.decoder_sparse_step, config.use_sliding_window, config.sliding_window = 1, false, json.null
-  for i = 1, o.layers do
-    if o.sparse and not o.sparse[i] then
-      config.mlp_only_layers = config.mlp_only_layers or {}
-      table.insert(config.mlp_only_layers, i - 1)
-    end
-  end
+  config.use_sliding_window, config.sliding_window = false, json.null
+  routers.write_sparse(o, config)
   routers.write(o, config)
 end
 

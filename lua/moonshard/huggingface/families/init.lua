@@ -266,7 +266,8 @@ families.smollm3 = {
   end,
 }
 
-for _, name in ipairs({ "alibi", "deepseek", "experts", "gpt_oss", "later", "layer_norm", "llama4", "ministral3" }) do
+for _, name in ipairs({ "alibi", "deepseek", "experts", "gpt_oss", "later", "layer_norm", "llama4", "ministral3",
+  "qwen3_next" }) do
   for model_type, row in pairs(require("moonshard.huggingface.families." .. name)) do families[model_type] = row end
 end
 for model_type, row in pairs(families) do row.model_type = model_type end

@@ -10,8 +10,7 @@ return {
   mllama = "layers that attend to an image are not built", paligemma = "attention to later tokens is not built",
   mamba = "state space layers are not built", mamba2 = "state space layers are not built",
   jamba = "state space layers are not built", granitemoehybrid = "state space layers are not built",
-  qwen3_next = "layers of a gated delta rule (linear attention) are not built",
-  kimi_linear = "layers of a gated delta rule (linear attention) are not built",
+  kimi_linear = "linear attention with a decay for each channel is not built",
   deepseek_v32 = "an indexer that chooses keys (sparse attention) is not built",
   t5 = "models of an encoder and a decoder are not built",
 }

@@ -38,4 +38,30 @@ function routers.write(o, config)
   config.num_experts_per_tok = o.experts_per_token
 end
 
+---Which layers have experts: every so many (decoder_sparse_step), without those of mlp_only_layers, which count from 0.
+---@param values table with both fields
+---@param layers integer
+---@return boolean[]? nil: all
+function routers.sparse_of(values, layers)
+  local dense, sparse, all = {}, {}, true
+  for _, i in ipairs(values.mlp_only_layers or {}) do dense[i + 1] = true end
+  for i = 1, layers do
+    sparse[i] = not dense[i] and i % values.decoder_sparse_step == 0
+    all = all and sparse[i]
+  end
+  return not all and sparse or nil
+end
+
+---@param o table options
+---@param config table gets both fields
+function routers.write_sparse(o, config)
+  config.decoder_sparse_step = 1
+  for i = 1, o.layers do
+    if o.sparse and not o.sparse[i] then
+      config.mlp_only_layers = config.mlp_only_layers or {}
+      table.insert(config.mlp_only_layers, i - 1)
+    end
+  end
+end
+
 return routers

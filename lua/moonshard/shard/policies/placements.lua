@@ -273,9 +273,19 @@ function placements.tensor_parallel(model)
     { re[[\.(wq_b|wkv_b)\.]], { tensor = "colwise", heads = heads } },
     { re[[\.(wq_a|wkv_a|kv_norm)\.]], { tensor = "replicate" } },
   }
+  local linear = model.config.linear_num_value_heads ~= nil
+  local linear_rules = { -- heads of linear attention, in the layers that have it
+    { re[[linear_attn\.(wq\.|wk\.|conv_q|conv_k)]], { tensor = "colwise", heads = model.config.linear_num_key_heads },
+      optional = true },
+    { re[[linear_attn\.(wv\.|wz\.|wb\.|wa\.|conv_v|a_log|dt_bias)]],
+      { tensor = "colwise", heads = model.config.linear_num_value_heads }, optional = true },
+    { re[[linear_attn\.norm\.]], { tensor = "replicate" }, optional = true },
+  }
   local rules = {
-    { re[[\.wq\.]], { tensor = "colwise", heads = heads }, optional = latent },
-    { re[[\.(wk|wv)\.]], { tensor = "colwise", kv_heads = model.config.kv_heads or heads }, optional = latent },
+    { re[[\.attn\.wq\.]], { tensor = "colwise", heads = heads }, optional = latent or linear },
+    { re[[\.attn\.(wk|wv)\.]], { tensor = "colwise", kv_heads = model.config.kv_heads or heads },
+      optional = latent or linear },
+    { re[[\.wg\.]], { tensor = "colwise", heads = heads }, optional = true },
     { re[[\.sinks$]], { tensor = "colwise", heads = heads }, optional = true },
     { re[[\.(fc1|w1|w3)\.]], { tensor = "colwise" }, optional = mixed },
     { re[[\.(wo|fc2|w2)\.]], { tensor = "rowwise" } },
@@ -285,6 +295,7 @@ function placements.tensor_parallel(model)
   }
   for _, rule in ipairs(mixed and expert_rules or {}) do rules[#rules + 1] = rule end
   for i, rule in ipairs(latent and latent_rules or {}) do table.insert(rules, i, rule) end
+  for i, rule in ipairs(linear and linear_rules or {}) do table.insert(rules, i, rule) end
   return rules
 end
 

@@ -16,6 +16,9 @@ local FAMILIES = {
     v_head_dim = 5, experts = 4, experts_per_token = 2, expert_ffn = 12, document_start = 32 },
   gpt_oss = { seq = 30, kv_heads = 2, ffn = 12, experts = 4, experts_per_token = 2, window = 5,
     slides = { true, false }, document_start = 32 },
+  qwen3_next = { seq = 30, kv_heads = 2, ffn = 64, experts = 4, experts_per_token = 2, expert_ffn = 12, shared_ffn = 8,
+    linear_num_key_heads = 2, linear_num_value_heads = 4, linear_key_head_dim = 4, linear_attention = { true, false },
+    document_start = 32 },
   gemma2 = { seq = 30, kv_heads = 2, ffn = 64, head_dim = 8, window = 5 },
 }
 
