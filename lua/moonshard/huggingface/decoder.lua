@@ -272,8 +272,8 @@ end
 -- Options that mark layers, default all; `of`: the option without which no layer has what they mark; `unless`: the one
 -- with which they say nothing.
 local BY_LAYER = {
-  { "slides", of = "window" }, { "rotates", unless = "alibi" }, { "chunked", of = "attention_chunk_size" }, { "sparse" },
-  { "linear_attention", of = "linear_num_value_heads" },
+  { "slides", of = "window" }, { "rotates", unless = "alibi" }, { "chunked", of = "attention_chunk_size" },
+  { "linear_attention", of = "linear_num_value_heads" }, { "sparse" },
 }
 
 local function is_marked(o, marks, i)
