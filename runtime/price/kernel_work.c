@@ -4,6 +4,7 @@
 #include "base/numbers/dtype.h"
 #include "kernels/attention_options.h"
 #include "kernels/cuda/plan/conv2d.h"
+#include "kernels/gated_delta_rule.h"
 #include "kernels/products/linear_cross_entropy.h"
 #include "kernels/products/matmul_f8.h"
 #include "kernels/products/orthogonalise.h"
@@ -92,6 +93,18 @@ static int read_convolution(const ms_kernel_call *call, const ms_cost_case *c, i
   return MS_OK;
 }
 
+/* Products in f32 of a chunk's rows with the state of each head; chunks follow each other, so heads alone are side by
+ * side. The gradient makes the states again. */
+static int read_delta_rule(const ms_kernel_call *call, const ms_cost_case *c, int device, ms_kernel_work *work) {
+  (void)device;
+  const ms_delta_rule r = ms_delta_rule_of(call->op, &call->attrs, call->inputs, call->in);
+  work->dtype = MS_F32;
+  work->variant = r.backward ? MS_VARIANT_BACKWARD : 0;
+  work->flops = ms_op_flops(c) * (r.backward ? 1.5 : 1);
+  set_sizes(work, (const double[4]){(double)(r.batch * r.heads), MS_DELTA_CHUNK, (double)r.e, (double)r.d});
+  return MS_OK;
+}
+
 /* Products of as many rows for each group. */
 static int read_grouped_product(const ms_kernel_call *call, const ms_cost_case *c, int device, ms_kernel_work *work) {
   (void)c, (void)device;
@@ -139,6 +152,7 @@ static const kind KINDS[] = {
     {ms_work_convolution, MS_SHAPE_PRODUCT, read_convolution},
     {ms_work_grouped_product, MS_SHAPE_PRODUCT, read_grouped_product},
     {ms_work_grouped_product_f8, MS_SHAPE_PRODUCT, read_grouped_f8},
+    {ms_work_gated_delta_rule, MS_SHAPE_PRODUCT, read_delta_rule},
     {ms_work_attention, MS_SHAPE_ATTENTION, read_attention},
 };
 static const kind OTHER = {NULL, MS_SHAPE_OTHER, read_other};

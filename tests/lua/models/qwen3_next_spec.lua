@@ -1,6 +1,7 @@
 -- Qwen3-Next from and to Hugging Face's folders: the reference library's numbers on a random small model
 -- (tests/fixtures/huggingface), over ranks, in documents that share a row, and what is refused.
 
+local decode = require("moonshard.base.text.json").decode
 local has = require("lua.support.message").has
 local huggingface = require("lua.support.huggingface")
 local message = require("lua.support.fixture").message
@@ -61,6 +62,29 @@ describe("Qwen3-Next", function()
     assert.equal(alone, losses(2))
     assert.equal(alone, losses(1, "recompute=true"))
     assert.equal(losses(1, "start=5"), losses(2, "start=5"))
+    os.remove(recipe)
+  end)
+
+  it("G1 is priced by the products of its linear attention in f32, which no bytes hide", function()
+    local recipe = program.recipe [[
+      local ms = require "moonshard"
+      local model = ms.models.qwen3_next { vocab = 128, layers = 1, dim = 256, heads = 2, ffn = 64, seq = 2048,
+        experts = 2, experts_per_token = 1, linear_num_key_heads = 2, linear_num_value_heads = 4 }
+      ms.fully_shard(model, { mesh = ms.init_device_mesh("cuda", "1", { "shard" }) })
+      local train = ms.trainer { model = model, loss = ms.loss.cross_entropy, optimizer = ms.optim.sgd { lr = 0.1 } }
+      local tokens = ms.zeros({ 1, 2048 }, { dtype = "i32" })
+      train:step { tokens = tokens, targets = tokens }
+    ]]
+    local ended = program.run({ "price", recipe, "-n", "1", "--cluster", "h100x8", "--json" })
+    assert.equal(0, ended.status, ended.err)
+    local found = 0
+    for _, op in ipairs(decode(ended.out).ops) do
+      if op.op:find("gated_delta_rule", 1, true) then
+        found = found + 1
+        assert.is_true(op.ms > 1e3 * op.flops / 67e12, op.op) -- the device's peak without tensor cores
+      end
+    end
+    assert.equal(2, found)
     os.remove(recipe)
   end)
 
