@@ -234,4 +234,13 @@ describe("embeddings and heads in a folder of adapters", function()
     local biased = saved("phi", { train = { re[[^head\.bias$]] }, bias = "all" })
     check("phi", biased, "lm_head.base_layer.bias", "lm_head.bias")
   end)
+
+  it("Q8 can repeat the biases of whole modules that were trained with all biases", function()
+    local folder = saved("phi", { train = { re[[norm]] }, bias = "all" })
+    local norm = "model.layers.0.input_layernorm"
+    check("phi", folder, norm .. ".modules_to_save.bias", norm .. ".bias")
+    check("phi", folder, norm .. ".original_module.bias", norm .. ".bias")
+    local other = with_copies(folder, { ["model.norm.modules_to_save.bias"] = norm .. ".bias" })
+    has(message(ms.lora.load, whole_model("phi"), other), "model.norm.modules_to_save.bias | lora_A")
+  end)
 end)

@@ -1,6 +1,7 @@
--- Tensors of embeddings and heads that a folder of adapters has besides what was trained. PEFT saves all that these
--- layers hold (save_embedding_layers) where one of them has an adapter, where the vocabulary has grown, or on request:
--- the weights of the base model, and what was trained once more. They must be what they are copies of.
+-- Tensors that a folder of adapters has besides what was trained: the base model's, and what was trained once more.
+-- PEFT saves all that embeddings and heads hold (save_embedding_layers) where one of them has an adapter, where the
+-- vocabulary has grown, or on request; and with bias = "all" every tensor with "bias" in its name, so also those of
+-- whole modules that were trained, and those of these modules as they were. They must be what they are copies of.
 
 local errors = require("moonshard.base.error")
 local ffi = require("ffi")
@@ -21,6 +22,19 @@ local TRAINED = "%.modules_to_save$"
 ---@field field string? which of them
 ---@field trained string? in place of a layer: the tensor of the file that it repeats
 
+-- What was trained as a whole under a name: "model.norm.bias".
+local function saved_as(saved, name)
+  for _, part in ipairs(saved.parts) do
+    if part.stored == "base_model.model." .. name then return part end
+  end
+end
+
+-- The layer whose parameter is all of a tensor of the base model.
+local function layer_of(base, entry)
+  local slices = entry.tensor.slices
+  return not slices[2] and base.layers[slices[1].parameter:match("^(.*)%.[^.]*$")] or nil
+end
+
 -- The rows of a tied head that PEFT saves a second time, under its name.
 local function find_rows(base, saved, name)
   local module = name:match("^base_model%.model%.(.*)%.token_adapter%.trainable_tokens_delta$")
@@ -39,14 +53,15 @@ function base_copies.find(base, saved, name)
   local module, field = name:match("^base_model%.model%.(.*)%.([^.]+)$")
   if not module or field ~= "weight" and field ~= "bias" then return find_rows(base, saved, name) end
   local inner, count = module:gsub(TRAINED, "")
-  if count > 0 and base.by_weight[inner] then
+  local part = saved_as(saved, inner:gsub("%.original_module$", "") .. "." .. field)
+  if count > 0 and (base.by_weight[inner] or part) then
     return { tensor = name, trained = ("base_model.model.%s.%s"):format(inner, field) }
   end
   for _, ending in ipairs(count == 0 and AROUND or {}) do
     inner, count = module:gsub(ending, "")
     if count > 0 then break end
   end
-  local layer = base.by_weight[inner]
+  local layer = base.by_weight[inner] or count > 0 and part and layer_of(base, part.entry)
   return layer and layer[field] and { tensor = name, layer = layer, field = field } or nil
 end
 
