@@ -104,7 +104,7 @@ return {
     "for (int p = 2; p < s->n_src; p++) sum += load_one(s->src[p], s->src_bf16, i);", "training/parity_spec" },
   { "the bytes of an all-reduce are counted once", "runtime/comm/collectives/record.c",
     "else if (kind == MS_COLL_ALL_REDUCE) bytes += 2 * others / ranks * count * src;",
-    "else if (kind == MS_COLL_ALL_REDUCE) bytes += others / ranks * count * src;", "training/parity_spec" },
+    "else if (kind == MS_COLL_ALL_REDUCE) bytes += others / ranks * count * src;", "optimizers/over_replicate_spec" },
   { "the sum of squares of each replica counts", "kernels/cpu/optimizers/step.c",
     "totals[g] = (float)(sum / (double)call->attrs.step.replicas);", "totals[g] = (float)sum;",
     "training/parity_spec" },
