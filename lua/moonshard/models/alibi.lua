@@ -7,6 +7,7 @@
 -- Positions are those in a row, also where documents share it, since only differences count.
 
 local constants = require("moonshard.tensor.constants")
+local errors = require("moonshard.base.error")
 local ops = require("moonshard.tensor.ops")
 
 local alibi = {
@@ -86,6 +87,26 @@ end
 ---@return moonshard.Tensor k [B,T,G,D+8]
 function alibi.join(config, q, k, cache)
   return join(q, query_columns(config):reshape(1, 1, config.heads, COLUMNS)), join(k, positions_of(k, cache))
+end
+
+---Reads the options of a decoder with these biases, which are in place of rotary positions. The factor of scores does
+---not follow from the width of queries, to which they add columns.
+---@param who string for messages
+---@param config table
+function alibi.read(who, config)
+  if not config.alibi then return end
+  for _, name in ipairs({ "kv_lora_rank", "attention_softcap", "rope_scaling", "rotates" }) do
+    if config[name] then
+      errors.invalid("%s: alibi is in place of rotary positions, and is not built with %s: give one of them", who, name)
+    end
+  end
+  if config.seq > alibi.MAX_LENGTH then
+    errors.invalid("%s: seq is %d, and with alibi positions are exact below %d alone: give a smaller seq", who,
+      config.seq, alibi.MAX_LENGTH)
+  end
+  config.rotates = {}
+  for i = 1, config.layers do config.rotates[i] = false end
+  config.attention_scale = config.attention_scale or 1 / math.sqrt(config.head_dim)
 end
 
 return alibi

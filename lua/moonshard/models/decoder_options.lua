@@ -238,24 +238,6 @@ local function check_window(who, config)
   end
 end
 
--- Biases of attention in place of rotary positions. The factor of scores does not follow from the width of queries, to
--- which they add columns.
-local function read_alibi(who, config)
-  if not config.alibi then return end
-  for _, name in ipairs({ "kv_lora_rank", "attention_softcap", "rope_scaling", "rotates" }) do
-    if config[name] then
-      errors.invalid("%s: alibi is in place of rotary positions, and is not built with %s: give one of them", who, name)
-    end
-  end
-  if config.seq > alibi.MAX_LENGTH then
-    errors.invalid("%s: seq is %d, and with alibi positions are exact below %d alone: give a smaller seq", who,
-      config.seq, alibi.MAX_LENGTH)
-  end
-  config.rotates = {}
-  for i = 1, config.layers do config.rotates[i] = false end
-  config.attention_scale = config.attention_scale or 1 / math.sqrt(config.head_dim)
-end
-
 -- Options of mixtures of experts, and what they are if they are not given.
 local OF_EXPERTS = {
   experts_per_token = 2, expert_ffn = false, expert_score = "softmax", expert_bias = false, expert_fused = false,
@@ -408,7 +390,7 @@ function decoder_options.read(who, given, has_sizes)
   check_norms(who, config)
   check_numbers(who, config)
   check_window(who, config)
-  read_alibi(who, config)
+  alibi.read(who, config)
   read_experts(who, config)
   check_by_layer(who, config)
   language.check_tokens(who, config)
