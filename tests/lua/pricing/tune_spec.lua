@@ -178,15 +178,15 @@ describe("moonshard tune", function()
   it("shows once what the recipe prints, and says where its mesh gets the cluster's device", function()
     local path = scratch.path() .. ".lua"
     local source = scratch.read(LLAMA)
-    local function tuned(with)
+    local function tune_of(with)
       scratch.write(path, with)
       return program.run { "tune", path, "-n", "2", "--cluster", "h100x8", unpack(SETTINGS) }
     end
-    local ended = tuned(source:gsub("local dtype", 'print("a new mesh", { 1, 2 })\nio.write("written\\n")\n%0', 1))
+    local ended = tune_of(source:gsub("local dtype", 'print("a new mesh", { 1, 2 })\nio.write("written\\n")\n%0', 1))
     assert.equal(0, ended.status, ended.err)
     assert.equal("a new mesh\t{ 1, 2 }\nwritten\n", ended.err)
     local on_cpu = source:gsub("init_device_mesh%(cfg.device", 'init_device_mesh("cpu"')
-    has(tuned(on_cpu).err, "on cpu | h100x8 | cfg.device")
+    has(tune_of(on_cpu).err, "on cpu | h100x8 | cfg.device")
   end)
 
   it("takes the mesh of --mesh or of the settings alone, and refuses both", function()
