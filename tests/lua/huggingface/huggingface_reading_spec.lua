@@ -138,7 +138,6 @@ describe("a config.json", function()
     ["two lengths of the original training"] = { "phi3_long", function(c)
       c.original_max_position_embeddings = 9
     end, "original_max_position_embeddings is 9 | 8 | rope_parameters" },
-    ["biases that grow with the distance"] = { "falcon", set("alibi", true), "alibi is true | not built" },
     ["key heads of another architecture"] = { "falcon_sequential", set("num_kv_heads", 2), "num_kv_heads is 2 | 4" },
     ["state spaces"] = { "llama", set("model_type", "mamba"), 'model_type "mamba" | state space | supported' },
     ["images, and no text next to them"] = { "llama", set("model_type", "gemma3"), "text_config | object | nil" },

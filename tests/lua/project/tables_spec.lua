@@ -222,8 +222,9 @@ describe("the table of policies", function()
   local FIELDS = { text = "function", json = "function", cost = "function" }
   local OPTIONAL = {
     name = "string", of = "string", reader = "function", no_option = "boolean", default = "function",
-    absent = "function", bare_value = "boolean", is_value = "function", store = "function", set = "function",
-    key = "function", setting = "table", on_reference = "table", in_turn = "boolean", rare = "boolean",
+    absent = "function", bare_value = "boolean", one_value = "string", is_value = "function", store = "function",
+    set = "function", key = "function", setting = "table", on_reference = "table", in_turn = "boolean",
+    rare = "boolean",
     moves = "boolean", inherited = "boolean", check = "function",
     applies = "function", left_out = "string", by_layer = "boolean",
   }
