@@ -126,7 +126,7 @@ return {
     "if (ahead->n < 0) return distance <= prefetch;", "plans/passes_spec" },
   { "half of the parts of a folded axis are in the wrong order", "kernels/part.h",
     "return p->folded && block % 2 ? p->ranks - 1 - p->place : p->place;",
-    "return p->folded && block % 2 ? p->place : p->place;", "sharding/context_parallel_spec" },
+    "return p->folded && block % 2 ? p->place : p->place;", "kernels/test_kernels_part" },
   { "units by name are ignored", "lua/moonshard/shard/units.lua", 'rules.check_names("units", list)',
     'rules.check_names("units", {})', "mistakes/first_mistakes_spec" },
   { "policies by name are one value for all", "lua/moonshard/shard/rules.lua", "if getmetatable(given) then return end",
@@ -140,7 +140,7 @@ return {
     "plan/test_plan_outer" },
   { "SGD with Nesterov takes a dampened momentum", "runtime/base/settings/settings.def",
     'MS_EXCLUDES(MS_EINVAL, plan_config, sgd.nesterov, SET, sgd.dampening, SET, "its momentum is not dampened")', "",
-    "optimizers/updates_spec" },
+    "mistakes/refusals_spec" },
 
   -- ---- data, checkpoints, metrics, commands ----
   { "every epoch has the order of the first", "lua/moonshard/data/loader.lua",

@@ -38,8 +38,11 @@ local function write(path, text)
   file:close()
 end
 
+-- Names the file with a fault while it is there, for the run after one that was stopped.
+local FAULTY = TREE .. "/build/faulty"
+
 -- The sources as they are, and what is built of them, with the times of both, so that little is built again: objects
--- know their tree by PREFIX_MAP alone.
+-- know their tree by PREFIX_MAP alone. What was built of a fault is older than its source.
 local here = must("pwd"):gsub("\n", "")
 local function copy_tree()
   must(("mkdir -p %s/build"):format(TREE))
@@ -47,6 +50,7 @@ local function copy_tree()
   must(("git ls-files -z --cached --others --exclude-standard | tar -c --null --ignore-failed-read -T - 2>/dev/null | "
     .. "tar -x -C %s"):format(TREE))
   must(("cp -a -u %s/gen %s/release %s/build/"):format(build, build, TREE))
+  must(("if [ -e %s ]; then touch %s/$(cat %s) && rm %s; fi"):format(FAULTY, TREE, FAULTY, FAULTY))
 end
 
 local function make(...)
@@ -106,10 +110,12 @@ for i, mutant in ipairs(chosen) do
   local what, file, line, instead, spec = unpack(mutant)
   local path, began = TREE .. "/" .. file, os.time()
   local faulty, right = with_fault(path, line, instead)
+  write(FAULTY, file)
   write(path, faulty)
   local said, status = make(targets_of(spec))
   local verdict = status == 0 and run(spec) or "BROKEN"
   write(path, right)
+  must("rm " .. FAULTY)
   found, survived = found + (verdict == "found" and 1 or 0), survived + (verdict == "found" and 0 or 1)
   print(("%-8s  %2d/%d  %s: %s (%d s)"):format(verdict, i, #chosen, spec, what, os.time() - began))
   if status ~= 0 then print(said:sub(-2000)) end

@@ -73,6 +73,9 @@ describe("refused are", function()
       "fp8 | rule 1 (/^0/) | row-wise | rowwise?" },
     ["Q5 a rule of fp8 without a recipe"] = { function() shard { fp8 = { { re[[^0]] } } } end,
       "fp8: rule 1 (/^0/) has no value: write { re[[^0]], value }" },
+    ["Nesterov's momentum that is dampened"] = { function()
+      trainer { optimizer = ms.optim.sgd { lr = 1, momentum = 0.9, dampening = 0.5, nesterov = true } }
+    end, "nesterov | dampen" },
     ["two dtypes in place of mp_policy's fields"] = { function() shard { mp_policy = { "bf16", "f32" } } end,
       "rule 1 (bf16) has no value | mp_policy = { param_dtype | reduce_dtype" },
     ["Q5 fp8 where kernels read"] = { function() shard { mp_policy = { param_dtype = "fp8" } } end,
