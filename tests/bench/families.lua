@@ -2,10 +2,10 @@
 --
 --   moonshard run tests/bench/families.lua family=qwen3 dtype=bf16
 --
--- family: qwen3 (norms of queries and keys) or qwen2 (their biases), with half as many key heads as query heads, beside
--- a GPT; mla (latent keys and values) or sinks (attention sinks) beside a Llama with plain attention. Its feed-forward
--- is as wide as makes the weights of a layer's products, and so their flops, as many as the plain one's. Rank 0 prints
--- one JSON line: the result of pairs.lua, with the names family and plain, and tokens_per_step.
+-- family: qwen3 (norms of queries and keys) or qwen2 (their biases), with half as many key heads as query heads,
+-- against a GPT; mla (latent keys and values) or sinks (attention sinks) against a Llama with plain attention. Its
+-- feed-forward is as wide as makes the weights of a layer's products, and so their flops, as many as the plain one's.
+-- Rank 0 prints one JSON line: the result of pairs.lua, with the names family and plain, and tokens_per_step.
 
 local ms = require("moonshard")
 local in_turn = dofile("tests/bench/pairs.lua")

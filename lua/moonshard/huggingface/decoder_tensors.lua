@@ -142,7 +142,7 @@ function List:add_rows(fused, name, inputs, outputs, parameter)
   tensor.shape[1] = tensor.shape[1] + outputs
 end
 
--- Which tensor has the product: nil: one of its own. A head's gate is right behind its queries.
+-- Which tensor has the product: nil: one of its own. A head's gate comes right after its queries.
 local function fused_of(row, o, ours)
   if o.attn_output_gate and (ours == "attn.wq" or ours == "attn.wg") then
     return { name = NAMES[ours], blocks = o.heads }

@@ -17,7 +17,7 @@
 --   DeepSeek V2, V3, Kimi K2        keys and values from a latent vector (latent_attention.lua)
 --   gpt-oss                         attention sinks, biases of experts, a gate within limits
 --   BLOOM, Falcon RW, MPT           biases that grow with the distance in place of rotary positions (alibi.lua)
---   Qwen3-Next                      linear attention (gated_delta_net.lua), a gate behind the other layers' attention
+--   Qwen3-Next                      linear attention (gated_delta_net.lua), gated attention in the other layers
 --
 -- Rotary positions pair element d with d + D/2, as Hugging Face's weights expect, or neighbours (Cohere, GLM). Initial
 -- weights: normal(0, 0.02), the projections into the residual stream scaled by 1/sqrt(2 layers).
